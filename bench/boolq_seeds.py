@@ -23,7 +23,7 @@ def ours(o, seed):
     """The accuracy of the best epoch, and the last one's mean loss of a training step."""
     log = pathlib.Path(o.folder) / f"{seed}.jsonl"
     said = subprocess.run(
-        [o.program, "finetune", "bert", "--task", "BoolQ", "--pretrained", o.model, "--data", o.data, "--device",
+        [o.program, "finetune", "--task", "BoolQ", "--model", o.model, "--data", o.data, "--device",
          o.device, "--dtype", o.dtype, "--epochs", str(o.epochs), "--batch-size", str(BATCH), "--lr", str(o.lr),
          "--scheduler", "constant", "--warmup", str(WARMUP), "--weight-decay", str(DECAY), "--clip", str(CLIP),
          "--dropout", str(DROPOUT), "--max-length", str(LENGTH), "--keep", "best", "--seed", str(seed),

@@ -20,8 +20,9 @@
  * SAVE is a folder for model and texts, to measure the commands with, files and all; their result
  * lines say rows a second without the time to load the model. Kernels are chosen in a first run:
  *
- *     modelcenter embed SAVE --data SAVE/texts.jsonl --output SAVE/v.npy --device cuda
- *     modelcenter predict SAVE --data SAVE/texts.jsonl --output SAVE/p.jsonl --device cuda */
+ *     modelcenter embed --model SAVE --data SAVE/texts.jsonl --output SAVE/v.npy --device cuda
+ *     modelcenter predict --model SAVE --data SAVE/texts.jsonl --output SAVE/p.jsonl \\
+ *         --device cuda */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

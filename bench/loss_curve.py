@@ -32,7 +32,7 @@ def write_tokens(text, path):
 def run_here(tool, folder, device, dtype):
     log = folder / f"{device}-{dtype}.jsonl"
     subprocess.run(
-        [tool, "pretrain", "gpt2", "--pretrained", folder / "init", "--data", folder / "t.bin"]
+        [tool, "pretrain", "--model", folder / "init", "--data", folder / "t.bin"]
         + ["--batch-size", str(BATCH), "--seq-length", str(LENGTH), "--steps", str(STEPS)]
         + ["--tokens-per-step", str(BATCH * LENGTH * PASSES), "--lr", str(LR)]
         + ["--scheduler", "cosine", "--warmup", str(WARMUP), "--device", device]

@@ -4,7 +4,7 @@
  * without padding, runs the model and copies the logits back. The model's config.json says what
  * they mean.
  *
- *     modelcenter finetune bert --pretrained bert-base-uncased --data examples/reviews.csv \
+ *     modelcenter finetune --model bert-base-uncased --data examples/reviews.csv \
  *         --text review --label stars --output stars
  *     ./classify stars "What a film!" "I want my money back."
  *

@@ -1,6 +1,6 @@
 /* 7. An objective: a T5 learns to fill blanks in rows of numbers that count up.
  *
- * Shows span corruption as `modelcenter pretrain t5` uses it, with special tokens of the program's
+ * Shows span corruption as `modelcenter pretrain` trains a T5, with special tokens of the program's
  * own: windows of a stream become inputs with sentinels and targets with what they stand for, in
  * batches of one shape, which steps of a GPU can be recorded with. Another family takes another
  * style (mc_family_objective("bert")) and fills other fields; nothing else changes.

@@ -2,12 +2,12 @@
 # Installs what is needed, builds, and fine-tunes a BERT to answer questions about passages.
 #
 #     scripts/quickstart.sh
-#     scripts/quickstart.sh --pretrained FOLDER --data FOLDER [--output FOLDER] ...
+#     scripts/quickstart.sh --model FOLDER --data FOLDER [--output FOLDER] ...
 #
 # Without arguments a small BERT is trained from scratch on the data set in datasets/quickstart, in
 # under two minutes on 2 cores. Building takes some minutes more, and a quarter of an hour where the
 # CUDA toolkit is installed, whose code is made for every GPU. Arguments are those of `modelcenter
-# finetune` and override what stands here; with --pretrained they are all that counts, and the
+# finetune` and override what stands here; with --model they are all that counts, and the
 # command's own defaults. Progress goes to stderr; the last line on stdout is
 # `result task=... accuracy=... ...`.
 set -eu
@@ -36,7 +36,7 @@ from_scratch()
 
 run()
 {
-    "$root/$build/bin/modelcenter" finetune bert --task BoolQ "$@"
+    "$root/$build/bin/modelcenter" finetune --task BoolQ "$@"
 }
 
 output=
@@ -44,7 +44,7 @@ has --output "$@" || output=$root/build/quickstart
 has --data "$@" || set -- --data "$root/datasets/quickstart" "$@"
 [ -z "$output" ] || set -- --output "$output" "$@"
 cd "$here"
-if has --pretrained "$@" || has --config "$@"; then
+if has --model "$@" || has --pretrained "$@" || has --config "$@"; then
     result=$(run "$@")
 else
     result=$(from_scratch "$@")

@@ -18,7 +18,7 @@ typedef struct eval_options {
     int device, dtype, weights, batch_size;
     data_options data;
     model_options from;
-    const char *log_jsonl;
+    const char *log_jsonl, *log_csv;
     bool overwrite;
     ranks_options ranks;
     perplexity_options perplexity;
@@ -104,12 +104,14 @@ static bool evaluate(eval_options *o, mc_context *ctx, run_log *log)
 
 static void open_log(const eval_options *o, mc_context *ctx, run_log *log)
 {
-    run_log_options options = {.jsonl = o->log_jsonl, .silent = ranks_silent(ctx)};
+    run_log_options options = {
+        .jsonl = o->log_jsonl, .csv = o->log_csv, .silent = ranks_silent(ctx)};
     output out;
     output_init(&out, ctx, o->overwrite);
     inputs_add_list(&out.inputs, "--data", &o->data.files);
     inputs_add_model_options(&out.inputs, ctx, &o->from);
-    if (output_check_logs(&out, o->log_jsonl, NULL) && run_log_init(log, &options) != MC_OK)
+    if (output_check_logs(&out, o->log_jsonl, o->log_csv, NULL) &&
+        run_log_init(log, &options) != MC_OK)
         mc_set_error(ctx, MC_ERR_IO, "%s", log->message);
     output_release(&out);
 }
@@ -152,6 +154,7 @@ static int parse_and_run(eval_options *o, int argc, char **argv)
         SAVED_DTYPE_ROW(&o->dtype),
         WEIGHTS_ROW(&o->weights),
         {ARGS_PATH("log-jsonl", &o->log_jsonl, "write the result as an object to this file")},
+        {ARGS_PATH("log-csv", &o->log_csv, "write it as a row of a table to this file")},
         OUTPUT_OVERWRITE_ROW(&o->overwrite),
         {0},
     };

@@ -9,6 +9,7 @@
 #include "tools/family_tasks.h"
 #include "tools/finetune.h"
 #include "tools/interrupt.h"
+#include "tools/run_file.h"
 #include "tools/task_labels.h"
 
 const char *const finetune_keep_names[] = {"last", "best", NULL};
@@ -221,6 +222,7 @@ static bool open_log(finetune *f)
                            .steps_per_epoch = f->steps_per_epoch,
                            .resume_step = f->step,
                            .jsonl = f->o.train.log_jsonl,
+                           .csv = f->o.train.log_csv,
                            .log_every = f->o.train.log_every,
                            .tensorboard = f->o.train.tensorboard,
                            .silent = ranks_silent(f->ctx)};
@@ -272,6 +274,8 @@ static bool set_up(finetune *f)
         (long long)mc_dataset_rows(f->val_rows),
         1e-6 * (double)mc_module_parameter_count(mc_model_module(f->model)), (long long)f->steps);
     lora_tell(&f->log, f->model);
+    finetune_look(f);
+    if (mc_failed(f->ctx) || o->train.dry_run) return !mc_failed(f->ctx);
     return open_log(f) && finetune_begin(f);
 }
 
@@ -301,8 +305,8 @@ static int run(const finetune_options *o)
     int code = EXIT_RUN_FAILED;
     interrupt_init();
     if (set_up(&f)) {
-        if (!f.ended) finetune_train(&f);
-        code = finish(&f);
+        if (!f.ended && !o->train.dry_run) finetune_train(&f);
+        code = o->train.dry_run ? EXIT_OK : finish(&f);
     } else {
         ranks_print_error(f.ctx, f.refused);
     }
@@ -350,7 +354,10 @@ static void add_own_rows(args_table *table, finetune_options *o)
              .known_as = "load-best-model-at-end"},
             {ARGS_FLAG("resume", &o->resume,
                        "go on with the run in --output, or begin it if it has not saved yet"),
-             .known_as = "resume-from-checkpoint"},
+             .once = true, .known_as = "resume-from-checkpoint"},
+            {ARGS_FLAG("dry-run", &o->train.dry_run,
+                       "show labels, lengths, memory and time, and train and write nothing"),
+             .once = true, .known_as = "dryrun,check"},
             {ARGS_INT("save-every", &o->save_every, 0, INT64_MAX,
                       "steps from checkpoint to checkpoint; 0: only at the end, with --resume"),
              .known_as = "save-steps,save-interval"},
@@ -432,13 +439,23 @@ static int check(const args_spec *spec, finetune_options *o)
         return args_error(spec, "%s: expected --model, which gives the base",
                           o->lora.rank ? "--lora-rank" : "--virtual-tokens");
     if (!data_check(spec, &o->data, o->from.family, true)) return EXIT_USAGE;
+    if (o->train.dry_run && o->resume)
+        return args_error(spec, "expected --dry-run or --resume, not both");
     wrong = train_output_check(&o->train, o->output, o->resume, o->save_every);
     return wrong ? args_error(spec, "%s", wrong) : EXIT_OK;
+}
+
+static void write_nothing(finetune_options *o)
+{
+    o->output = o->train.log_jsonl = o->train.log_csv = o->train.tensorboard = NULL;
+    o->save_every = 0;
+    o->train.no_save = true;
 }
 
 int cmd_finetune(int argc, char **argv)
 {
     finetune_options o = defaults;
+    bool seen[ARGS_MOST_ROWS] = {false};
     args_table table = {.count = 0};
     data_options_init(&o.data, argc);
     add_own_rows(&table, &o);
@@ -454,11 +471,15 @@ int cmd_finetune(int argc, char **argv)
     const args_spec spec = {.command = "finetune",
                             .summary = "Fine-tunes a model on a task.",
                             .details = family_tasks_after(details),
-                            .options = table.rows};
+                            .options = table.rows,
+                            .seen = seen};
     int code;
     if (args_parse(&spec, argc, argv, &code)) {
         code = check(&spec, &o);
+        o.train.run_file = run_file_text(&spec, seen);
+        if (o.train.dry_run) write_nothing(&o);
         if (code == EXIT_OK) code = run(&o);
+        run_file_free(o.train.run_file);
     }
     data_options_release(&o.data);
     return code;

@@ -9,6 +9,7 @@
 #include "tools/commands.h"
 #include "tools/interrupt.h"
 #include "tools/pretrain.h"
+#include "tools/run_file.h"
 #include "tools/text.h"
 
 enum { WAYS = MODEL_WAY_NEW | MODEL_WAY_OLD_FAMILY };
@@ -185,6 +186,7 @@ static bool open_log(pretrain *p)
     run_log_options options = {.steps = p->o.steps,
                                .resume_step = p->step,
                                .jsonl = p->o.train.log_jsonl,
+                               .csv = p->o.train.log_csv,
                                .log_every = p->o.train.log_every,
                                .tensorboard = p->o.train.tensorboard,
                                .silent = ranks_silent(p->ctx)};
@@ -357,7 +359,7 @@ static void add_own_rows(args_table *table, pretrain_options *o)
              .default_text = "runs/NAME-DATE-TIME, for the final weights"},
             {ARGS_FLAG("resume", &o->resume,
                        "go on with the run in --output, or begin it if it has not saved yet"),
-             .known_as = "resume-from-checkpoint"},
+             .once = true, .known_as = "resume-from-checkpoint"},
             {ARGS_INT("save-every", &o->save_every, 0, INT64_MAX,
                       "steps from checkpoint to checkpoint; 0: only at the end, or on Ctrl-C"),
              .known_as = "save-steps,save-interval"},
@@ -459,6 +461,7 @@ static void add_memory_rows(args_table *table, pretrain_options *o)
 static int parse_and_run(pretrain_options o, int argc, char **argv)
 {
     args_table table = {.count = 0};
+    bool seen[ARGS_MOST_ROWS] = {false};
     add_own_rows(&table, &o);
     train_output_add_rows(&table, &o.train);
     pretrain_add_objective_rows(&table, &o);
@@ -474,11 +477,15 @@ static int parse_and_run(pretrain_options o, int argc, char **argv)
     const args_spec spec = {.command = "pretrain",
                             .summary = "Trains a model on token files, by its family's objective.",
                             .details = details,
-                            .options = table.rows};
+                            .options = table.rows,
+                            .seen = seen};
     int code;
     if (!args_parse(&spec, argc, argv, &code) || !check(&spec, &o, &code)) return code;
+    o.train.run_file = run_file_text(&spec, seen);
     if (o.save_total_limit) o.keep = o.save_total_limit - 1;
-    return run(&o);
+    code = run(&o);
+    run_file_free(o.train.run_file);
+    return code;
 }
 
 int cmd_pretrain(int argc, char **argv)

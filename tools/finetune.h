@@ -104,6 +104,11 @@ void finetune_save_end(finetune *f);
 /* Whether all of the run is done. */
 bool finetune_has_ended(const finetune *f);
 
+/* ---- finetune_look.c ---- */
+
+/* Shows what there is to train on; with --dry-run in full, with the result line. */
+void finetune_look(finetune *f);
+
 /* ---- finetune_loop.c ---- */
 
 /* Trains to the last step, an interrupt or an error. */

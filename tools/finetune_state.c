@@ -308,12 +308,12 @@ static void find_family(finetune *f)
         model_find_family(f->ctx, from);
 }
 
-/* task.json, beside the weights that it describes. */
+/* task.json, and the options, beside the weights that they are about. */
 static mc_status save_task(void *user, const char *folder)
 {
     const finetune *f = user;
     data_save(f->ctx, &f->o.data, f->train_rows, folder);
-    return mc_error_status(f->ctx);
+    return train_output_write_options(f->ctx, &f->o.train, folder);
 }
 
 bool finetune_find(finetune *f)

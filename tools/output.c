@@ -202,10 +202,11 @@ static bool check_board(output *out, const char *folder)
 
 /* A log that is resumed has to be one: the first line that is not ours is found when it is opened.
  */
-bool output_check_logs(output *out, const char *jsonl, const char *board)
+bool output_check_logs(output *out, const char *jsonl, const char *csv, const char *board)
 {
     if (is_first(out) && !mc_failed(out->ctx) &&
-        (!jsonl || check_file(out, "--log-jsonl", jsonl, out->resume)) && board && !out->resume)
+        (!jsonl || check_file(out, "--log-jsonl", jsonl, out->resume)) &&
+        (!csv || check_file(out, "--log-csv", csv, out->resume)) && board && !out->resume)
         check_board(out, board);
     return agree(out);
 }

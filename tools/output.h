@@ -30,7 +30,7 @@ enum { OUTPUT_PATH = 4096 };
     {                                                                        \
         ARGS_FLAG("overwrite", (pointer),                                    \
                   "replace what --output and log files name, if it exists"), \
-            .known_as = "force,overwrite-output-dir"                         \
+            .once = true, .known_as = "force,overwrite-output-dir"           \
     }
 
 typedef struct output {
@@ -52,8 +52,8 @@ bool output_check_file(output *out, const char *option, const char *path);
 /* A folder for a model: makes it, and locks it until output_release. `own` is a folder that a run
  * goes on in: what it holds is not looked at. */
 bool output_open_folder(output *out, run_log *log, const char *option, const char *path, bool own);
-/* --log-jsonl and --tensorboard; either may be NULL. */
-bool output_check_logs(output *out, const char *jsonl, const char *board);
+/* --log-jsonl, --log-csv and --tensorboard; any may be NULL. */
+bool output_check_logs(output *out, const char *jsonl, const char *csv, const char *board);
 /* Makes a new folder "runs/NAME-DATE-TIME", whose path is copied to `path` on all ranks; `name` is
  * the last part of a model's identifier or path. */
 bool output_make_run_folder(output *out, const char *name, char path[OUTPUT_PATH]);

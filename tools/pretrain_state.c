@@ -66,6 +66,12 @@ void pretrain_save(pretrain *p)
 
 /* ---- resuming -------------------------------------------------------------------------------- */
 
+static mc_status save_options(void *user, const char *folder)
+{
+    const pretrain *p = user;
+    return train_output_write_options(p->ctx, &p->o.train, folder);
+}
+
 bool pretrain_find_checkpoint(pretrain *p)
 {
     const pretrain_options *o = &p->o;
@@ -74,6 +80,8 @@ bool pretrain_find_checkpoint(pretrain *p)
     p->checkpoints = (checkpoints){.ctx = p->ctx,
                                    .log = &p->log,
                                    .folder = o->output,
+                                   .save_beside = save_options,
+                                   .user = p,
                                    .replace = o->train.overwrite,
                                    .keep = o->keep,
                                    .max_shard_size = o->max_shard_size};

@@ -309,7 +309,7 @@ static bool is_kept(const args_spec *spec, const args_option *o, const bool *see
     return has_value(o) && (seen[o - spec->options] || !o->given || *o->given);
 }
 
-static char *all_options(const args_spec *spec, const bool *seen)
+char *run_file_text(const args_spec *spec, const bool *seen)
 {
     cJSON *json = cJSON_CreateObject();
     bool good = json && cJSON_AddStringToObject(json, "command", spec->command) &&
@@ -337,19 +337,16 @@ static bool write_all(int fd, const char *content)
     return write(fd, "\n", 1) == 1 && fsync(fd) == 0;
 }
 
-bool run_file_write(const args_spec *spec, const bool *seen, const char *path, char *message,
-                    size_t room)
+void run_file_free(char *content) { cJSON_free(content); }
+
+bool run_file_write(const char *content, const char *path, char *message, size_t room)
 {
     char aside[PATH_MAX];
-    char *content = all_options(spec, seen);
     bool fits = snprintf(aside, sizeof aside, "%s.tmp", path) < (int)sizeof aside;
-    int fd = content && fits ? open(aside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666) : -1;
+    int fd = fits ? open(aside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666) : -1;
     bool good = fd >= 0 && write_all(fd, content);
     if (fd >= 0) good = close(fd) == 0 && good && rename(aside, path) == 0;
-    if (!good)
-        snprintf(message, room, "%s: cannot write: %s", path,
-                 content ? strerror(errno) : "out of memory");
+    if (!good) snprintf(message, room, "%s: cannot write: %s", path, strerror(errno));
     if (!good && fd >= 0) unlink(aside);
-    cJSON_free(content);
     return good;
 }

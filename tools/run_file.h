@@ -33,10 +33,12 @@ int run_file_read(const args_spec *spec, const char *path, bool *seen, FILE *err
  * there. EXIT_OK, or EXIT_USAGE with an error. */
 int run_file_check(const args_spec *spec, const char *path, const bool *typed, FILE *err);
 
-/* Writes all options with their values, as run_file_read takes them, whole or not at all. Left out
- * are those without a value, and those of a single call (args_option.once). `seen` as from
- * args_spec.seen. False with a message of what is wrong. */
-bool run_file_write(const args_spec *spec, const bool *seen, const char *path, char *message,
-                    size_t room);
+/* All options with their values, as run_file_read takes them. Left out are those without a value,
+ * and those of a single call (args_option.once). `seen` as from args_spec.seen. To be freed with
+ * run_file_free; NULL when memory is out. */
+char *run_file_text(const args_spec *spec, const bool *seen);
+void run_file_free(char *content);
+/* Writes it whole or not at all. False with a message of what is wrong. */
+bool run_file_write(const char *content, const char *path, char *message, size_t room);
 
 #endif

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include "tools/run_csv.h"
 #include "tools/text.h"
 
 enum { LINE_ROOM = 1024, JSON_ROOM = 16384 };
@@ -65,18 +66,41 @@ static void report_failure(run_log *log, const append_file *file, bool *reported
     run_log_line(log, "error: %s; nothing more is logged there", file->message);
 }
 
+static void fail_line(run_log *log, const char *why, const char *what)
+{
+    if (log->status) return;
+    log->status = MC_ERR_ARGUMENT;
+    snprintf(log->message, sizeof log->message, "%s%s", why, what);
+}
+
 /* Ends a JSON object of `t` and appends it as a line. */
 static void write_json(run_log *log, text *t)
 {
     text_add(t, "}\n");
     if (t->cut) {
-        if (!log->status) snprintf(log->message, sizeof log->message, "a log line is too long");
-        if (!log->status) log->status = MC_ERR_ARGUMENT;
+        fail_line(log, "a log line is too long", "");
         return;
     }
     append_file_write(&log->jsonl, t->data, t->used);
     report_failure(log, &log->jsonl, &log->jsonl_reported);
 }
+
+/* The same of what the CSV has a row for. */
+static void write_row(run_log *log, text *t)
+{
+    char line[JSON_ROOM], key[64];
+    write_json(log, t);
+    if (!log->csv.open || t->cut) return;
+    text row = text_into(line, sizeof line);
+    if (!run_csv_add_row(&row, t->data, key) || row.cut) {
+        fail_line(log, *key ? "the CSV has no column " : "a log line is too long", key);
+        return;
+    }
+    append_file_write(&log->csv, row.data, row.used);
+    report_failure(log, &log->csv, &log->csv_reported);
+}
+
+static bool has_rows(const run_log *log) { return log->jsonl.open || log->csv.open; }
 
 static void write_scalars(run_log *log, int64_t step, const tensorboard_scalar *scalars, size_t n)
 {
@@ -90,6 +114,9 @@ static void add_member(text *t, const char *name, double value)
     text_add(t, ",\"%s\":", name);
     text_add_json_number(t, value);
 }
+
+/* The step of a line of a log, -1 if it is not of ours or is torn. */
+typedef int64_t step_of_fn(const char *line);
 
 /* The step of a line that we wrote, -1 if the line is not of ours or is torn. */
 static int64_t step_of_line(const char *line)
@@ -116,18 +143,18 @@ static mc_status refuse_to_resume(run_log *log, mc_status status, const char *pa
 
 /* Adds up the lines of steps up to `resume_step`. A torn last line is dropped; any other line that
  * isn't ours means that the file is something else, which is left alone. */
-static mc_status add_kept_lines(run_log *log, FILE *file, const run_log_options *options,
-                                int64_t *size)
+static mc_status add_kept_lines(run_log *log, FILE *file, const char *path, int64_t resume_step,
+                                step_of_fn *step_of, int64_t *size)
 {
     char *line = NULL;
     size_t room = 0;
     ssize_t length;
     int64_t number = 1;
     for (; (length = getline(&line, &room, file)) > 0; number++) {
-        int64_t step = step_of_line(line);
-        if (step > options->resume_step || (step < 0 && line[length - 1] != '\n')) break;
+        int64_t step = step_of(line);
+        if (step > resume_step || (step < 0 && line[length - 1] != '\n')) break;
         if (step < 0) {
-            refuse_to_resume(log, MC_ERR_FORMAT, options->jsonl, number,
+            refuse_to_resume(log, MC_ERR_FORMAT, path, number,
                              "expected a line of a run's log, to go on behind it");
             break;
         }
@@ -135,35 +162,51 @@ static mc_status add_kept_lines(run_log *log, FILE *file, const run_log_options 
     }
     free(line);
     if (length < 0 && !feof(file))
-        refuse_to_resume(log, MC_ERR_IO, options->jsonl, number, "cannot read the log to resume");
+        refuse_to_resume(log, MC_ERR_IO, path, number, "cannot read the log to resume");
     return log->status;
 }
 
 /* How much of a log is kept when a run is resumed: nothing where there is no file yet, or one that
  * is no regular file. */
-static mc_status kept_size(run_log *log, const run_log_options *options, int64_t *size)
+static mc_status kept_size(run_log *log, const char *path, int64_t resume_step, step_of_fn *step_of,
+                           int64_t *size)
 {
     struct stat info;
-    if (stat(options->jsonl, &info) != 0 || !S_ISREG(info.st_mode)) return MC_OK;
-    FILE *file = fopen(options->jsonl, "re");
-    if (!file) return refuse_to_resume(log, MC_ERR_IO, options->jsonl, 1, strerror(errno));
-    mc_status status = add_kept_lines(log, file, options, size);
+    if (stat(path, &info) != 0 || !S_ISREG(info.st_mode)) return MC_OK;
+    FILE *file = fopen(path, "re");
+    if (!file) return refuse_to_resume(log, MC_ERR_IO, path, 1, strerror(errno));
+    mc_status status = add_kept_lines(log, file, path, resume_step, step_of, size);
     fclose(file);
     return status;
 }
 
-static mc_status open_jsonl(run_log *log, const run_log_options *options)
+/* Opens a log of lines, anew or behind those of the steps up to `resume_step`. */
+static mc_status open_lines(run_log *log, append_file *file, const char *path, int64_t resume_step,
+                            step_of_fn *step_of)
 {
     int64_t size = 0;
     append_file_mode mode = APPEND_FILE_ANEW;
-    if (options->resume_step > 0) {
+    if (resume_step > 0) {
         mode = APPEND_FILE_CONTINUED;
-        if (kept_size(log, options, &size)) return log->status;
+        if (kept_size(log, path, resume_step, step_of, &size)) return log->status;
     }
-    mc_status status = append_file_init(&log->jsonl, options->jsonl, mode);
-    if (!status && log->jsonl.size > size) status = append_file_cut(&log->jsonl, size);
-    if (status) snprintf(log->message, sizeof log->message, "%s", log->jsonl.message);
+    mc_status status = append_file_init(file, path, mode);
+    if (!status && file->size > size) status = append_file_cut(file, size);
+    if (status) snprintf(log->message, sizeof log->message, "%s", file->message);
     return log->status = status;
+}
+
+static mc_status open_csv(run_log *log, const run_log_options *options)
+{
+    char header[LINE_ROOM];
+    text t = text_into(header, sizeof header);
+    run_csv_add_header(&t);
+    mc_status status =
+        open_lines(log, &log->csv, options->csv, options->resume_step, run_csv_step_of);
+    if (status || log->csv.size) return status;
+    if (append_file_write(&log->csv, t.data, t.used))
+        snprintf(log->message, sizeof log->message, "%s", log->csv.message);
+    return log->status = log->csv.status;
 }
 
 static mc_status open_tensorboard(run_log *log, const run_log_options *options)
@@ -187,7 +230,9 @@ mc_status run_log_init(run_log *log, const run_log_options *options)
     if (log->silent) return MC_OK;
     progress_bar_init(&log->bar, log->progress);
     mc_status status = MC_OK;
-    if (options->jsonl) status = open_jsonl(log, options);
+    if (options->jsonl)
+        status = open_lines(log, &log->jsonl, options->jsonl, options->resume_step, step_of_line);
+    if (!status && options->csv) status = open_csv(log, options);
     if (!status && options->tensorboard) status = open_tensorboard(log, options);
     if (status) run_log_release(log);
     return status;
@@ -197,8 +242,10 @@ mc_status run_log_release(run_log *log)
 {
     progress_bar_clear(&log->bar);
     append_file_release(&log->jsonl);
+    append_file_release(&log->csv);
     tensorboard_release(&log->board);
     if (!log->status) report_failure(log, &log->jsonl, &log->jsonl_reported);
+    if (!log->status) report_failure(log, &log->csv, &log->csv_reported);
     if (!log->status) report_failure(log, &log->board.file, &log->board_reported);
     return log->status;
 }
@@ -277,7 +324,7 @@ mc_status run_log_step(run_log *log, const run_step *step)
     if (log->silent) return MC_OK;
     show_step(log, step);
     double rate = tokens_per_second(step), mfu = step->mfu > 0 ? step->mfu : NAN;
-    if (log->jsonl.open) {
+    if (has_rows(log)) {
         char line[LINE_ROOM];
         text t = text_into(line, sizeof line);
         text_add(&t, "{\"step\":%lld", (long long)step->step);
@@ -288,7 +335,7 @@ mc_status run_log_step(run_log *log, const run_step *step)
         add_member(&t, "ms", step->ms);
         add_member(&t, "tokens_per_s", rate);
         add_member(&t, "mfu", mfu);
-        write_json(log, &t);
+        write_row(log, &t);
     }
     const tensorboard_scalar scalars[] = {
         {"train/loss", step->loss}, {"train/grad_norm", step->grad_norm},
@@ -346,7 +393,7 @@ static void write_eval_json(run_log *log, const run_eval *eval)
         text_add_json_number(&t, eval->recall[i]);
     }
     if (eval->classes) text_add(&t, "}");
-    write_json(log, &t);
+    write_row(log, &t);
 }
 
 static void write_eval_scalars(run_log *log, const run_eval *eval)
@@ -373,7 +420,7 @@ mc_status run_log_eval(run_log *log, const run_eval *eval)
         return MC_ERR_ARGUMENT;
     if (log->silent) return MC_OK;
     show_eval(log, eval);
-    if (log->jsonl.open) write_eval_json(log, eval);
+    if (has_rows(log)) write_eval_json(log, eval);
     if (log->board.file.open) write_eval_scalars(log, eval);
     log->counting = NULL;
     log->last_step = progress_bar_now();
@@ -390,12 +437,12 @@ mc_status run_log_validation(run_log *log, const run_validation *v)
     text_add(&t, " | loss %7.6f | %lld tokens", shown(v->loss), (long long)v->tokens);
     if (v->seconds > 0) text_add(&t, " | %.2f s", v->seconds);
     show_line(log, line);
-    if (log->jsonl.open) {
+    if (has_rows(log)) {
         t = text_into(line, sizeof line);
         text_add(&t, "{\"step\":%lld,\"split\":\"val\"", (long long)v->step);
         add_member(&t, "loss", v->loss);
         text_add(&t, ",\"tokens\":%lld", (long long)v->tokens);
-        write_json(log, &t);
+        write_row(log, &t);
     }
     write_scalars(log, v->step, &(tensorboard_scalar){"eval/loss", v->loss}, 1);
     log->counting = NULL;

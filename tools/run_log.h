@@ -45,6 +45,7 @@ typedef struct run_log_options {
     int64_t resume_step;     /* > 0: the run goes on behind this step; the files' lines up to it are
                                 kept, later ones dropped. 0: a new run, the JSON Lines anew */
     const char *jsonl;       /* path, NULL: none */
+    const char *csv; /* the same as a table (tools/run_csv.h), without samples; NULL: none */
     const char *tensorboard; /* folder, NULL: none */
     bool silent;             /* shows and writes nothing (any rank but 0) */
     FILE *progress;          /* NULL: stderr */
@@ -62,9 +63,9 @@ typedef struct run_log {
     const char *counting; /* what run_log_progress counts, and since when, from which number */
     double counting_since;
     int64_t counting_from;
-    append_file jsonl;
+    append_file jsonl, csv;
     tensorboard board;
-    bool jsonl_reported, board_reported; /* that writing to it failed */
+    bool jsonl_reported, csv_reported, board_reported; /* that writing to it failed */
     mc_status status;
     char message[APPEND_FILE_PATH + 128];
 } run_log;

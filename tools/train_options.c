@@ -88,6 +88,8 @@ void train_add_log_rows(args_table *table, train_options *o)
                     .default_text = "10 on a terminal, above the bar, else 1",
                     .known_as = "logging-steps,log-interval"},
                    {ARGS_PATH("log-jsonl", &o->log_jsonl, "write an object a step to this file")},
+                   {ARGS_PATH("log-csv", &o->log_csv, "write the same as a table to this file"),
+                    .known_as = "csv,metrics-csv"},
                    {ARGS_PATH("tensorboard", &o->tensorboard,
                               "write TensorBoard event files to this folder")},
                    {0},

@@ -36,9 +36,11 @@ typedef struct train_options {
     bool offload;
     double gpu_share; /* of the state, that stays on the GPU all the same */
     ranks_options ranks;
-    const char *log_jsonl, *tensorboard; /* NULL: none */
-    int64_t log_every;                   /* steps from line to line; 0: the default */
-    bool overwrite, no_save;             /* see tools/train_output.h */
+    const char *log_jsonl, *log_csv, *tensorboard; /* NULL: none */
+    int64_t log_every;                             /* steps from line to line; 0: the default */
+    bool overwrite, no_save;                       /* see tools/train_output.h */
+    bool dry_run;                                  /* nothing is trained, nor saved */
+    char *run_file; /* all options as JSON (run_file_text); NULL: not kept */
 } train_options;
 
 /* Rows of a command's table; the options hold their defaults by then. */

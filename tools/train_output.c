@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+#include "tools/run_file.h"
 
 void train_output_add_rows(args_table *table, train_options *o)
 {
@@ -53,10 +54,10 @@ bool train_output_open(train_output *t, run_log *log, const train_options *o, co
 {
     t->folder[0] = '\0';
     t->out.resume = resume;
-    if (!output_check_logs(&t->out, o->log_jsonl, o->tensorboard)) return false;
+    if (!output_check_logs(&t->out, o->log_jsonl, o->log_csv, o->tensorboard)) return false;
     if (!o->no_save && !open_folder(t, log, given, name, resume)) return false;
     if (o->no_save)
-        run_log_line(log, "nothing will be saved (--no-save)");
+        run_log_line(log, "nothing will be saved%s", o->dry_run ? "" : " (--no-save)");
     else if (!given)
         run_log_line(log, "the final weights will be saved to %s (see --output, --no-save)",
                      t->folder);
@@ -85,6 +86,16 @@ bool train_output_check_room(train_output *t, mc_model *model, int64_t saved)
     count_bytes(model, &weights, &state);
     return output_check_room(&t->out, t->folder,
                              saved > 0 ? (double)saved * (weights + state) : weights);
+}
+
+mc_status train_output_write_options(mc_context *ctx, const train_options *o, const char *folder)
+{
+    char path[OUTPUT_PATH], message[OUTPUT_PATH + 64];
+    if (!o->run_file || mc_failed(ctx)) return mc_error_status(ctx);
+    snprintf(path, sizeof path, "%.4000s/" RUN_FILE_NAME, folder);
+    if (!run_file_write(o->run_file, path, message, sizeof message))
+        return mc_set_error(ctx, MC_ERR_IO, "%s", message), MC_ERR_IO;
+    return MC_OK;
 }
 
 void train_output_release(train_output *t) { output_release(&t->out); }

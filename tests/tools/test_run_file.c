@@ -112,6 +112,15 @@ static int remove_folder(void **state)
     return 0;
 }
 
+static bool write_options(subject *s, const char *path, char message[512])
+{
+    char *content = run_file_text(&s->spec, s->seen);
+    assert_non_null(content);
+    bool good = run_file_write(content, path, message, 512);
+    run_file_free(content);
+    return good;
+}
+
 /* ---- reading --------------------------------------------------------------------------------- */
 
 static void test_every_type(void **state)
@@ -213,7 +222,7 @@ static void test_round_trip(void **state)
     assert_true(PARSE(&s, "--model", "m\"\\\n", "--seed", "9007199254740993", "--lr", "3e-4",
                       "--data", "a", "b", "--device", "cuda:2", "--max-shard-size", "1.5GB",
                       "--no-shuffle", "--resume", "--output", "o"));
-    assert_true(run_file_write(&s.spec, s.seen, other, message, sizeof message));
+    assert_true(write_options(&s, other, message));
     assert_true(PARSE(&again, "--run-file", other));
     assert_string_equal(again.err, "");
     assert_string_equal(again.model, "m\"\\\n");
@@ -237,7 +246,7 @@ static void test_written_text(void **state)
     subject s;
     char message[512], content[4096];
     assert_true(PARSE(&s, "--model=m", "--epochs=2"));
-    assert_true(run_file_write(&s.spec, s.seen, file, message, sizeof message));
+    assert_true(write_options(&s, file, message));
     FILE *from = fopen(file, "r");
     assert_non_null(from);
     content[fread(content, 1, sizeof content - 1, from)] = '\0';
@@ -257,7 +266,7 @@ static void test_write_fails(void **state)
     subject s;
     char message[512];
     assert_true(PARSE(&s, "--model=m"));
-    assert_false(run_file_write(&s.spec, s.seen, "/nowhere/run.json", message, sizeof message));
+    assert_false(write_options(&s, "/nowhere/run.json", message));
     assert_non_null(strstr(message, "/nowhere/run.json: cannot write: "));
     forget(&s);
 }
