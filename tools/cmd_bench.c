@@ -274,7 +274,7 @@ static void set_up(bench *b)
     b->mark = mc_tensor_new(b->ctx, MC_F32, MC_SHAPE(1));
     output out;
     output_init(&out, b->ctx, o->overwrite);
-    output_check_logs(&out, o->log_jsonl, NULL);
+    output_check_logs(&out, o->log_jsonl, NULL, NULL);
     output_release(&out);
     if (o->log_jsonl && !mc_failed(b->ctx) && !ranks_silent(b->ctx) &&
         append_file_init(&b->file, o->log_jsonl, APPEND_FILE_ANEW) != MC_OK)

@@ -156,7 +156,7 @@ static void test_resume_last(void **state)
     (void)state;
     check_resume("$T", "model.safetensors", "");
     must("test \"$(ls parts | tr '\\n' ' ')\" = "
-         "'checkpoint-29 checkpoint-30 config.json model.safetensors task.json "
+         "'checkpoint-29 checkpoint-30 config.json model.safetensors run.json task.json "
          "tokenizer_config.json vocab.txt '");
 }
 
@@ -235,9 +235,9 @@ static void test_ended(void **state)
     must("rm -rf plain && $T --keep best --output plain");
     char line[512];
     snprintf(line, sizeof line, "%.500s", out);
-    must(
-        "test \"$(ls plain | tr '\\n' ' ')\" = "
-        "'config.json finetune.json model.safetensors task.json tokenizer_config.json vocab.txt '");
+    must("test \"$(ls plain | tr '\\n' ' ')\" = "
+         "'config.json finetune.json model.safetensors run.json task.json tokenizer_config.json "
+         "vocab.txt '");
     must("$T --keep best --output plain --resume");
     assert_string_equal(out, line);
     must_hold(err, "nothing is left to train: the run in plain has ended");

@@ -83,6 +83,29 @@ static void test_resume_without_model(void **state)
          "$MC $F --resume --output run --epochs 3");
 }
 
+/* A run keeps its options; started from them it gives the same model, but not in its own folder. */
+static void test_run_file(void **state)
+{
+    (void)state;
+    must("$MC $F --config tiny --epochs 2 --lr 1e-3 --seed 3 --output kept --log-csv kept.csv");
+    must("grep -q '\"lr\":.0.001' kept/run.json && grep -q '\"command\":.\"finetune\"' "
+         "kept/run.json && ! grep -q resume kept/run.json");
+    must("$MC finetune --run-file kept/run.json --output again --log-csv again.csv && "
+         "cmp kept/model.safetensors again/model.safetensors");
+    must("cut -d, -f1-7 kept.csv > a && cut -d, -f1-7 again.csv > b && cmp a b && "
+         "test $(wc -l < kept.csv) = 7");
+    must_refuse(2, "give another --output, or --resume to go on with that run",
+                "$MC finetune --run-file kept/run.json");
+    must_refuse(2, "give another --output", "$MC finetune --run-file ./kept/../kept/run.json");
+    must("$MC finetune --run-file kept/run.json --resume --log-csv kept.csv");
+    must_hold(err, "nothing is left to train");
+    must_refuse(2, "key \"command\": found \"finetune\", expected \"pretrain\"",
+                "$MC pretrain --run-file kept/run.json");
+    must("printf '{\"epochs\": 1, \"no_such\": 2}' > bad.json");
+    must_refuse(2, "--run-file bad.json: key \"no_such\": no option of finetune",
+                "$MC $F --run-file bad.json");
+}
+
 static void test_commands(void **state)
 {
     (void)state;
@@ -144,9 +167,8 @@ static void test_errors(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_finetune),
-        cmocka_unit_test(test_resume_without_model),
-        cmocka_unit_test(test_commands),
+        cmocka_unit_test(test_finetune), cmocka_unit_test(test_resume_without_model),
+        cmocka_unit_test(test_run_file), cmocka_unit_test(test_commands),
         cmocka_unit_test(test_errors),
     };
     return cmocka_run_group_tests(tests, make_inputs, remove_folder);
