@@ -119,8 +119,10 @@ static void find_sentinels(mc_context *ctx, const char *pattern, const mc_tokeni
 mc_status mc_objective_find_tokens(mc_context *ctx, const mc_objective_style *style,
                                    const mc_tokenizer *tok, mc_objective_tokens *tokens)
 {
-    if (mc_failed(ctx) || !mc_given(ctx, style) || !mc_given(ctx, tok) || !mc_given(ctx, tokens))
+    if (mc_failed(ctx) || !mc_given(ctx, style) || !mc_given(ctx, tokens))
         return mc_error_status(ctx);
+    bool reads = style->kind == MC_OBJECTIVE_MASKED || style->kind == MC_OBJECTIVE_SPANS;
+    if (reads && !mc_given(ctx, tok)) return mc_error_status(ctx); /* others go without one */
     *tokens = (mc_objective_tokens){.mask = -1,
                                     .begin = -1,
                                     .separator = -1,
