@@ -29,6 +29,12 @@ static bool parse_line(mc_jsonl *reader, const char *text, size_t size)
         mc_jsonl_fail(reader, "malformed JSON: %s", "a NUL byte");
         return false;
     }
+    size_t blank = 0;
+    while (blank < size && (text[blank] == ' ' || text[blank] == '\t')) blank++;
+    if (blank < size && text[blank] == '[') {
+        mc_jsonl_fail(reader, "expected a JSON object, found %s", "a list");
+        return false;
+    }
     reader->row = (reader->nul ? mc_json_parse_row : mc_json_parse)(reader->err, text, size,
                                                                     reader->name, reader->line);
     if (!reader->row) return false;

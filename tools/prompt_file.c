@@ -127,8 +127,11 @@ static bool read_rows(prompt_file *f, mc_context *ctx, mc_table *rows, const cha
     int column = rows ? mc_table_column(rows, key) : -1;
     bool good = column >= 0;
     while (good && mc_table_next(rows)) {
-        const char *text = mc_table_text(rows, column, NULL);
-        good = text && add(f, path, strdup(text));
+        size_t size;
+        const char *text = mc_table_text(rows, column, &size);
+        if (text && strlen(text) < size)
+            mc_table_fail(rows, column, "a NUL character, expected a prompt without");
+        good = text && !mc_failed(ctx) && add(f, path, strdup(text));
     }
     mc_table_free(rows);
     return good && !mc_failed(ctx);
