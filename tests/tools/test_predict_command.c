@@ -255,7 +255,7 @@ static void test_several_files(void **state)
     assert_memory_equal(out, "result rows=300 ", 16);
     /* batches of other rows round the last digits otherwise */
     must("cut -d, -f1 all.jsonl > firsts && cut -d, -f1 one.jsonl one.jsonl one.jsonl | cmp - "
-         "labels");
+         "firsts");
     must_run(
         "$MC predict --text review --output two.jsonl --data rows.csv classes"); /* as it was */
     must("cmp one.jsonl two.jsonl");
