@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
-#include "core/about/about.h"
+#include "core/about/machine_internal.h"
 #include "core/base/context_internal.h"
 #include "core/base/file_internal.h"
 #include "core/base/library_names_internal.h"
@@ -64,7 +64,19 @@ int mc_gpus(mc_gpu *gpus, int room)
     return count;
 }
 
-/* The word after "Module  " in "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  ...". */
+void mc_driver_number(const char *line, char number[MC_ABOUT_TEXT])
+{
+    for (*number = '\0'; *line; line += strspn(line, " \t\n")) {
+        size_t length = strcspn(line, " \t\n");
+        bool good = strspn(line, "0123456789.") == length && memchr(line, '.', length);
+        if (good && length < MC_ABOUT_TEXT) {
+            snprintf(number, MC_ABOUT_TEXT, "%.*s", (int)length, line);
+            return;
+        }
+        line += length;
+    }
+}
+
 static void read_driver(char out[MC_ABOUT_TEXT])
 {
     driver_api api;
@@ -72,8 +84,7 @@ static void read_driver(char out[MC_ABOUT_TEXT])
     int cuda = 0;
     FILE *file = fopen("/proc/driver/nvidia/version", "re");
     if (file) {
-        const char *module = fgets(line, sizeof line, file) ? strstr(line, "Module") : NULL;
-        if (module) sscanf(module, "%*s %63[0-9.]", number);
+        if (fgets(line, sizeof line, file)) mc_driver_number(line, number);
         fclose(file);
     }
     if (load_driver(&api) && api.cuDriverGetVersion(&cuda) != 0) cuda = 0;

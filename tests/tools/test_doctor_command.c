@@ -7,6 +7,7 @@
 #include <cmocka.h>
 #include <cjson/cJSON.h>
 #include <omp.h>
+#include "core/about/machine_internal.h"
 #include "core/modelcenter.h"
 /* a home of its own, and nothing of the caller's settings */
 #define COMMAND_VARIABLES                                                            \
@@ -163,6 +164,25 @@ static void test_missing(void **state)
     must_hold(printed(&r), "\nnothing is missing\n");
 }
 
+static void test_driver_number(void **state)
+{
+    (void)state;
+    static const char *const lines[][2] = {
+        {"NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC "
+         "2024\n",
+         "550.54.15"},
+        {"NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build\n",
+         "580.159.04"},
+        {"NVRM version: 1.2.x, none\n", ""},
+        {"", ""},
+    };
+    char number[MC_ABOUT_TEXT];
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
+        mc_driver_number(lines[i][0], number);
+        assert_string_equal(number, lines[i][1]);
+    }
+}
+
 /* The same from C. */
 static void test_calls(void **state)
 {
@@ -200,7 +220,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_version),         cmocka_unit_test(test_report),
         cmocka_unit_test(test_folders_and_hub), cmocka_unit_test(test_unusable),
-        cmocka_unit_test(test_missing),         cmocka_unit_test(test_calls),
+        cmocka_unit_test(test_missing),         cmocka_unit_test(test_driver_number),
+        cmocka_unit_test(test_calls),
     };
     return cmocka_run_group_tests_name("doctor", tests, make_folder, remove_folder);
 }
