@@ -99,6 +99,17 @@ int mc_classes_in_file(const mc_weight_map *map, const mc_tensor_file *file, con
     return good ? (int)e->shape[0] : 0;
 }
 
+/* Heads of pretraining that are asked for, which the file may lack. */
+static void add_heads(const mc_family *family, const mc_model_heads *asked, mc_model_heads *heads)
+{
+    if (asked->lm) {
+        heads->lm = true;
+        heads->labels = heads->token_labels = 0; /* which take its place */
+    }
+    heads->nsp = heads->nsp || (asked->nsp && family->has.nsp);
+    heads->pooler = heads->pooler || ((asked->pooler || asked->nsp) && family->has.pooler);
+}
+
 /* The heads a file holds, and those asked for. Other heads are not kept where a classifier is asked
  * for: a fine-tune has no use for them. */
 static mc_model_heads find_heads(const mc_family *family, const mc_model_file *f,
@@ -119,6 +130,7 @@ static mc_model_heads find_heads(const mc_family *family, const mc_model_file *f
     heads.nsp = family->has.nsp && has_tensor(f, "nsp_head.weight");
     heads.lm =
         encoder ? has_tensor(f, "lm_head.dense.weight") : !heads.labels && !heads.token_labels;
+    if (options->heads) add_heads(family, options->heads, &heads);
     return heads;
 }
 
@@ -183,19 +195,67 @@ static void leave(mc_weight_map *map, const mc_family *family, const mc_adapter_
     if (tables->head) map->left_new[count++] = MC_HEAD_WEIGHT;
 }
 
+/* Parameters that are initialised where a file has none of them, by the module that they are in. */
+static const struct new_head {
+    const char *pattern;
+    size_t length;     /* of the pattern without its '*' */
+    const char *title; /* of one that is only made for options.heads; NULL: of any */
+} new_heads[] = {
+    {"pooler.*", sizeof "pooler.*" - 2, NULL},
+    {"classifier.*", sizeof "classifier.*" - 2, NULL},
+    {"score.*", sizeof "score.*" - 2, NULL},
+    {"classification_head.*", sizeof "classification_head.*" - 2, NULL},
+    {"lm_head.*", sizeof "lm_head.*" - 2, "language model"},
+    {"output_projection.*", sizeof "output_projection.*" - 2, "language model"},
+    {"nsp_head.*", sizeof "nsp_head.*" - 2, "next sentence"},
+};
+enum { NEW_HEADS = sizeof new_heads / sizeof *new_heads };
+
+/* Whether the model has such a head, and the file nothing of it. */
+static bool lacks_head(const mc_model *m, const mc_model_file *f, const struct new_head *head)
+{
+    const mc_module_root *root = m->module.root;
+    size_t count = 0;
+    for (size_t i = 0; i < root->parameter_count; i++) {
+        const mc_parameter *p = root->parameters[i];
+        if (p->is_factor || strncmp(p->name, head->pattern, head->length) != 0) continue;
+        if (has_tensor(f, p->name)) return false;
+        count++;
+    }
+    return count > 0;
+}
+
+/* The patterns of heads that the file lacks altogether, which may be new; one that it has in part may
+ * not. */
+static void list_new(const mc_model *m, const mc_model_file *f, const mc_load_options *options,
+                     const char *patterns[NEW_HEADS + 1])
+{
+    int count = 0;
+    for (int i = 0; i < NEW_HEADS; i++) {
+        const struct new_head *head = &new_heads[i];
+        if ((head->title && !options->heads) || !lacks_head(m, f, head)) continue;
+        patterns[count++] = head->pattern;
+        if (head->title)
+            mc_log(m->module.ctx, MC_LOG_WARNING,
+                   "%s: the model has no %s head: a new one is made, which has to be trained",
+                   f->folder, head->title);
+    }
+    patterns[count] = NULL;
+}
+
 /* The base's weights, but for what an adapter's file has in their place. */
 static void load_weights(mc_model *m, const mc_model_file *f, const mc_adapter_file *adapter,
-                         mc_adapter_tables *tables, bool new_head)
+                         mc_adapter_tables *tables, const mc_load_options *options)
 {
-    static const char *const may_be_new[] = {"pooler.*", "classifier.*", "score.*",
-                                             "classification_head.*", NULL};
+    const char *may_be_new[NEW_HEADS + 1];
     mc_weight_map map = *f->map;
     const bool *tied = mc_config_member(m->family, m->config, "tie_word_embeddings");
     map.adapter_follows = adapter;
     map.tied = tied && *tied;
     map.untied = m->untied;
     mc_adapter_tables_take(tables, m);
-    leave(&map, m->family, tables, new_head);
+    leave(&map, m->family, tables, options->new_head && options->num_labels);
+    list_new(m, f, options, may_be_new);
     mc_weights_load(&m->module, &map, f->layers, f->file, f->folder, may_be_new);
 }
 
@@ -220,7 +280,7 @@ static mc_model *build(const mc_family *family, const mc_config_reader *r, mc_te
             m = mc_model_from_config(r->ctx, family, config, &heads, options);
         if (m && mc_adapter_save_new(m, &f) && read_eos(m, r) && mc_config_keep_others(m, r) &&
             read_task(m, r, options->new_head) && mc_generation_config_read(m, folder))
-            load_weights(m, &f, adapter, &tables, options->new_head && options->num_labels);
+            load_weights(m, &f, adapter, &tables, options);
     }
     mc_free(config);
     return m;

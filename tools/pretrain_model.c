@@ -23,6 +23,8 @@ bool pretrain_find_model(pretrain *p)
     mc_load_options load = load_options(p);
     if (!p->resumed) lora_options_load(&p->o.lora, &load); /* a checkpoint has the adapter */
     mc_model_heads heads = pretrain_heads(p);
+    bool adapts = load.lora || load.soft_prompt; /* whose base has to have its heads */
+    if (!p->resumed && !adapts) load.heads = &heads;
     p->work.model = weights ? mc_model_from_pretrained_of(p->ctx, family, weights, &load)
                             : mc_model_new(p->ctx, family, p->o.from.config, &heads, &load);
     p->shape = mc_model_get_shape(p->work.model);

@@ -18,6 +18,11 @@ typedef struct mc_load_options {
     bool new_head; /* with num_labels: a classification head that the file has is not read; the
                       rows of the new one, a label each, have initial values. Else a head of another
                       number of labels is an error */
+    /* Heads of pretraining that the model gets beside the file's: a language model's (a classifier
+     * is left out then), a next sentence's, a pooler (see mc_objective_heads). What the file has of
+     * them is read, and a head that it lacks altogether is initialised, with a warning; one that is
+     * there in part is an error. NULL: none */
+    const struct mc_model_heads *heads;
     mc_recompute recompute; /* of the model's blocks */
     const struct mc_lora_options
         *lora; /* adds factors: see mc_lora_add (models/lora.h); NULL: none */

@@ -189,9 +189,10 @@ mc_status mc_hub_find(mc_context *ctx, const char *identifier, const mc_hub_requ
 void mc_hub_say_hidden(mc_error *err, const char *identifier, const mc_hub_needs *needs)
 {
     static const char hides[] = "hides the hub's identifier of that name";
+    static const mc_hub_needs model = {.kind = MC_HUB_MODEL};
     if (err->status != MC_ERR_NOT_FOUND || strstr(err->message, hides) || !identifier ||
         !mc_hub_is_identifier(identifier) || !mc_path_is_folder(identifier) ||
-        mc_hub_is_whole(needs, identifier))
+        mc_hub_is_whole(needs, identifier) || mc_hub_is_whole(&model, identifier))
         return;
     mc_error_prefix(err, "the local folder \"%.200s\" %s: ", identifier, hides);
 }

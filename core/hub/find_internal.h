@@ -23,8 +23,8 @@ typedef struct mc_hub_request {
 mc_status mc_hub_find(mc_context *ctx, const char *identifier, const mc_hub_request *request,
                       char folder[MC_PATH_MAX]);
 
-/* After a failure to read what the identifier names: where that is a local folder, without all that
- * is needed, which is called like an identifier of the hub, the error says so. */
+/* After a failure to read what the identifier names: where that is a local folder, with neither
+ * what is needed nor a model, which is called like an identifier of the hub, the error says so. */
 void mc_hub_say_hidden(mc_error *err, const char *identifier, const mc_hub_needs *needs);
 
 /* Whether a folder holds an adapter; and the identifier of the model that it belongs to. An adapter

@@ -422,6 +422,67 @@ static void test_t5_scales(void **state)
     temp_folder_free(&again);
 }
 
+/* ---- heads of pretraining -------------------------------------------------------------------- */
+
+/* A model of every family without its head, or with a classifier in its place, gets the head that
+ * is asked for; one that the file has in part is an error. */
+static void test_heads_that_are_asked_for(void **state)
+{
+    mc_context *ctx = *state;
+    static const struct {
+        const char *family, *head;
+        bool is_new;
+    } rows[] = {{"bert", "lm_head.dense.weight", true},
+                {"roberta", "lm_head.dense.weight", true},
+                {"gptj", "output_projection.weight", true},
+                {"gpt2", "input_embedding.weight", false},
+                {"t5", "input_embedding.weight", false}};
+    mc_model_heads asked = {.lm = true, .nsp = true, .pooler = true};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        temp_folder folder = temp_folder_new();
+        bool bert = strcmp(rows[i].family, "bert") == 0;
+        mc_model_heads classes = {.labels = 3, .pooler = bert};
+        mc_model *saved =
+            model_of(ctx, rows[i].family, tiny(rows[i].family)->config, &classes, NULL);
+        assert_int_equal(mc_model_save(saved, folder.path), MC_OK);
+        mc_model *as_it_is = mc_model_from_pretrained(ctx, folder.path, NULL);
+        assert_true(!mc_model_get_heads(as_it_is).lm && mc_model_get_heads(as_it_is).labels == 3);
+        mc_model *loaded =
+            mc_model_from_pretrained(ctx, folder.path, &(mc_load_options){.heads = &asked});
+        assert_good(ctx);
+        mc_model_heads heads = mc_model_get_heads(loaded);
+        assert_true(heads.lm && !heads.labels && heads.nsp == bert);
+        assert_non_null(mc_module_find_parameter(mc_model_module(loaded), rows[i].head));
+        mc_parameter *before =
+            mc_module_find_parameter(mc_model_module(saved), "input_embedding.weight");
+        mc_parameter *after =
+            mc_module_find_parameter(mc_model_module(loaded), "input_embedding.weight");
+        float a[VOCABULARY * DIM], b[VOCABULARY * DIM];
+        mc_parameter_read(before, a);
+        mc_parameter_read(after, b);
+        assert_memory_equal(a, b, sizeof a);
+        mc_model_free(saved);
+        mc_model_free(as_it_is);
+        mc_model_free(loaded);
+        temp_folder_free(&folder);
+    }
+}
+
+static void test_heads_in_part(void **state)
+{
+    mc_context *ctx = *state;
+    mc_model_heads asked = {.lm = true};
+    mc_load_options options = {.heads = &asked};
+    temp_folder folder = temp_folder_new();
+    mc_model *saved = tiny_model(ctx, tiny("bert"), NULL);
+    assert_int_equal(mc_model_save(saved, folder.path), MC_OK);
+    rewrite(&folder, (change){.from = "cls.predictions.transform.dense.weight", .to = "elsewhere"});
+    assert_null(mc_model_from_pretrained(ctx, folder.path, &options));
+    assert_error(ctx, MC_ERR_NOT_FOUND, "1 tensor is missing",
+                 "cls.predictions.transform.dense.weight", "the file holds");
+    temp_folder_free(&folder);
+}
+
 /* ---- ModelCenter's form ---------------------------------------------------------------------- */
 
 #define MC_PAIR(keys)                                                            \
@@ -472,7 +533,8 @@ int main(void)
         TEST(test_other_prefixes),      TEST(test_wrapped_module),
         TEST(test_t5_activations),      TEST(test_mt5_defaults),
         TEST(test_other_names_of_keys), TEST(test_t5_scales),
-        TEST(test_family_asked_for),
+        TEST(test_family_asked_for),    TEST(test_heads_that_are_asked_for),
+        TEST(test_heads_in_part),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
