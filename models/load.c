@@ -225,8 +225,8 @@ static bool lacks_head(const mc_model *m, const mc_model_file *f, const struct n
     return count > 0;
 }
 
-/* The patterns of heads that the file lacks altogether, which may be new; one that it has in part may
- * not. */
+/* The patterns of heads that the file lacks altogether, which may be new; one that it has in part
+ * may not. */
 static void list_new(const mc_model *m, const mc_model_file *f, const mc_load_options *options,
                      const char *patterns[NEW_HEADS + 1])
 {
