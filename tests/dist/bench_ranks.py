@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 
+from kept_port import KeptPort
 from ranks_test import ENVIRONMENT, check, failures
 
 MPIRUN, TOOL = sys.argv[1], os.path.abspath(sys.argv[2])
@@ -20,8 +21,9 @@ KINDS = ("all-gather", "reduce-scatter", "all-reduce", "broadcast", "reduce", "s
 
 
 def run(ranks, folder, *arguments):
+    port = KeptPort()
     done = subprocess.run([MPIRUN, "-np", str(ranks), TOOL] + [str(a) for a in arguments], cwd=folder,
-                          env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                          env=dict(ENVIRONMENT, MC_MASTER_PORT=str(port.number)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                           timeout=LIMIT)
     check(done.returncode == 0, f"{arguments} on {ranks} ranks: {done.returncode}: {done.stderr[-1500:]}")
     return done.stdout

@@ -14,6 +14,8 @@ import sys
 import tempfile
 import time
 
+from kept_port import KeptPort
+
 mpiexec, program = sys.argv[1:3]
 RANKS = int(sys.argv[3])
 SOON = 15  # seconds for a job that fails: a second or so until all are told (README), the rest for mpirun
@@ -22,9 +24,9 @@ bad = []
 
 def run(ranks, *arguments):
     """Exit code, output and seconds of a job."""
-    begun = time.monotonic()
+    begun, port = time.monotonic(), KeptPort()
     done = subprocess.run([mpiexec, "-np", str(ranks), program, *arguments], stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, text=True, timeout=200)
+                          env=dict(os.environ, MC_MASTER_PORT=str(port.number)), stderr=subprocess.STDOUT, text=True, timeout=200)
     return done.returncode, done.stdout, time.monotonic() - begun
 
 

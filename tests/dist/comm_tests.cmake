@@ -15,8 +15,8 @@ if(MC_HAVE_MPI AND MC_MPIRUN)
         set(comm_counts 3)
     endif()
     foreach(ranks ${comm_counts})
-        add_test(NAME test_comm_${ranks}_ranks COMMAND ${MC_MPIRUN} -np ${ranks}
-                                                       $<TARGET_FILE:test_comm>)
+        add_test(NAME test_comm_${ranks}_ranks COMMAND ${PYTHON3} ${CMAKE_CURRENT_LIST_DIR}/kept_port.py
+                                                       ${MC_MPIRUN} -np ${ranks} $<TARGET_FILE:test_comm>)
         set_tests_properties(test_comm_${ranks}_ranks PROPERTIES ENVIRONMENT "${comm_environment}"
                              TIMEOUT 300 PROCESSORS 2)
     endforeach()

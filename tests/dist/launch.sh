@@ -4,8 +4,10 @@
 #
 #     launch.sh RANKS PROGRAM [ARGUMENT...]
 [ $# -ge 2 ] || { sed -n '2,/^\[/s/^# \{0,1\}//p' "$0"; exit 2; }
+# with a port of its own, which is kept for as long as the ranks run
+[ -n "${MASTER_PORT:-}${MC_MASTER_PORT:-}" ] || exec python3 "$(dirname "$0")/kept_port.py" "$0" "$@"
 export WORLD_SIZE="$1" LOCAL_WORLD_SIZE="$1" MASTER_ADDR=127.0.0.1
-export MASTER_PORT="${MASTER_PORT:-$((20000 + $$ % 10000))}"
+export MASTER_PORT="${MASTER_PORT:-29500}" # which MC_MASTER_PORT overrides
 shift
 rank=0 pids= code=0
 while [ $rank -lt "$WORLD_SIZE" ]; do

@@ -777,8 +777,9 @@ static void test_port_comes_free(void **state)
     (void)state;
     job *j = job_new(2, 10, works);
     struct sockaddr_in addr = {.sin_family = AF_INET, .sin_port = htons((uint16_t)j->port)};
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    int fd = socket(AF_INET, SOCK_STREAM, 0), on = 1;
     addr.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on); /* beside what keeps the port */
     assert_int_equal(bind(fd, (struct sockaddr *)&addr, sizeof addr), 0);
     assert_int_equal(listen(fd, 100), 0);
     j->prepare[0] = j->prepare[1] = close_all;

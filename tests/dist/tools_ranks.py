@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 
+from kept_port import KeptPort
 from ranks_test import ENVIRONMENT, check, failures
 
 MPIRUN = sys.argv[1]
@@ -51,6 +52,8 @@ class Job:
         self.arguments = [str(a) for a in arguments]
         wrapper = folder / "wrapper.sh"
         wrapper.write_text(WRAPPER)
+        self.port = KeptPort()
+        environment.setdefault("MC_MASTER_PORT", str(self.port.number))
         start = [MPIRUN, "-np", str(ranks)] + (["--enable-recovery"] if recovery else [])
         self.process = subprocess.Popen(start + ["sh", str(wrapper), tool] + self.arguments,
                                         cwd=self.folder, env=dict(ENVIRONMENT, OUTLIVED="1" if recovery else "",

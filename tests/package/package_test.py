@@ -13,7 +13,6 @@ import pathlib
 import re
 import shlex
 import shutil
-import socket
 import struct
 import subprocess
 import sys
@@ -21,6 +20,9 @@ import sys
 ENV = {key: os.environ["MC_PACKAGE_" + key] for key in
        ("SOURCE BUILD WORK CC FLAGS SHARED_LIBS LIBDIR CMAKE PKG_CONFIG GENERATOR MAKE MPIEXEC").split()}
 SOURCE, BUILD, WORK = (pathlib.Path(ENV[key]) for key in ("SOURCE", "BUILD", "WORK"))
+sys.path.insert(0, str(SOURCE / "tests" / "dist"))
+from kept_port import KeptPort
+
 SHARED_LIBS = ENV["SHARED_LIBS"].upper() in ("ON", "1", "TRUE", "YES")
 PREFIX = WORK / "moved" / "here"
 STRICT = ["-std=c17", "-Wall", "-Wextra", "-Werror"]
@@ -674,16 +676,11 @@ def step_misspelt():
 MPI = {"MC_COMM_TIMEOUT": "60", "ASAN_OPTIONS": "detect_leaks=0"}  # MPI keeps memory until the end
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return str(probe.getsockname()[1])
-
-
 def train_custom(ranks, level, weights):
     """Trains the custom module, and gives its losses, step by step, and its accuracy."""
     command = [example("custom_module"), "--zero-level", level, weights]
-    environment = {**MPI, "MC_MASTER_PORT": free_port()}
+    port = KeptPort()
+    environment = {**MPI, "MC_MASTER_PORT": str(port.number)}
     text = must([ENV["MPIEXEC"], "-np", ranks, *command], environment=environment).stdout
     lines = re.findall(r"^step +(\d+) \| loss (\S+)$", text, re.M)
     accuracy = re.findall(r"^accuracy (\S+) %$", text, re.M)
