@@ -1,8 +1,10 @@
 #include "tools/tensorboard.h"
 
+#include <dirent.h>
 #include <float.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -14,6 +16,9 @@ enum {
     EVENT_ROOM = MOST_SCALARS * SCALAR_ROOM + 64,
     RECORD_EXTRA = 16, /* length, its crc, the data's crc */
 };
+
+/* Seconds since 1970 that ten digits can write, as names have them. */
+static const long long MOST_TIME = 9999999999;
 
 /* Field numbers and wire types of tensorflow's event.proto and summary.proto. */
 enum { WIRE_VARINT = 0, WIRE_64 = 1, WIRE_BYTES = 2, WIRE_32 = 5 };
@@ -131,7 +136,8 @@ static mc_status write_file_version(append_file *file)
     return write_record(file, &event);
 }
 
-/* A session's start at a step makes TensorBoard drop the folder's older events from there on. */
+/* A session's start at a step makes TensorBoard drop the folder's older events from there on, if
+ * their file begins with a session's start as well. */
 static mc_status write_session_start(append_file *file, int64_t first_step)
 {
     uint8_t log_bytes[16], bytes[64];
@@ -143,16 +149,34 @@ static mc_status write_session_start(append_file *file, int64_t first_step)
     return write_record(file, &event);
 }
 
+/* The present time, or more: readers take a folder's files in the order of their names, in which
+ * the time comes first, so that it has to be later than that of every file there. */
+static long long time_of_name(const char *folder)
+{
+    static const char prefix[] = "events.out.tfevents.";
+    long long newest = (long long)time(NULL);
+    DIR *files = opendir(folder);
+    if (!files) return newest;
+    for (struct dirent *file; (file = readdir(files));) {
+        if (strncmp(file->d_name, prefix, sizeof prefix - 1) != 0) continue;
+        long long stamp = strtoll(file->d_name + sizeof prefix - 1, NULL, 10);
+        if (stamp >= newest && stamp < MOST_TIME) newest = stamp + 1;
+    }
+    closedir(files);
+    return newest;
+}
+
 static mc_status open_new_file(append_file *file, const char *folder)
 {
     char host[256] = "", path[APPEND_FILE_PATH + 1];
+    long long stamp = time_of_name(folder);
     if (gethostname(host, sizeof host - 1) != 0 || !*host)
         memcpy(host, "localhost", sizeof "localhost");
     mc_status status = MC_ERR_STATE;
-    /* a number behind the usual name for a process that starts several files in one second */
+    /* a number after the usual name, should another process have taken it just now */
     for (int i = 0; status == MC_ERR_STATE && i < 1000; i++) {
         int length = snprintf(path, sizeof path, "%s/events.out.tfevents.%010lld.%s.%ld", folder,
-                              (long long)time(NULL), host, (long)getpid());
+                              stamp, host, (long)getpid());
         if (i && length > 0 && (size_t)length < sizeof path)
             snprintf(path + length, sizeof path - (size_t)length, ".%d", i);
         status = append_file_init(file, path, APPEND_FILE_EXCLUSIVE);
@@ -164,7 +188,8 @@ mc_status tensorboard_init(tensorboard *board, const char *folder, int64_t resum
 {
     mc_status status = open_new_file(&board->file, folder);
     if (!status) status = write_file_version(&board->file);
-    if (!status && resume_step > 0) status = write_session_start(&board->file, resume_step + 1);
+    int64_t first_step = resume_step > 0 ? resume_step + 1 : 0;
+    if (!status) status = write_session_start(&board->file, first_step);
     return status;
 }
 

@@ -2,7 +2,9 @@
  *
  * An event file is a row of records, each `u64 length | u32 masked crc32c of it | data | u32 masked
  * crc32c of the data`, little-endian; the data is an Event message of protocol buffers. The first
- * event carries the file version, "brain.Event:2". Every record is written whole or not at all. */
+ * event carries the file version, "brain.Event:2", the second is a session's start: a reader drops
+ * the steps that a later file's start covers, but only if it has seen a start before it. Every
+ * record is written whole or not at all. */
 #ifndef MC_TOOLS_TENSORBOARD_H
 #define MC_TOOLS_TENSORBOARD_H
 
@@ -20,8 +22,9 @@ typedef struct tensorboard_scalar {
 } tensorboard_scalar;
 
 /* Starts `<folder>/events.out.tfevents.<time>.<host>.<pid>`, making the folder. With
- * `resume_step` > 0 the run goes on behind that step: TensorBoard is told to forget what older
- * files of the folder hold from later steps. MC_ERR_IO, MC_ERR_ARGUMENT (a path too long). */
+ * `resume_step` > 0 the run goes on after that step: TensorBoard drops what older files of the
+ * folder hold of later steps. A run that starts anew (0) takes the place of all that they hold.
+ * MC_ERR_IO, MC_ERR_ARGUMENT (a path too long). */
 mc_status tensorboard_init(tensorboard *board, const char *folder, int64_t resume_step);
 
 /* One event with `count` scalars (at most 32) of a step, stamped with the present time. */

@@ -5,11 +5,13 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <dirent.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 #include <cmocka.h>
@@ -214,20 +216,23 @@ static void test_scalars(void **state)
     assert_int_equal(tensorboard_write(&board, (int64_t)1 << 40, odd, 3), MC_OK);
     static event_read events[400];
     int count = read_events(board.file.path, events, 400); /* all is there before the release */
-    assert_int_equal(count, 302);
+    assert_int_equal(count, 303);
     assert_string_equal(events[0].version, "brain.Event:2");
     assert_true(events[0].wall_time >= before && events[0].wall_time < before + 100);
+    assert_int_equal(events[1].session_status, 1);
+    assert_int_equal(events[1].step, 0);
     for (int i = 1; i <= 300; i++) {
-        assert_int_equal(events[i].step, i);
-        assert_true(events[i].wall_time >= events[i - 1].wall_time);
-        assert_int_equal(events[i].count, 2);
-        check_scalar(&events[i].scalars[0], "train/loss", (float)(1.0 / i));
-        check_scalar(&events[i].scalars[1], "train/lr", 5e-5f);
+        const event_read *event = &events[i + 1];
+        assert_int_equal(event->step, i);
+        assert_true(event->wall_time >= event[-1].wall_time);
+        assert_int_equal(event->count, 2);
+        check_scalar(&event->scalars[0], "train/loss", (float)(1.0 / i));
+        check_scalar(&event->scalars[1], "train/lr", 5e-5f);
     }
-    assert_int_equal(events[301].step, (int64_t)1 << 40);
-    check_scalar(&events[301].scalars[0], "a", INFINITY);
-    check_scalar(&events[301].scalars[1], "b", -INFINITY);
-    check_scalar(&events[301].scalars[2], "c", -0.0f);
+    assert_int_equal(events[302].step, (int64_t)1 << 40);
+    check_scalar(&events[302].scalars[0], "a", INFINITY);
+    check_scalar(&events[302].scalars[1], "b", -INFINITY);
+    check_scalar(&events[302].scalars[2], "c", -0.0f);
     assert_int_equal(tensorboard_release(&board), MC_OK);
 }
 
@@ -242,12 +247,12 @@ static void test_nan_and_most_scalars(void **state)
     tensorboard board;
     assert_int_equal(tensorboard_init(&board, folder, 0), MC_OK);
     assert_int_equal(tensorboard_write(&board, INT64_MAX, scalars, 32), MC_OK);
-    event_read events[2];
-    assert_int_equal(read_events(board.file.path, events, 2), 2);
-    assert_int_equal(events[1].step, INT64_MAX);
-    assert_int_equal(events[1].count, 32);
-    assert_string_equal(events[1].scalars[31].tag, tag);
-    assert_true(isnan(events[1].scalars[31].value));
+    event_read events[3];
+    assert_int_equal(read_events(board.file.path, events, 3), 3);
+    assert_int_equal(events[2].step, INT64_MAX);
+    assert_int_equal(events[2].count, 32);
+    assert_string_equal(events[2].scalars[31].tag, tag);
+    assert_true(isnan(events[2].scalars[31].value));
     tensorboard_release(&board);
 }
 
@@ -259,13 +264,77 @@ static void test_resumed_and_second_file(void **state)
     assert_int_equal(tensorboard_init(&second, folder, 100), MC_OK);
     assert_string_not_equal(first.file.path, second.file.path);
     event_read events[2];
-    assert_int_equal(read_events(first.file.path, events, 2), 1);
+    assert_int_equal(read_events(first.file.path, events, 2), 2);
+    assert_int_equal(events[1].session_status, 1);
+    assert_int_equal(events[1].step, 0);
     assert_int_equal(read_events(second.file.path, events, 2), 2);
     assert_string_equal(events[0].version, "brain.Event:2");
     assert_int_equal(events[1].session_status, 1);
     assert_int_equal(events[1].step, 101);
     tensorboard_release(&first);
     tensorboard_release(&second);
+}
+
+/* Writes the steps after `resume_step` as a run does that is killed. */
+static void write_steps(const char *path, int64_t resume_step, int64_t last)
+{
+    tensorboard board;
+    assert_int_equal(tensorboard_init(&board, path, resume_step), MC_OK);
+    for (int64_t step = resume_step + 1; step <= last; step++)
+        assert_int_equal(tensorboard_write(&board, step, &(tensorboard_scalar){"train/loss", 1}, 1),
+                         MC_OK);
+    tensorboard_release(&board);
+}
+
+static int in_order(const struct dirent **a, const struct dirent **b)
+{
+    return strcmp((*a)->d_name, (*b)->d_name);
+}
+
+/* What TensorBoard keeps of a folder: it reads the files in the order of their names, and a start
+ * drops the steps from its own on, but not the first start that it sees. */
+static void read_kept(const char *path, int times[], int room)
+{
+    struct dirent **files;
+    int count = scandir(path, &files, NULL, in_order);
+    bool started = false;
+    for (int i = 0; i < count; free(files[i++])) {
+        static event_read events[64];
+        char name[600];
+        if (!strstr(files[i]->d_name, "tfevents")) continue;
+        snprintf(name, sizeof name, "%.250s/%.300s", path, files[i]->d_name);
+        int read = read_events(name, events, 64);
+        for (int e = 0; e < read; e++) {
+            bool start = events[e].session_status == 1;
+            for (int64_t step = events[e].step; start && started && step < room; step++)
+                times[step] = 0;
+            started |= start;
+            if (events[e].count) times[events[e].step]++;
+        }
+    }
+    free(files);
+}
+
+/* Runs that are killed and go on from a checkpoint before that, one by a clock far ahead. */
+static void test_each_step_once(void **state)
+{
+    (void)state;
+    char deep[200], ahead[300];
+    snprintf(deep, sizeof deep, "%s/deep", folder);
+    remove_folder(state);
+    assert_int_equal(mkdir(folder, 0700), 0);
+    write_steps(deep, 0, 12);
+    write_steps(deep, 5, 9);
+    tensorboard board;
+    assert_int_equal(tensorboard_init(&board, deep, 7), MC_OK);
+    tensorboard_release(&board);
+    snprintf(ahead, sizeof ahead, "%s/events.out.tfevents.4000000000.host.1", deep);
+    assert_int_equal(rename(board.file.path, ahead), 0);
+    write_steps(deep, 7, 15);
+    int times[20] = {0};
+    read_kept(deep, times, 20);
+    for (int step = 1; step <= 15; step++) assert_int_equal(times[step], 1);
+    for (int step = 16; step < 20; step++) assert_int_equal(times[step], 0);
 }
 
 static void test_unusable_folder(void **state)
@@ -302,7 +371,7 @@ static void test_full_disk(void **state)
     assert_non_null(strstr(board.file.message, "cannot write"));
     assert_non_null(strstr(board.file.message, board.file.path));
     event_read events[32];
-    assert_int_equal(read_events(board.file.path, events, 32), 1 + written);
+    assert_int_equal(read_events(board.file.path, events, 32), 2 + written);
     assert_int_equal(tensorboard_release(&board), MC_ERR_IO);
 }
 
@@ -313,6 +382,7 @@ int main(void)
         cmocka_unit_test(test_scalars),
         cmocka_unit_test(test_nan_and_most_scalars),
         cmocka_unit_test(test_resumed_and_second_file),
+        cmocka_unit_test(test_each_step_once),
         cmocka_unit_test(test_unusable_folder),
         cmocka_unit_test(test_full_disk),
     };
