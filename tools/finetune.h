@@ -10,6 +10,7 @@
 #include "tools/model_options.h"
 #include "tools/ranks.h"
 #include "tools/run_log.h"
+#include "tools/step_clock.h"
 #include "tools/train_options.h"
 #include "tools/train_output.h"
 
@@ -75,7 +76,8 @@ typedef struct finetune {
     int64_t step, stop, steps; /* the last that was launched, to stop behind, of the run */
     int64_t shown;             /* the last that was logged */
     int64_t tokens[FINETUNE_STEPS_KEPT]; /* of the last steps */
-    double clock, train_seconds;
+    step_clock clock;
+    double train_seconds; /* of all steps, those of the runs before it included */
     finetune_scores scores;
     bool eval_due; /* the evaluation behind the last step was interrupted */
     bool stopped;  /* early */

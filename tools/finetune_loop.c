@@ -13,17 +13,15 @@ static bool goes_on(const finetune *f, int64_t n)
 /* ---- a step ---------------------------------------------------------------------------------- */
 
 /* Shows the step `late` before the newest, if it has not been shown. On a device that works on its
- * own this waits for that step, while the newer ones run; its time is that since the report
- * before. */
+ * own this waits for that step, while the newer ones run. */
 static void report(finetune *f, int late)
 {
     mc_step_report r;
     if (!mc_optim_manager_report(f->optim, late, &r) || r.step != f->step - late) return;
     if (r.step <= f->shown) return;
-    double now = task_clock(), seconds = now - f->clock;
-    f->clock = now;
+    double before = f->clock.seconds, seconds = step_clock_end(&f->clock, r.ended);
+    f->train_seconds += f->clock.seconds - before;
     f->shown = r.step;
-    f->train_seconds += seconds;
     run_log_step(&f->log, &(run_step){.step = r.step,
                                       .loss = r.loss,
                                       .grad_norm = r.grad_norm,
@@ -143,7 +141,7 @@ static void between_steps(finetune *f)
     report(f, 0);
     if (eval) evaluate(f);
     if (keep) finetune_checkpoint(f);
-    f->clock = task_clock();
+    step_clock_start(&f->clock, task_clock());
 }
 
 void finetune_train(finetune *f)
@@ -151,7 +149,7 @@ void finetune_train(finetune *f)
     f->stop = f->o.stop_after && f->o.stop_after < f->steps ? f->o.stop_after : f->steps;
     f->shown = f->step;
     if (f->eval_due || (!f->steps && !f->scores.count)) evaluate(f);
-    f->clock = task_clock();
+    step_clock_start(&f->clock, task_clock());
     if (f->step && (f->step >= f->stop || f->stopped))
         run_log_line(&f->log, "nothing is left to train: %" PRId64 " steps are done, of %" PRId64,
                      f->step, f->stop);

@@ -5,11 +5,12 @@
 #include "core/modelcenter.h"
 #include "tools/args.h"
 #include "tools/checkpoints.h"
-#include "tools/model_options.h"
 #include "tools/lora_options.h"
+#include "tools/model_options.h"
 #include "tools/ranks.h"
 #include "tools/run_log.h"
 #include "tools/settings.h"
+#include "tools/step_clock.h"
 #include "tools/token_data.h"
 #include "tools/train_options.h"
 #include "tools/train_output.h"
@@ -88,9 +89,7 @@ typedef struct pretrain {
     double loss, val_loss; /* the last; -1: none was measured */
     bool val_due;          /* an interrupt came before the last step's validation */
     /* of this process */
-    double clock;                  /* when the last report came or training went on */
-    int64_t reported;              /* steps */
-    double seconds, later_seconds; /* of all steps, of all but the first few */
+    step_clock clock;
     int64_t later;
 } pretrain;
 

@@ -9,8 +9,7 @@
 #include "tools/text.h"
 
 enum {
-    STEP_KEY = 1,    /* of mc_step_run: steps are alike but for the pieces of documents */
-    FIRST_STEPS = 3, /* of a process, not counted in the mean: kernels are chosen in them */
+    STEP_KEY = 1, /* of mc_step_run: steps are alike but for the pieces of documents */
     RESULT_ROOM = 1024
 };
 
@@ -20,19 +19,6 @@ bool pretrain_goes_on(const pretrain *p, int64_t n)
 }
 
 /* ---- reports --------------------------------------------------------------------------------- */
-
-/* The time since the last report is the step's, unless something else was done in between. */
-static double take_time(pretrain *p)
-{
-    double now = task_clock(), seconds = now - p->clock;
-    p->clock = now;
-    p->seconds += seconds;
-    if (p->reported++ >= FIRST_STEPS) {
-        p->later_seconds += seconds;
-        p->later++;
-    }
-    return seconds;
-}
 
 static double mfu_of(const pretrain *p, double tokens_per_second)
 {
@@ -48,7 +34,7 @@ static void report(pretrain *p, int late)
     if (r.step <= p->shown) return;
     p->shown = r.step;
     p->loss = r.loss;
-    double seconds = take_time(p), tokens = (double)p->o.tokens_per_step;
+    double seconds = step_clock_end(&p->clock, r.ended), tokens = (double)p->o.tokens_per_step;
     run_log_step(&p->log, &(run_step){.step = r.step,
                                       .loss = r.loss,
                                       .grad_norm = r.grad_norm,
@@ -233,7 +219,7 @@ static void between_steps(pretrain *p, bool last)
     p->val_due = val && !(pretrain_goes_on(p, 0) && validate(p));
     if (show && pretrain_goes_on(p, 0)) sample(p);
     if (keep) pretrain_save(p);
-    p->clock = task_clock();
+    step_clock_start(&p->clock, task_clock());
 }
 
 void pretrain_train(pretrain *p)
@@ -242,7 +228,7 @@ void pretrain_train(pretrain *p)
     if (p->o.stop_after && p->o.stop_after < p->stop) p->stop = p->o.stop_after;
     p->shown = p->step;
     if (p->val_due && p->val && pretrain_goes_on(p, 0)) p->val_due = !validate(p);
-    p->clock = task_clock();
+    step_clock_start(&p->clock, task_clock());
     if (p->step >= p->stop)
         run_log_line(&p->log, "nothing is left to train: %" PRId64 " steps are done, of %" PRId64,
                      p->step, p->stop);
@@ -264,11 +250,9 @@ static void add_measured(text *t, bool measured, const char *key, int digits, do
 
 mc_status pretrain_result(pretrain *p)
 {
-    /* of a short run the first steps are all there is */
-    bool some = p->later > 0;
-    int64_t steps = some ? p->later : p->reported;
-    double seconds = some ? p->later_seconds : p->seconds;
-    double rate = seconds > 0 ? (double)(steps * p->o.tokens_per_step) / seconds : 0;
+    double seconds = step_clock_mean(&p->clock); /* of a step */
+    bool measured = seconds > 0;
+    double rate = measured ? (double)p->o.tokens_per_step / seconds : 0;
     mc_memory_use use = mc_memory(p->ctx);
     char line[RESULT_ROOM];
     text t = text_into(line, sizeof line);
@@ -276,10 +260,10 @@ mc_status pretrain_result(pretrain *p)
              mc_model_family(p->work.model), p->step, p->step * p->o.tokens_per_step);
     add_measured(&t, !(p->loss < 0), "loss", 6, p->loss);
     add_measured(&t, !(p->val_loss < 0), "val_loss", 6, p->val_loss);
-    add_measured(&t, steps, "ms", 3, 1e3 * seconds / (double)steps);
-    add_measured(&t, seconds > 0, "tokens_per_s", 1, rate);
-    add_measured(&t, p->peak > 0, "mfu", 4, mfu_of(p, rate));
+    add_measured(&t, measured, "ms", 3, 1e3 * seconds);
+    add_measured(&t, measured, "tokens_per_s", 1, rate);
+    add_measured(&t, measured && p->peak > 0, "mfu", 4, mfu_of(p, rate));
     text_add(&t, " peak_bytes=%" PRIu64 " planned_bytes=%" PRIu64 " train_seconds=%.3f", use.peak,
-             p->plan.peak, p->seconds);
+             p->plan.peak, p->clock.seconds);
     return run_log_result_line(&p->log, "%s", line);
 }

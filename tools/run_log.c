@@ -266,7 +266,7 @@ static void describe_step(const run_step *step, progress_line *b)
     snprintf(b->fields[0], sizeof b->fields[0], "loss %7.6f", shown(step->loss));
     snprintf(b->fields[1], sizeof b->fields[1], "norm %6.4f", shown(step->grad_norm));
     snprintf(b->fields[2], sizeof b->fields[2], "lr %.2e", shown(step->lr));
-    snprintf(b->fields[3], sizeof b->fields[3], "%.2f ms", shown(step->ms));
+    if (step->ms > 0) snprintf(b->fields[3], sizeof b->fields[3], "%.2f ms", step->ms);
     if (step->mfu > 0)
         snprintf(b->fields[4], sizeof b->fields[4], "%.1f%%%s%s MFU", 100 * step->mfu,
                  step->peak ? " " : "", step->peak ? step->peak : "");
@@ -319,6 +319,23 @@ static void show_step(run_log *log, const run_step *step)
     if (!last && progress_bar_is_due(&log->bar)) progress_bar_draw(&log->bar, &b);
 }
 
+/* The rate and the MFU are NaN where they are not known; these and a time that was not measured are
+ * left out. */
+static void write_step_scalars(run_log *log, const run_step *step, double rate, double mfu)
+{
+    tensorboard_scalar scalars[7] = {
+        {"train/loss", step->loss},
+        {"train/grad_norm", step->grad_norm},
+        {"train/lr", step->lr},
+        {"train/loss_scale", step->loss_scale},
+    };
+    size_t n = 4;
+    if (step->ms > 0) scalars[n++] = (tensorboard_scalar){"train/ms", step->ms};
+    if (!isnan(rate)) scalars[n++] = (tensorboard_scalar){"train/tokens_per_s", rate};
+    if (!isnan(mfu)) scalars[n++] = (tensorboard_scalar){"train/mfu", mfu};
+    write_scalars(log, step->step, scalars, n);
+}
+
 mc_status run_log_step(run_log *log, const run_step *step)
 {
     if (log->silent) return MC_OK;
@@ -332,19 +349,12 @@ mc_status run_log_step(run_log *log, const run_step *step)
         add_member(&t, "grad_norm", step->grad_norm);
         add_member(&t, "lr", step->lr);
         add_member(&t, "loss_scale", step->loss_scale);
-        add_member(&t, "ms", step->ms);
+        add_member(&t, "ms", step->ms > 0 ? step->ms : NAN);
         add_member(&t, "tokens_per_s", rate);
         add_member(&t, "mfu", mfu);
         write_row(log, &t);
     }
-    const tensorboard_scalar scalars[] = {
-        {"train/loss", step->loss}, {"train/grad_norm", step->grad_norm},
-        {"train/lr", step->lr},     {"train/loss_scale", step->loss_scale},
-        {"train/ms", step->ms},     {"train/tokens_per_s", rate},
-        {"train/mfu", mfu},
-    };
-    size_t known = sizeof scalars / sizeof *scalars - (step->mfu > 0 ? 0 : 1);
-    write_scalars(log, step->step, scalars, known);
+    write_step_scalars(log, step, rate, mfu);
     return log->status;
 }
 

@@ -62,6 +62,9 @@ struct mc_device {
     uint64_t (*copy_out_later)(mc_device *d, void *host, const void *device, size_t bytes);
     bool (*is_done)(mc_device *d, uint64_t ticket);
     bool (*wait)(mc_device *d, uint64_t ticket); /* false after a failure */
+    /* Seconds by the device's clock from one ticket to a later one, both done; NaN: not known any
+     * more. NULL on a device that is done with its work when a call returns. */
+    double (*elapsed)(mc_device *d, uint64_t from, uint64_t to);
     void *(*host_alloc)(mc_device *d, size_t bytes);
     void (*host_free)(mc_device *d, void *host, size_t bytes);
     const mc_lanes *lanes; /* NULL on a device that only plans */

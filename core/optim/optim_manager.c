@@ -14,6 +14,7 @@
 
 #include <math.h>
 #include <string.h>
+#include <time.h>
 #include "core/autograd/step_internal.h"
 #include "core/dist/comm.h"
 #include "core/optim/optimizer_internal.h"
@@ -543,8 +544,28 @@ static mc_status take_over(mc_optim_manager *m, const mc_flight *flight)
         .lr = first && !first->scheduler ? flight->lr : lr_now(m),
         .loss_scale = state->loss_scale,
         .skipped = skipped,
+        .ended = m->last_end.time,
     };
     return MC_OK;
+}
+
+static double monotonic_seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+mc_step_end mc_step_end_of(mc_device *device, const mc_step_end *before, uint64_t ticket,
+                           bool waited, double now)
+{
+    double time = waited || !device->elapsed ? now : NAN;
+    if (device->elapsed && before->ticket && !isnan(before->time)) {
+        double by_device = before->time + device->elapsed(device, before->ticket, ticket);
+        /* a host that woke up late once made all later ends late */
+        if (!isnan(by_device)) time = by_device < now ? by_device : now;
+    }
+    return (mc_step_end){.ticket = ticket, .time = time};
 }
 
 /* Takes over what the oldest step in flight left; waits for it. */
@@ -554,8 +575,10 @@ static mc_status settle(mc_optim_manager *m)
     mc_flight *flight = &m->flights[m->first_flight];
     m->first_flight = (m->first_flight + 1) % MC_FLIGHTS;
     m->in_flight--;
+    bool waited = !device->is_done(device, flight->ticket);
     if (!device->wait(device, flight->ticket))
         return mc_fail(m->ctx, MC_ERR_DEVICE, "waiting for a step: %s", device->failure);
+    m->last_end = mc_step_end_of(device, &m->last_end, flight->ticket, waited, monotonic_seconds());
     return take_over(m, flight);
 }
 

@@ -131,6 +131,10 @@ typedef struct mc_step_report {
     double lr;         /* that the first optimizer used */
     double loss_scale; /* after the step */
     bool skipped;
+    /* When the step ended, in seconds of CLOCK_MONOTONIC, by the device's own clock where it has
+     * one: not when the report was read. NaN: not known, as of a step that had ended unobserved
+     * before any other was waited for. */
+    double ended;
 } mc_step_report;
 
 /* The report of the step `late` steps before the newest, 0 <= late <= 3, waiting until that one has

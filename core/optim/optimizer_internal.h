@@ -131,6 +131,18 @@ typedef struct mc_flight {
     double lr; /* of the first optimizer, if it has no schedule */
 } mc_flight;
 
+/* The end of a step: the ticket that stands for it, and its time in seconds of CLOCK_MONOTONIC. */
+typedef struct mc_step_end {
+    uint64_t ticket; /* 0: none yet */
+    double time;     /* NaN: not known */
+} mc_step_end;
+
+/* When the step of `ticket`, which is done, ended: as long after the end of the step before as the
+ * device's clock says; without that `now`, if the host has waited for the step or the device works
+ * while a call runs. */
+mc_step_end mc_step_end_of(mc_device *device, const mc_step_end *before, uint64_t ticket,
+                           bool waited, double now);
+
 enum { MC_FLIGHTS = MC_STEPS_LATE + 1 };
 
 struct mc_optim_manager {
@@ -148,6 +160,7 @@ struct mc_optim_manager {
     double loss_scale;
     int64_t growth_counter; /* steps since the scale last changed */
     int64_t steps, skipped;
+    mc_step_end last_end;               /* of the newest step that the host has seen */
     mc_step_report reports[MC_FLIGHTS]; /* the last ones; report n at n % MC_FLIGHTS */
     int64_t reported;                   /* how many there have been */
     /* the gradients as they stand */

@@ -95,7 +95,8 @@ static void test_plain_lines(void **state)
     (void)state;
     shown s;
     show_init(&s, (run_log_options){.steps = 266, .steps_per_epoch = 133});
-    run_step step = step_at(12), odd = step_at(13);
+    run_step step = step_at(12), odd = step_at(13), untimed = step_at(14);
+    untimed.ms = NAN;
     odd.loss = -NAN;
     odd.grad_norm = INFINITY;
     odd.mfu = 0.475;
@@ -110,6 +111,7 @@ static void test_plain_lines(void **state)
     run_log_step(&s.log, &step);
     run_log_progress(&s.log, "eval", "row", 10, 100); /* shows nothing here */
     run_log_step(&s.log, &odd);
+    run_log_step(&s.log, &untimed);
     run_log_eval(&s.log, &eval);
     eval.recall = (const double[]){NAN, 0.83}; /* no rows of the first class */
     run_log_eval(&s.log, &eval);
@@ -122,6 +124,7 @@ static void test_plain_lines(void **state)
         "step   12/266 | loss 0.693147 | norm 3.2145 | lr 5.00e-05 | 812.34 ms | 5932 tok/s\n"
         "step   13/266 | loss     nan | norm    inf | lr 5.00e-05 | 812.34 ms | 47.5% bf16 MFU | "
         "5932 tok/s | overflow, skipped, loss scale 512\n"
+        "step   14/266 | loss 0.693147 | norm 3.2145 | lr 5.00e-05\n"
         "eval  266/266 | epoch 2 | val accuracy 0.6654 | f1 0.7311 | recall no 0.4125 yes 0.8300 | "
         "n 3270 | 12.30 s\n"
         "eval  266/266 | epoch 2 | val accuracy 0.6654 | f1 0.7311 | recall yes 0.8300 | n 3270 | "
@@ -246,7 +249,7 @@ static void test_json_lines(void **state)
     run_step step = step_at(12), odd = step_at(13);
     odd.loss = NAN;
     odd.grad_norm = -INFINITY;
-    odd.ms = 0;
+    odd.ms = NAN; /* not measured */
     odd.mfu = 0.5;
     run_eval eval = eval_at(266), names = eval_at(267);
     names.class_names = odd_names;
@@ -263,8 +266,9 @@ static void test_json_lines(void **state)
                         strlen("{\"step\":12,\"loss\":0.693147,\"grad_norm\":3.21449,\"lr\":5e-05,"
                                "\"loss_scale\":1,\"ms\":812.34,\"tokens_per_s\":5932.2"));
     assert_non_null(strstr(data, ",\"mfu\":null}\n"));
-    assert_non_null(strstr(data, "{\"step\":13,\"loss\":null,\"grad_norm\":null,\"lr\":5e-05,"
-                                 "\"loss_scale\":1,\"ms\":0,\"tokens_per_s\":null,\"mfu\":0.5}\n"));
+    assert_non_null(strstr(data,
+                           "{\"step\":13,\"loss\":null,\"grad_norm\":null,\"lr\":5e-05,"
+                           "\"loss_scale\":1,\"ms\":null,\"tokens_per_s\":null,\"mfu\":0.5}\n"));
     assert_non_null(strstr(data, "{\"step\":266,\"epoch\":2,\"split\":\"val\",\"n\":3270,"
                                  "\"accuracy\":0.66544,\"f1\":0.7311,"
                                  "\"recall\":{\"no\":0.4125,\"yes\":0.83}}\n"));

@@ -1,4 +1,5 @@
 /* Opening the CUDA device, and what it does besides kernels. */
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -216,6 +217,16 @@ static bool cuda_wait(mc_device *d, uint64_t ticket)
     if (is_overtaken(c, ticket)) return true;
     cudaError_t error = cudaEventSynchronize(c->done[ticket % MC_CUDA_TICKETS]);
     return mc_cuda_check(d, error, "waiting for the GPU") == MC_OK && is_reliable(d);
+}
+
+static double cuda_elapsed(mc_device *d, uint64_t from, uint64_t to)
+{
+    mc_cuda_device *c = mc_cuda_of(d);
+    float ms;
+    if (is_overtaken(c, from) || is_overtaken(c, to)) return NAN;
+    cudaError_t error =
+        cudaEventElapsedTime(&ms, c->done[from % MC_CUDA_TICKETS], c->done[to % MC_CUDA_TICKETS]);
+    return error ? NAN : (double)ms / 1000;
 }
 
 /* ---- lanes: streams of copies beside the device's own ---------------------------------------- */
@@ -527,9 +538,7 @@ static bool make_parts(mc_cuda_device *c)
     if (mc_cuda_check(d, cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking), "a stream"))
         return false;
     for (int i = 0; i < MC_CUDA_TICKETS; i++)
-        if (mc_cuda_check(d, cudaEventCreateWithFlags(&c->done[i], cudaEventDisableTiming),
-                          "an event"))
-            return false;
+        if (mc_cuda_check(d, cudaEventCreate(&c->done[i]), "an event")) return false;
     return make_arrivals(c) && mc_cuda_put_off_begin(d) && make_memory(c) &&
            (c->staging = mc_cuda_staging_new(d)) && (c->gemm = mc_cuda_gemm_new(d));
 }
@@ -567,6 +576,7 @@ const mc_device mc_cuda_plain = {.name = "cuda",
                                  .copy_out = cuda_copy_out,
                                  .copy_out_later = cuda_copy_out_later,
                                  .is_done = cuda_is_done,
+                                 .elapsed = cuda_elapsed,
                                  .wait = cuda_wait,
                                  .host_alloc = cuda_host_alloc,
                                  .host_free = cuda_host_free,
