@@ -11,11 +11,11 @@
 bool mc_labels_are_numbers(const char *const *names, int count)
 {
     char expected[32];
-    for (int k = 0; k < count; k++) {
+    for (int k = 0; names && k < count; k++) {
         snprintf(expected, sizeof expected, "LABEL_%d", k);
         if (!names[k] || strcmp(names[k], expected) != 0) return false;
     }
-    return count > 0;
+    return names && count > 0;
 }
 
 /* "2", or "2.0", as tables with missing values print whole numbers; -1: no such number. */
@@ -29,6 +29,7 @@ static int whole_number(const char *label)
 
 int mc_label_find(const char *const *names, int count, const char *label)
 {
+    if (!names || !label) return -1;
     int alike = -1, number = whole_number(label);
     for (int k = 0; k < count; k++)
         if (strcmp(names[k], label) == 0) return k;
@@ -42,6 +43,7 @@ bool mc_labels_fit(const char *const *names, int count, const char *const *label
                    int *place)
 {
     bool taken[MC_DATASET_MAX_LABELS] = {false};
+    if (!names || !labels) return false;
     bool all = labels_count == count || !mc_labels_are_numbers(names, count);
     bool fits = all && labels_count <= count && count <= MC_DATASET_MAX_LABELS;
     for (int i = 0; fits && i < labels_count; i++) {

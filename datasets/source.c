@@ -535,6 +535,7 @@ mc_dataset *mc_dataset_from_files(mc_context *ctx, const char *const *paths, int
                                   const mc_dataset_options *options)
 {
     mc_table_options form = {.format = columns ? columns->format : MC_TABLE_BY_NAME};
+    if (mc_failed(ctx) || !mc_given(ctx, paths)) return NULL;
     mc_table *table = mc_table_open_list(ctx, paths, count, &form);
     source *s = table ? new_source(ctx, table->path, columns, tok, options) : NULL;
     mc_dataset *d = NULL;

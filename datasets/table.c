@@ -137,8 +137,8 @@ mc_table *mc_table_open_list(mc_context *ctx, const char *const *patterns, int c
                              const mc_table_options *options)
 {
     mc_paths files = {0};
-    bool good = !mc_failed(ctx);
-    if (good && (!patterns || count < 1)) mc_fail(ctx, MC_ERR_ARGUMENT, "a table needs a name");
+    bool good = !mc_failed(ctx) && mc_given(ctx, patterns);
+    if (good && count < 1) mc_fail(ctx, MC_ERR_ARGUMENT, "a table needs a name");
     for (int i = 0; good && i < count; i++) {
         if (!patterns[i]) mc_fail(ctx, MC_ERR_ARGUMENT, "a table needs a name");
         good = patterns[i] && mc_paths_add(&ctx->error, &files, patterns[i]);

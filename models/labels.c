@@ -167,7 +167,7 @@ mc_status mc_model_labels_read(mc_context *ctx, const char *identifier,
     char folder[MC_PATH_MAX];
     const char *type = NULL;
     found f = {0};
-    if (!out) return MC_ERR_ARGUMENT;
+    if (!mc_given(ctx, out)) return MC_ERR_ARGUMENT;
     *out = (mc_model_labels){0};
     if (!options) options = &none;
     if (mc_failed(ctx) || (identifier && mc_path_is_file(identifier))) return mc_error_status(ctx);

@@ -22,6 +22,7 @@
 #include "core/ops/ops.h"
 #include "datasets/prompt.h"
 #include "models/generate/generate.h"
+#include "tokenizers/tokenizer.h"
 
 typedef struct mc_model mc_model;
 
@@ -95,11 +96,17 @@ MC_API mc_model *mc_model_new(mc_context *ctx, const char *family, const char *c
  * planning, say). */
 MC_API mc_model *mc_model_new_like(mc_context *ctx, const mc_model *other,
                                    const mc_load_options *options);
-/* Writes config.json, model.safetensors and the generation_config.json that the model came with
- * into a folder (made if need be), for from_pretrained here and in `transformers`. All are written
- * aside and synced to disk before any takes its name, each in one step: a crash leaves whole files,
- * and a folder that loads. Weights have the dtype they have in memory. What has no Hugging Face
- * form is MC_ERR_UNSUPPORTED and says why.
+/* Writes a model and its tokenizer into one folder (made if need be), from which
+ * mc_model_from_pretrained and mc_tokenizer_from_pretrained open them, and `transformers` too: what
+ * mc_tokenizer_save and mc_model_save_as write, with their errors. `options` may be NULL. The files
+ * take their places together, in place of the model there. Ranks call it together. */
+MC_API mc_status mc_save_pretrained(mc_model *model, const mc_tokenizer *tokenizer,
+                                    const char *folder, const mc_save_options *options);
+/* The model alone. Writes config.json, model.safetensors and the generation_config.json that it
+ * came with into a folder (made if need be), for from_pretrained here and in `transformers`. All
+ * are written aside and synced to disk before any takes its name, each in one step: a crash leaves
+ * whole files, and a folder that loads. Weights have the dtype they have in memory. What has no
+ * Hugging Face form is MC_ERR_UNSUPPORTED and says why.
  *
  * Ranks load and save together, from and to files that all of them see. Each reads and writes its
  * share of the bytes only, and the files do not depend on how many ranks there were. */

@@ -1,6 +1,7 @@
 /* Folders out: config.json and weights in Hugging Face's form or ModelCenter's. */
 #include <stdio.h>
 #include <string.h>
+#include "core/checkpoint/model_folder.h"
 #include "core/checkpoint/pretrained_internal.h"
 #include "models/adapter_internal.h"
 
@@ -196,6 +197,21 @@ static bool has_form(const mc_model *m, mc_config_form form)
 mc_status mc_model_save(mc_model *m, const char *folder)
 {
     return mc_model_save_as(m, folder, NULL);
+}
+
+mc_status mc_save_pretrained(mc_model *model, const mc_tokenizer *tokenizer, const char *folder,
+                             const mc_save_options *options)
+{
+    char aside[MC_PATH_MAX];
+    if (!model) return MC_ERR_ARGUMENT;
+    mc_context *ctx = model->module.ctx;
+    if (mc_failed(ctx) || !mc_given(ctx, tokenizer) || !mc_given(ctx, folder))
+        return mc_error_status(ctx);
+    mc_status status = mc_model_folder_begin(ctx, folder, aside, sizeof aside);
+    if (status) return status;
+    if (mc_tokenizer_save(tokenizer, aside) == MC_OK) mc_model_save_as(model, aside, options);
+    mc_model_folder_commit(ctx, folder);
+    return mc_error_status(ctx);
 }
 
 mc_status mc_model_save_as(mc_model *m, const char *folder, const mc_save_options *given)

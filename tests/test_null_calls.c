@@ -98,6 +98,9 @@ static const char *const optional[] = {
     "mc_comm_new.id",
     "mc_error_message.ctx",
     "mc_failed.ctx",
+    "mc_tensor_file_verify.found",
+    "mc_labels_fit.place",
+    "mc_model_new.family",
     "mc_generator_add.ids",
     "mc_loss_from_rows.counts",
     "mc_model_from_pretrained_of.family",
@@ -140,7 +143,8 @@ static const char *const silent[] = {
 static bool is_for_errors(const char *function)
 {
     return is(function, "mc_set_error_at") || is(function, "mc_table_fail") ||
-           is(function, "mc_record_end") || begins(function, "mc_scorer_add");
+           is(function, "mc_record_end") || is(function, "mc_hub_reach") ||
+           begins(function, "mc_scorer_add");
 }
 
 #define IN(list, c, place) is_in(list, sizeof(list) / sizeof *(list), c, place)
@@ -184,7 +188,8 @@ static int run(const null_call *c, int place, bool failed)
 static bool is_answered(const null_call *c, int place)
 {
     int end = run(c, place, false);
-    bool accepted = end == ACCEPTED && !IN(optional, c, place);
+    bool returns_errno = begins(c->function, "mc_aside_");
+    bool accepted = end == ACCEPTED && !returns_errno && !IN(optional, c, place);
     bool quiet = end == SILENT && place > 0 && !IN(optional, c, place) && !IN(silent, c, place);
     if (accepted) print_error("%s takes NULL for %s\n", c->function, c->name[place]);
     if (quiet) print_error("%s: NULL for %s sets no error\n", c->function, c->name[place]);
@@ -235,6 +240,7 @@ static int set_up(void **state)
     (void)state;
     test_process = getpid();
     setenv("OMP_NUM_THREADS", "1", 1);
+    setenv("HF_HUB_OFFLINE", "1", 1);
     live_folder = temp_folder_new();
     return 0;
 }

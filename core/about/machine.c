@@ -148,7 +148,7 @@ void mc_machine_read(mc_machine *machine)
 bool mc_cache_folder(char *path, int size)
 {
     char folder[MC_PATH_MAX];
-    bool found = mc_path_cache(folder) && size > (int)strlen(folder);
-    if (size > 0) snprintf(path, (size_t)size, "%s", found ? folder : "");
+    bool found = path && mc_path_cache(folder) && size > (int)strlen(folder);
+    if (path && size > 0) snprintf(path, (size_t)size, "%s", found ? folder : "");
     return found;
 }

@@ -179,7 +179,7 @@ static void look_for_jieba(mc_part *part)
 
 int mc_parts(mc_part *parts, int room)
 {
-    for (int i = 0; i < ROW_COUNT && i < room; i++) {
+    for (int i = 0; parts && i < ROW_COUNT && i < room; i++) {
         const part_row *row = &rows[i];
         parts[i] = (mc_part){.name = row->name,
                              .use = row->use,

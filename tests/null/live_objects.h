@@ -559,6 +559,24 @@ static const char *token_path(void)
 MADE(mc_tensor_file, mc_tensor_file_open(the_context(), tensor_path(), NULL))
 MADE(mc_checkpoint, mc_checkpoint_open(the_context(), checkpoint_folder()))
 
+static const char *begun_folder(void)
+{
+    const char *folder = new_path("begun");
+    char aside[1024];
+    mc_model_folder_begin(the_context(), folder, aside, sizeof aside);
+    assert_good(the_context());
+    return folder;
+}
+
+static mc_aside *live_mc_aside(const char *function, const char *argument)
+{
+    static mc_aside aside;
+    (void)argument;
+    if (!is(function, "mc_aside_open"))
+        assert_int_equal(mc_aside_open(&aside, new_path("aside")), 0);
+    return &aside;
+}
+
 /* A writer of one tensor, which only the functions that write still lack. */
 static mc_safetensors_writer *live_mc_safetensors_writer(const char *function, const char *argument)
 {

@@ -43,6 +43,7 @@ static const struct {
 } integers[] = {
     {"mc_linear_cross_entropy", "classes", SIDE},
     {NULL, "dtype", MC_F32},
+    {"mc_model_folder_begin", "room", BYTES},
     {NULL, "round_to", 1},
     {NULL, "op", MC_REDUCE_SUM},
     {NULL, "capacity", SIDE},
@@ -113,10 +114,11 @@ static double live_real(const char *function, const char *argument)
 /* An array of ones: ids, lengths, counts, indices. */
 static void *live_integers(const char *function, const char *argument, size_t size)
 {
-    (void)function, (void)argument;
+    (void)argument;
     char *array = calloc(1, BYTES);
     assert_non_null(array);
-    for (size_t i = 0; i + size <= BYTES; i += size) array[i] = 1;
+    bool order = is(function, "mc_model_order_labels"); /* 0, 1, ... */
+    for (size_t i = 0; i + size <= BYTES; i += size) array[i] = order ? (char)(i / size % 100) : 1;
     return array;
 }
 
@@ -193,6 +195,7 @@ static const char *text_file(void)
 
 static const char *checkpoint_folder(void);
 static const char *shape_name(const char *function);
+static const char *begun_folder(void);
 
 static const char *data_folder(void)
 {
@@ -224,6 +227,7 @@ static const char *live_text(const char *function, const char *argument)
     if (is(argument, "identifier"))
         return begins(function, "mc_tokenizer") ? tokenizer_folder() : model_folder(function);
     if (is(argument, "folder") && is(function, "mc_dataset_open")) return data_folder();
+    if (is(function, "mc_model_folder_commit")) return begun_folder();
     if (is(argument, "path") || is(argument, "folder")) {
         const char *path = path_to_read(function);
         return path ? path : new_path("written");
@@ -313,6 +317,12 @@ ZEROED(mc_text_score)
 ZEROED(mc_time_options)
 ZEROED(mc_tokenizer_options)
 ZEROED(mc_model_heads)
+ZEROED(mc_gpu)
+ZEROED(mc_hub_state)
+ZEROED(mc_machine)
+ZEROED(mc_model_labels)
+ZEROED(mc_part)
+ZEROED(mc_tensor_checksums)
 
 /* The same with some fields set. */
 #define SET(type, ...)                                                   \

@@ -15,8 +15,7 @@ int main(int argc, char **argv)
     mc_model_heads heads = {.pooler = encodes, .lm = !encodes};
     mc_model *model = mc_model_new(ctx, argv[1], path, &heads, NULL);
     mc_tokenizer *tok = mc_tokenizer_from_pretrained(ctx, argv[2]);
-    mc_model_save(model, argv[3]);
-    if (!mc_failed(ctx)) mc_tokenizer_save(tok, argv[3]);
+    mc_save_pretrained(model, tok, argv[3], NULL);
     int bad = mc_print_error(ctx, stderr);
     mc_context_free(ctx);
     return bad;
