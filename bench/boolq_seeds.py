@@ -27,7 +27,7 @@ def ours(o, seed):
          o.device, "--dtype", o.dtype, "--epochs", str(o.epochs), "--batch-size", str(BATCH), "--lr", str(o.lr),
          "--scheduler", "constant", "--warmup", str(WARMUP), "--weight-decay", str(DECAY), "--clip", str(CLIP),
          "--dropout", str(DROPOUT), "--max-length", str(LENGTH), "--keep", "best", "--seed", str(seed),
-         "--log-jsonl", log] + ["--no-group-by-length"] * (not o.group_by_length),
+         "--log-jsonl", log, "--overwrite", "--no-save"] + ["--no-group-by-length"] * (not o.group_by_length),
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     if said.returncode:
         raise RuntimeError(said.stderr)

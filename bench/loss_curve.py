@@ -36,7 +36,7 @@ def run_here(tool, folder, device, dtype):
         + ["--batch-size", str(BATCH), "--seq-length", str(LENGTH), "--steps", str(STEPS)]
         + ["--tokens-per-step", str(BATCH * LENGTH * PASSES), "--lr", str(LR)]
         + ["--scheduler", "cosine", "--warmup", str(WARMUP), "--device", device]
-        + ["--dtype", dtype, "--log-jsonl", log],
+        + ["--dtype", dtype, "--log-jsonl", log, "--overwrite", "--no-save"],
         check=True,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

@@ -42,7 +42,8 @@ run()
 output=
 has --output "$@" || output=$root/build/quickstart
 has --data "$@" || set -- --data "$root/datasets/quickstart" "$@"
-[ -z "$output" ] || set -- --output "$output" "$@"
+# its own folder may be replaced, a folder that was named is not
+[ -z "$output" ] || set -- --output "$output" --overwrite "$@"
 cd "$here"
 if has --model "$@" || has --pretrained "$@" || has --config "$@"; then
     result=$(run "$@")

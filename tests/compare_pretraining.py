@@ -102,11 +102,11 @@ def train_both(build, folder, family, config, tokenizer, text, steps, rate, warm
                       (transformers.T5ForConditionalGeneration(config), t5_loss))
     start, data, log = folder / "start", folder / f"{family}.bin", folder / "log.jsonl"
     model.save_pretrained(start)
-    run(build / "bin/modelcenter", "prepare", "--tokenizer", tokenizer, "--input", text, "--output", data)
+    run(build / "bin/modelcenter", "prepare", "--tokenizer", tokenizer, "--input", text, "--output", data, "--overwrite")
     run(build / "bin/modelcenter", "pretrain", family, "--pretrained", start, "--tokenizer", tokenizer, "--data", data,
         "--seq-length", LENGTH, "--batch-size", BATCH, "--steps", steps, "--seed", SEED, "--shuffle", "--dropout", 0,
         "--lr", rate, "--scheduler", "constant", "--warmup", warmup, "--weight-decay", DECAY, "--decay-bias-norm",
-        "--clip", CLIP, "--dtype", "f32", "--log-jsonl", log)
+        "--clip", CLIP, "--dtype", "f32", "--log-jsonl", log, "--overwrite", "--no-save")
     ours = [json.loads(line) for line in log.read_text().splitlines()]
     rates = [step["lr"] for step in ours]
     batches = run(build / "tests/check_objective", family, tokenizer, data, LENGTH, BATCH, steps, SEED)

@@ -18,7 +18,7 @@ def finetune(tool, data, output=None):
     recipe = (pathlib.Path(data) / "recipe").read_text().split()
     config = sys.argv[2]
     command = [tool, "finetune", "bert", "--task", "BoolQ", "--config", config, "--data", str(data)]
-    command += recipe + (["--output", str(output)] if output else [])
+    command += recipe + (["--output", str(output)] if output else ["--no-save"])
     return result_of(command)
 
 

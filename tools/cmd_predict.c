@@ -454,6 +454,8 @@ static int parse_and_run(predict *p, int argc, char **argv)
     code = text_job_check(&spec, &p->job);
     if (code == EXIT_OK) code = answer_options_check(&spec, &p->answer);
     if (code != EXIT_OK) return code;
+    output_form form;
+    if (!output_choose_form(&spec, p->job.output, OUTPUT_JSONL, &form, &code)) return code;
     text_job job = {.o = &p->job, .name = "predict"};
     return text_job_start(&job, work, p);
 }

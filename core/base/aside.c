@@ -86,7 +86,7 @@ int mc_aside_resolve(const char *path, char target[MC_ASIDE_PATH], bool *direct)
         }
         if (lstat(target, &info) != 0) return errno == ENOENT ? 0 : errno;
         if (S_ISDIR(info.st_mode)) return EISDIR;
-        *direct = !S_ISREG(info.st_mode);
+        *direct = !S_ISREG(info.st_mode) && !S_ISLNK(info.st_mode);
         if (!S_ISLNK(info.st_mode)) return 0;
         failed = follow(target, folder, at);
         if (failed) return failed;

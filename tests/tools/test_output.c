@@ -1,0 +1,221 @@
+/* What commands write: nothing that exists or is read is replaced, a model's folder is whole at
+ * every instant or holds none, one process writes to a folder, pipes and devices stay. */
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/mount.h>
+#include <unistd.h>
+#include <cmocka.h>
+#include "core/modelcenter.h"
+
+/* $F trains a model of two classes for two steps, $P asks it. */
+#define COMMAND_VARIABLES                                                                     \
+    "F=\"$MC finetune --family bert --data rows.csv --text text --label kind --batch-size 4 " \
+    "--max-steps 2\" && P=\"$MC predict --model base --data rows.csv --text-column text\" && "
+#include "tests/tools/command_test.h"
+
+static int set_up(void **state)
+{
+    (void)state;
+    folder = temp_folder_new();
+    setenv("OMP_NUM_THREADS", "1", 1);
+    assert_int_equal(run("mkdir tiny"), 0);
+    write_text(temp_path(&folder, "tiny/vocab.txt"),
+               "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nred\nblue\ncat\ndog\n");
+    write_text(temp_path(&folder, "tiny/config.json"),
+               "{\"model_type\": \"bert\", \"vocab_size\": 9, \"hidden_size\": 16,"
+               " \"num_hidden_layers\": 1, \"num_attention_heads\": 2, \"intermediate_size\": 32,"
+               " \"max_position_embeddings\": 32}");
+    FILE *rows = fopen(temp_path(&folder, "rows.csv"), "w");
+    assert_non_null(rows);
+    fputs("text,kind\n", rows);
+    for (int i = 0; i < 24; i++)
+        fprintf(rows, "%s %s,%s\n", i % 3 ? "red" : "blue", i % 5 ? "cat" : "dog",
+                i % 3 ? "warm" : "cold");
+    fclose(rows);
+    must("$F --config tiny --output base && cp rows.csv saved.csv && cp -r base saved");
+    return 0;
+}
+
+static void nothing_changed(void) { must("cmp rows.csv saved.csv && diff -r base saved"); }
+
+/* ---- inputs ---------------------------------------------------------------------------------- */
+
+/* By its path, another spelling, a link, a hard link, with --overwrite or without. */
+static void test_an_input_is_never_replaced(void **state)
+{
+    (void)state;
+    must("ln -s base link && mkdir hard && ln base/model.safetensors hard/model.safetensors && "
+         "mkdir deep && mv base deep/base && ln -s deep/base base && ln rows.csv hard.csv && "
+         "ln -s rows.csv soft.csv");
+    static const char *const folders[] = {"base", "./base/", "link", "deep/../deep/base",
+                                          "hard", "deep",    "."};
+    static const char *const files[] = {"rows.csv",
+                                        "./rows.csv",
+                                        "hard.csv",
+                                        "soft.csv",
+                                        "base/model.safetensors",
+                                        "hard/model.safetensors"};
+    for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
+        char line[400];
+        snprintf(line, sizeof line, "$F --model base --output %s --overwrite", folders[i]);
+        must_refuse(1, "an input is never replaced", line);
+    }
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        char line[400];
+        snprintf(line, sizeof line, "$F --model base --no-save --log-jsonl %s --overwrite",
+                 files[i]);
+        must_refuse(1, "an input is never replaced", line);
+    }
+    must_refuse(1, "an input is never replaced",
+                "cp rows.csv in.jsonl && $MC generate --family gpt2 --model none --prompts "
+                "in.jsonl --output ./in.jsonl --overwrite");
+    must("rm base link soft.csv hard.csv && mv deep/base base && rm -r hard deep");
+    nothing_changed();
+}
+
+static void test_what_exists_needs_overwrite(void **state)
+{
+    (void)state;
+    must_refuse(1, "--output base holds a model, or part of one (config.json)",
+                "$F --config tiny --output base");
+    must_refuse(1, "holds a model", "$MC convert --model tiny --output base --to hf");
+    must("mkdir own && echo mine > own/config.json");
+    must_refuse(1, "--output own holds a model, or part of one", "$F --config tiny --output own");
+    must("echo mine | cmp - own/config.json && $P --output p.jsonl && cp p.jsonl p");
+    must_refuse(1, "--output p.jsonl exists", "$P --output p.jsonl");
+    must_refuse(1, "--log-jsonl p.jsonl exists", "$F --config tiny --no-save --log-jsonl p.jsonl");
+    must_refuse(1, "--log-jsonl p.jsonl exists",
+                "$MC eval --model base --data rows.csv --log-jsonl p.jsonl");
+    must("cmp p p.jsonl && $P --output p.jsonl --overwrite && cmp p p.jsonl");
+    must("$F --config tiny --output own --overwrite && $MC info own");
+    must("$F --config tiny --no-save --tensorboard board");
+    must_refuse(1, "--tensorboard board holds the events of another run",
+                "$F --config tiny --no-save --tensorboard board");
+    must_refuse(2, "expected a name that ends in", "$P --output p.xlsx");
+    must_refuse(2, "expected a name that ends in",
+                "$MC embed --model base --data rows.csv "
+                "--text-column text --output p.parquet");
+    nothing_changed();
+}
+
+/* ---- links, pipes, devices ------------------------------------------------------------------- */
+
+static void test_links_and_pipes(void **state)
+{
+    (void)state;
+    must("rm -f p.jsonl && $P --output p.jsonl && mkdir -p far && ln -s far/real.jsonl to.jsonl && "
+         "$P --output to.jsonl && test -L to.jsonl && cmp p.jsonl far/real.jsonl");
+    must("$P --output to.jsonl --overwrite && test -L to.jsonl && ! test -L far/real.jsonl");
+    must("mkfifo pipe && { cat pipe > piped & $P --output pipe && wait; } && test -p pipe && "
+         "cmp p.jsonl piped");
+    must("$P --output - > dash && cmp p.jsonl dash && $P --output /dev/stdout > path && "
+         "cmp p.jsonl path && $P --output /dev/stdout | cmp p.jsonl && test -L /dev/stdout");
+    must("$P --output /dev/null && test -c /dev/null");
+    must("! ls | grep '\\.tmp-'");
+}
+
+/* A temporary of a process that died goes, that of one that lives stays. */
+static void test_stale_temporaries(void **state)
+{
+    (void)state;
+    mc_aside lives;
+    assert_int_equal(mc_aside_open(&lives, temp_path(&folder, "s.jsonl")), 0);
+    must("touch s.jsonl.tmp-0123456789abcdef s.jsonl.tmp-mine other.jsonl.tmp-0123456789abcdef && "
+         "$P --output s.jsonl && ! test -e s.jsonl.tmp-0123456789abcdef && "
+         "test -e s.jsonl.tmp-mine && test -e other.jsonl.tmp-0123456789abcdef");
+    assert_int_equal(access(lives.path, F_OK), 0);
+    assert_int_equal(mc_aside_rename(&lives, false), EEXIST);
+    mc_aside_close(&lives);
+    assert_int_not_equal(access(lives.path, F_OK), 0);
+    must("rm *.tmp-*");
+}
+
+/* ---- whole folders --------------------------------------------------------------------------- */
+
+/* Killed at any moment, the folder holds the model from before, the new one, or none. */
+static void test_kill(void **state)
+{
+    (void)state;
+    must("rm -rf two && $F --config tiny --output two && cp -r two before");
+    for (int i = 0; i < 12; i++) {
+        char line[600];
+        snprintf(
+            line, sizeof line,
+            "sed 's/warm/hot/' rows.csv > hot.csv; "
+            "$MC finetune --family bert --data hot.csv --text text --label kind --batch-size 4 "
+            "--epochs 2 --eval-every 1 --keep best --config tiny --output two --overwrite "
+            ">&- 2>&- & pid=$!; sleep 0.%02d; kill -9 $pid; wait $pid; "
+            "test ! -e two/config.json || { $MC info two && "
+            "{ grep -q hot two/task.json && grep -q hot two/config.json || "
+            "{ diff -r -x model.tmp -x .modelcenter.lock -x finetune.json two before; }; }; }",
+            3 * i + 1);
+        must(line);
+    }
+    must("$F --config tiny --output two --overwrite && $MC info two && ! test -e two/model.tmp");
+}
+
+/* The second of two runs is refused, by name, and the first goes on. */
+static void test_lock(void **state)
+{
+    (void)state;
+    must("{ $MC finetune --family bert --config tiny --data rows.csv --text text --label kind "
+         "--batch-size 4 --epochs 100000 --output held 2>held.err & pid=$!; "
+         "until grep -q '^step ' held.err; do sleep 0.01; done; "
+         "! $F --config tiny --output held --overwrite 2>second.err; "
+         "grep -q \"process $pid on host $(uname -n) writes to this folder\" second.err; code=$?; "
+         "kill -9 $pid; wait $pid; test $code = 0; }");
+    must("$F --config tiny --output held --overwrite && test ! -e held/.modelcenter.lock");
+}
+
+/* ---- without --output ------------------------------------------------------------------------ */
+
+static void test_run_folder(void **state)
+{
+    (void)state;
+    must("rm -rf runs && $F --config tiny && $F --config tiny && "
+         "test $(ls -d runs/tiny-2*-* | wc -l) = 2 && for r in runs/*; do $MC info $r; done");
+    must("rm -rf runs && $F --config tiny 2>said && "
+         "grep -q \"^the final weights will be saved to $(ls -d runs/*) \" said");
+    must("rm -rf runs && $F --config tiny --no-save && test ! -e runs");
+    must_hold(err, "nothing will be saved (--no-save)\n");
+    must_refuse(2, "--no-save saves nothing", "$F --config tiny --no-save --output x");
+    must("rm -rf runs; ! $F --config tiny --data none.csv && test -z \"$(ls runs)\"; rm -rf runs");
+    must_refuse(1, "cannot write there", "touch file && $F --config tiny --output file/run");
+}
+
+/* A disk without room is found before the first step. */
+static void test_full_disk(void **state)
+{
+    (void)state;
+    must("mkdir small");
+    if (mount("tmpfs", temp_path(&folder, "small"), "tmpfs", 0, "size=16k") != 0) {
+        printf("SKIPPED: a full disk: no file system may be mounted here\n");
+        skip();
+    }
+    int code = run("$F --config tiny --output small/run");
+    assert_int_equal(umount(temp_path(&folder, "small")), 0);
+    assert_int_equal(code, 1);
+    must_hold(err, "small/run: saving needs ");
+    must_hold(err, " free: the run is not begun");
+    assert_null(strstr(err, "\nstep "));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_an_input_is_never_replaced),
+        cmocka_unit_test(test_what_exists_needs_overwrite),
+        cmocka_unit_test(test_links_and_pipes),
+        cmocka_unit_test(test_stale_temporaries),
+        cmocka_unit_test(test_kill),
+        cmocka_unit_test(test_lock),
+        cmocka_unit_test(test_run_folder),
+        cmocka_unit_test(test_full_disk),
+    };
+    return cmocka_run_group_tests(tests, set_up, remove_folder);
+}
