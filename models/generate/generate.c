@@ -206,7 +206,7 @@ mc_status mc_model_generate_plan(mc_model *m, const int *lengths, int count,
     if (plan) *plan = (mc_cache_plan){0};
     if (!m) return MC_ERR_ARGUMENT;
     mc_context *ctx = mc_model_module(m)->ctx;
-    if (mc_failed(ctx) || !mc_given(ctx, lengths) || !mc_given(ctx, plan))
+    if (mc_failed(ctx) || (count && !mc_given(ctx, lengths)) || !mc_given(ctx, plan))
         return mc_error_status(ctx);
     if (!read_options(m, options, &call)) return mc_error_status(call.decoder.ctx);
     call.lengths = lengths;

@@ -130,7 +130,7 @@ static void check_resume(const char *dtype)
     must("cmp whole/model.safetensors parts/model.safetensors && "
          "cmp whole/checkpoint-24/optimizer.safetensors parts/checkpoint-24/optimizer.safetensors "
          "&& test \"$(ls parts | tr '\\n' ' ')\" = "
-         "'checkpoint-14 checkpoint-24 config.json model.safetensors '");
+         "'checkpoint-14 checkpoint-24 config.json model.safetensors run.json '");
 }
 
 static void test_resume_f32(void **state)
@@ -199,7 +199,7 @@ static void test_saves_overlap(void **state)
         if (!(at = strstr(at, line))) fail_msg("no line%s in order in:\n%s", line, err);
     }
     must("test \"$(ls often | tr '\\n' ' ')\" = "
-         "'checkpoint-28 checkpoint-29 checkpoint-30 config.json model.safetensors ' && "
+         "'checkpoint-28 checkpoint-29 checkpoint-30 config.json model.safetensors run.json ' && "
          "cmp often/model.safetensors often/checkpoint-30/model.safetensors && "
          "$T --steps 30 --output once && "
          "cmp often/checkpoint-30/optimizer.safetensors once/checkpoint-30/optimizer.safetensors");
