@@ -10,12 +10,12 @@ set -eu
 . "$(dirname "$0")/common.sh"
 
 library='core models tokenizers datasets'
-generated=tokenizers/unicode_data.c
+generated='tokenizers/unicode_*data.c'
 
 sources()
 {
     # shellcheck disable=SC2086  # a list of words
-    find "$@" -name '*.[ch]' ! -path $generated | sort
+    find "$@" -name '*.[ch]' ! -path "$generated" | sort
 }
 
 if [ "${1-}" = --format ]; then

@@ -177,10 +177,9 @@ static mc_status read_entries(mc_tokenizer *tok, mc_error *err, const char *path
     return status ? status : read_merge_list(tok, err, path, mc_tokenizer_part(model, "merges"));
 }
 
-static mc_status expect_byte_level(mc_error *err, const char *path, const cJSON *root,
+static mc_status expect_byte_level(mc_error *err, const char *path, const cJSON *part,
                                    const char *key)
 {
-    const cJSON *part = mc_tokenizer_part(root, key);
     const char *type = part ? mc_tokenizer_part_type(part, "?") : "null";
     if (strcmp(type, "ByteLevel") == 0) return MC_OK;
     return mc_tokenizer_unsupported(err, path, key, type, "ByteLevel");
@@ -205,14 +204,16 @@ static mc_status read_prefix_space(mc_tokenizer *tok, mc_error *err, const char 
 
 static mc_status read_words(mc_tokenizer *tok, mc_error *err, const char *path, const cJSON *root)
 {
-    const cJSON *normalizer = mc_tokenizer_part(root, "normalizer");
-    const cJSON *words = mc_tokenizer_part(root, "pre_tokenizer");
+    const cJSON *rest;
+    const cJSON *words =
+        mc_tokenizer_only_part(mc_tokenizer_part(root, "pre_tokenizer"), "pretokenizers");
     bool regex = true;
-    if (normalizer)
-        return mc_tokenizer_unsupported(err, path, "normalizer",
-                                        mc_tokenizer_part_type(normalizer, "?"), "null");
-    if (expect_byte_level(err, path, root, "pre_tokenizer") ||
-        expect_byte_level(err, path, root, "decoder"))
+    if (mc_tokenizer_read_forms(tok, err, path, root, &rest)) return err->status;
+    if (rest)
+        return mc_tokenizer_unsupported(err, path, "normalizer", mc_tokenizer_part_type(rest, "?"),
+                                        "NFC, NFD, NFKC, NFKD or null");
+    if (expect_byte_level(err, path, words, "pre_tokenizer") ||
+        expect_byte_level(err, path, mc_tokenizer_part(root, "decoder"), "decoder"))
         return err->status;
     if (!mc_tokenizer_part(words, "add_prefix_space"))
         return mc_error_set(err, MC_ERR_FORMAT, "%s: pre_tokenizer: expected \"add_prefix_space\"",

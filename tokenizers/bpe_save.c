@@ -65,7 +65,7 @@ static void write_json(const mc_tokenizer *tok, mc_file_writer *w)
     const char *spaced = mc_save_bool(tok->bpe.add_prefix_space);
     mc_save_text(w, "{\n  \"version\": \"1.0\",\n  \"truncation\": null,\n  \"padding\": null,\n");
     mc_save_added(tok, w);
-    mc_save_text(w, "  \"normalizer\": null,\n");
+    mc_save_normalizer(tok, w, NULL);
     mc_save_format(w,
                    "  \"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": %s, "
                    "\"trim_offsets\": true, \"use_regex\": true},\n",
@@ -109,7 +109,7 @@ static bool merges_fit_lines(const mc_tokenizer *tok)
 void mc_bpe_choose_files(const mc_tokenizer *tok, mc_save_file *files)
 {
     enum { VOCAB, MERGES, JSON, CONFIG };
-    bool fit = merges_fit_lines(tok);
+    bool fit = merges_fit_lines(tok) && !tok->form_count; /* vocab.json has no normalizer */
     files[VOCAB].write = fit ? write_vocab : NULL;
     files[MERGES].write = fit ? write_merges : NULL;
     files[JSON].write = write_json;

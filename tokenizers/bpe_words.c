@@ -194,7 +194,7 @@ static void encode_words(mc_encoder *e, const uint8_t *text, size_t size)
 
 void mc_bpe_encode(mc_encoder *e, const uint8_t *text, size_t size)
 {
-    mc_bytes *spaced = &e->out->scratch->text;
+    mc_bytes *spaced = &e->out->scratch->word; /* the text may lie in scratch->text */
     if (!e->tok->bpe.add_prefix_space || !size || *text == ' ') {
         encode_words(e, text, size);
         return;

@@ -136,15 +136,6 @@ static void encode_normal_piece(mc_encoder *e, const uint8_t *text, size_t size)
     }
 }
 
-static bool normalize(const mc_tokenizer *tok, const uint8_t *text, size_t size,
-                      struct mc_encode_scratch *scratch)
-{
-    if (tok->kind == MC_TOKENIZER_UNIGRAM)
-        return mc_unigram_apply_steps(&tok->unigram, text, size, &scratch->text, &scratch->spare);
-    scratch->text.count = 0;
-    return mc_normalize(&tok->normalizer, text, size, &scratch->text, &scratch->spare);
-}
-
 /* Text between the tokens that are looked for in the text as it stands. */
 static void encode_raw_piece(mc_encoder *e, const uint8_t *text, size_t size)
 {
@@ -154,11 +145,11 @@ static void encode_raw_piece(mc_encoder *e, const uint8_t *text, size_t size)
         return;
     }
     e->at_start = text == e->text;
-    if (tok->kind == MC_TOKENIZER_BYTE_BPE) { /* its texts are in normal form as they are */
+    if (tok->kind == MC_TOKENIZER_BYTE_BPE && !tok->form_count) { /* as it is, it is normal */
         encode_around(e, &tok->normalized, text, size, encode_normal_piece);
         return;
     }
-    if (!tok->normalized.count) {
+    if (!tok->normalized.count && !tok->form_count) {
         if (tok->kind == MC_TOKENIZER_UNIGRAM)
             mc_unigram_encode(e, text, size);
         else
@@ -166,7 +157,8 @@ static void encode_raw_piece(mc_encoder *e, const uint8_t *text, size_t size)
         return;
     }
     struct mc_encode_scratch *scratch = e->out->scratch;
-    if (!normalize(tok, text, size, scratch)) {
+    if (!mc_tokenizer_normalize(tok, text, size, &scratch->text, &scratch->spare,
+                                &scratch->before)) {
         mc_encoder_stop(e, MC_ERR_NOMEM);
         return;
     }
@@ -348,7 +340,7 @@ static bool allows_cuts(const mc_tokenizer *tok)
 size_t mc_tokenizer_cut(const mc_tokenizer *tok, const char *text, size_t length, size_t from)
 {
     const uint8_t *start = (const uint8_t *)text, *end = start + length;
-    if (!tok || !text || from >= length || !allows_cuts(tok)) return length;
+    if (!tok || !text || from >= length || tok->form_count || !allows_cuts(tok)) return length;
     bool unigram = tok->kind == MC_TOKENIZER_UNIGRAM;
     if (unigram && !mc_unigram_allows_cuts(tok)) return length;
     for (const uint8_t *p = start + (from ? from : 1); p < end; p++) {
@@ -371,6 +363,7 @@ void mc_encoding_release(mc_encoding *encoding)
         mc_bytes_release(&encoding->scratch->word);
         mc_bytes_release(&encoding->scratch->text);
         mc_bytes_release(&encoding->scratch->spare);
+        mc_bytes_release(&encoding->scratch->before);
     }
     mc_free(encoding->scratch);
     mc_free(encoding->ids);

@@ -186,3 +186,30 @@ bool mc_normalize(const mc_normalizer *normalizer, const uint8_t *text, size_t s
     }
     return end_run(&w);
 }
+
+static void swap(mc_bytes *a, mc_bytes *b)
+{
+    mc_bytes was = *a;
+    *a = *b;
+    *b = was;
+}
+
+bool mc_tokenizer_normalize(const mc_tokenizer *tok, const uint8_t *text, size_t size,
+                            mc_bytes *out, mc_bytes *spare, mc_bytes *before)
+{
+    if (tok->kind == MC_TOKENIZER_UNIGRAM)
+        return mc_unigram_apply_steps(&tok->unigram, text, size, out, spare);
+    out->count = 0;
+    for (int i = 0; i < tok->form_count; i++) {
+        swap(out, before);
+        out->count = 0;
+        if (!mc_unicode_apply_form(tok->forms[i], i ? before->data : text, i ? before->count : size,
+                                   out, spare))
+            return false;
+    }
+    if (tok->form_count && !tok->has_normalizer) return true;
+    if (!tok->form_count) return mc_normalize(&tok->normalizer, text, size, out, spare);
+    swap(out, before);
+    out->count = 0;
+    return mc_normalize(&tok->normalizer, before->data, before->count, out, spare);
+}

@@ -118,7 +118,8 @@ mc_status mc_tokenizer_load_vocab(mc_tokenizer *tok, mc_error *err, const char *
     if (!lowercase) lowercase = said;
     tok->normalizer_options.lowercase =
         lowercase ? lowercase == MC_LOWERCASE_YES : guess_lowercase(tok, path);
-    if (mc_settings_add_tokens(tok, err, true) || add_bert_specials(tok, err, path))
+    if (mc_settings_add_tokens(tok, err, true) || add_bert_specials(tok, err, path) ||
+        mc_settings_check_unsplit(tok, err))
         return err->status;
     return mc_tokenizer_finish(tok, err, path, true);
 }
@@ -184,6 +185,7 @@ mc_status mc_tokenizer_load_json(mc_tokenizer *tok, mc_error *err, const char *p
     if (pieces && join_bert_settings(tok, err, path, lowercase)) return err->status;
     if (mc_settings_add_tokens(tok, err, own)) return err->status;
     if (own && add_own_specials(tok, err, path, class)) return err->status;
+    if (mc_settings_check_unsplit(tok, err)) return err->status;
     return mc_tokenizer_finish(tok, err, path, false);
 }
 

@@ -143,16 +143,60 @@ static mc_status read_strip_accents(mc_tokenizer *tok, mc_error *err, const char
     return MC_OK;
 }
 
+const cJSON *mc_tokenizer_only_part(const cJSON *part, const char *list)
+{
+    const cJSON *parts = mc_tokenizer_part(part, list);
+    if (strcmp(mc_tokenizer_part_type(part, "?"), "Sequence") != 0) return part;
+    return cJSON_GetArraySize(parts) == 1 ? cJSON_GetArrayItem(parts, 0) : part;
+}
+
+static mc_status read_form(mc_tokenizer *tok, mc_error *err, const char *path, const cJSON *part,
+                           const cJSON **rest)
+{
+    mc_unicode_form form;
+    const char *type = mc_tokenizer_part_type(part, "?");
+    bool known = mc_unicode_form_named(type, &form);
+    if (*rest || (known && tok->form_count == MC_FORMS_MAX))
+        return mc_tokenizer_unsupported(err, path, "normalizer", type,
+                                        "NFC, NFD, NFKC or NFKD, and one other behind them,");
+    if (known)
+        tok->forms[tok->form_count++] = form;
+    else
+        *rest = part;
+    return MC_OK;
+}
+
+mc_status mc_tokenizer_read_forms(mc_tokenizer *tok, mc_error *err, const char *path,
+                                  const cJSON *root, const cJSON **rest)
+{
+    const cJSON *part = mc_tokenizer_part(root, "normalizer"), *item;
+    *rest = NULL;
+    if (!part) return MC_OK;
+    if (strcmp(mc_tokenizer_part_type(part, "?"), "Sequence") != 0)
+        return read_form(tok, err, path, part, rest);
+    const cJSON *list = mc_tokenizer_part(part, "normalizers");
+    if (!cJSON_IsArray(list))
+        return mc_error_set(err, MC_ERR_FORMAT, "%s: normalizer: expected a list \"normalizers\"",
+                            path);
+    cJSON_ArrayForEach(item, list)
+    {
+        if (read_form(tok, err, path, item, rest)) return err->status;
+    }
+    return MC_OK;
+}
+
 static mc_status read_normalizer(mc_tokenizer *tok, mc_error *err, const char *path,
                                  const cJSON *root)
 {
-    const cJSON *part = mc_tokenizer_part(root, "normalizer");
+    const cJSON *part;
     mc_normalizer_options *options = &tok->normalizer_options;
+    if (mc_tokenizer_read_forms(tok, err, path, root, &part)) return err->status;
     tok->has_normalizer = part != NULL;
     if (!part) return MC_OK;
     const char *type = mc_tokenizer_part_type(part, "?");
     if (strcmp(type, "BertNormalizer") != 0)
-        return mc_tokenizer_unsupported(err, path, "normalizer", type, "BertNormalizer");
+        return mc_tokenizer_unsupported(err, path, "normalizer", type,
+                                        "BertNormalizer, NFC, NFD, NFKC or NFKD");
     part_name name = name_part(path, "normalizer", 0);
     if (!mc_json_get_bool(err, part, name.text, "clean_text", &options->clean_text) ||
         !mc_json_get_bool(err, part, name.text, "handle_chinese_chars",
@@ -164,7 +208,8 @@ static mc_status read_normalizer(mc_tokenizer *tok, mc_error *err, const char *p
 
 static mc_status read_decoder(mc_tokenizer *tok, mc_error *err, const char *path, const cJSON *root)
 {
-    const cJSON *pre = mc_tokenizer_part(root, "pre_tokenizer"),
+    const cJSON *pre = mc_tokenizer_only_part(mc_tokenizer_part(root, "pre_tokenizer"),
+                                              "pretokenizers"),
                 *decoder = mc_tokenizer_part(root, "decoder");
     const char *prefix = tok->decoder_prefix;
     const char *type = pre ? mc_tokenizer_part_type(pre, "?") : "null";

@@ -70,10 +70,11 @@ static bool has_bert_added(const mc_tokenizer *tok)
 /* Whether vocab.txt and tokenizer_config.json say all there is to say. */
 static bool is_plain_bert(const mc_tokenizer *tok)
 {
-    return entries_fit_lines(tok) && tok->has_normalizer && tok->normalizer_options.clean_text &&
-           strcmp(tok->prefix, "##") == 0 && tok->max_chars == 100 &&
-           tok->decoder == MC_DECODER_WORDPIECE && strcmp(tok->decoder_prefix, "##") == 0 &&
-           tok->decoder_cleanup && has_bert_templates(tok) && has_bert_added(tok);
+    return entries_fit_lines(tok) && tok->has_normalizer && !tok->form_count &&
+           tok->normalizer_options.clean_text && strcmp(tok->prefix, "##") == 0 &&
+           tok->max_chars == 100 && tok->decoder == MC_DECODER_WORDPIECE &&
+           strcmp(tok->decoder_prefix, "##") == 0 && tok->decoder_cleanup &&
+           has_bert_templates(tok) && has_bert_added(tok);
 }
 
 /* ---- writing ---- */
@@ -177,18 +178,29 @@ void mc_save_added(const mc_tokenizer *tok, mc_file_writer *w)
     mc_save_text(w, "\n  ],\n");
 }
 
-static void write_normalizer(const mc_tokenizer *tok, mc_file_writer *w)
+static void write_bert_normalizer(const mc_tokenizer *tok, mc_file_writer *w)
 {
     const mc_normalizer_options *options = &tok->normalizer_options;
-    if (!tok->has_normalizer) {
-        mc_save_text(w, "  \"normalizer\": null,\n");
-        return;
-    }
-    mc_save_format(w, "  \"normalizer\": {\"type\": \"BertNormalizer\", \"clean_text\": %s, ",
+    mc_save_format(w, "{\"type\": \"BertNormalizer\", \"clean_text\": %s, ",
                    mc_save_bool(options->clean_text));
-    mc_save_format(w, "\"handle_chinese_chars\": %s, \"strip_accents\": %s, \"lowercase\": %s},\n",
+    mc_save_format(w, "\"handle_chinese_chars\": %s, \"strip_accents\": %s, \"lowercase\": %s}",
                    mc_save_bool(options->handle_chinese_chars), json_strip(tok),
                    mc_save_bool(options->lowercase));
+}
+
+void mc_save_normalizer(const mc_tokenizer *tok, mc_file_writer *w,
+                        void (*rest)(const mc_tokenizer *tok, mc_file_writer *w))
+{
+    static const char *const names[] = {"NFC", "NFD", "NFKC", "NFKD"};
+    bool several = tok->form_count + (rest != NULL) > 1;
+    mc_save_text(w, "  \"normalizer\": ");
+    if (several) mc_save_text(w, "{\"type\": \"Sequence\", \"normalizers\": [");
+    for (int i = 0; i < tok->form_count; i++)
+        mc_save_format(w, "%s{\"type\": \"%s\"}", i ? ", " : "", names[tok->forms[i]]);
+    if (rest && tok->form_count) mc_save_text(w, ", ");
+    if (rest) rest(tok, w);
+    if (!rest && !tok->form_count) mc_save_text(w, "null");
+    mc_save_text(w, several ? "]},\n" : ",\n");
 }
 
 static void write_specials(const mc_tokenizer *tok, mc_file_writer *w,
@@ -277,7 +289,7 @@ static void write_json(const mc_tokenizer *tok, mc_file_writer *w)
 {
     mc_save_text(w, "{\n  \"version\": \"1.0\",\n  \"truncation\": null,\n  \"padding\": null,\n");
     mc_save_added(tok, w);
-    write_normalizer(tok, w);
+    mc_save_normalizer(tok, w, tok->has_normalizer ? write_bert_normalizer : NULL);
     mc_save_text(w, "  \"pre_tokenizer\": {\"type\": \"BertPreTokenizer\"},\n");
     mc_save_post_processor(tok, w);
     if (tok->decoder == MC_DECODER_SPACES) {

@@ -291,8 +291,8 @@ static mc_status read_decoder(mc_tokenizer *tok, mc_error *err)
     return MC_OK;
 }
 
-/* "never_split": words that a tokenizer in Python leaves whole. Added tokens are whole anyway. */
-static mc_status check_never_split(const mc_tokenizer *tok, mc_error *err)
+/* Added tokens are whole anyway. */
+mc_status mc_settings_check_unsplit(const mc_tokenizer *tok, mc_error *err)
 {
     const mc_settings *s = settings_of(tok);
     const cJSON *list = mc_tokenizer_part(s->config, "never_split"), *item;
@@ -329,7 +329,7 @@ mc_status mc_settings_add_specials(mc_tokenizer *tok, mc_error *err)
                 mc_tokenizer_part(s->config, "model_specific_special_tokens"), false) ||
         add_own(tok, err, s->map_path, s->has_decoder ? NULL : s->map, true) || add_extra(tok, err))
         return err->status;
-    return check_never_split(tok, err);
+    return MC_OK;
 }
 
 mc_status mc_settings_add_tokens(mc_tokenizer *tok, mc_error *err, bool only_these)

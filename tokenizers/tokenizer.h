@@ -27,8 +27,8 @@ typedef struct mc_tokenizer mc_tokenizer;
 /* Whether text is lowercased, which a bare vocab.txt does not say. Unless something else is said,
  * accents are stripped where text is lowercased, as in the original BERT. */
 typedef enum mc_lowercase {
-    MC_LOWERCASE_DEFAULT = 0, /* as tokenizer.json ("lowercase") or, without one,
-                                 tokenizer_config.json ("do_lower_case") says; where neither does:
+    MC_LOWERCASE_DEFAULT = 0, /* as tokenizer_config.json ("do_lower_case") or, without it,
+                                 BERT's class or tokenizer.json says; where none does:
                                  uncased, unless the vocabulary holds an entry that lowercasing
                                  would change, names in brackets ([CLS], <S>) aside */
     MC_LOWERCASE_NO,
@@ -62,25 +62,38 @@ typedef struct mc_tokenizer_options {
  *                    TemplateProcessing or BertProcessing (or none: then nothing is put around
  *                    texts); or a BPE model without dropout, byte fallback, prefix or suffix, with
  *                    ByteLevel (add_prefix_space or not) as pre-tokenizer and decoder, no
- *                    normalizer, and ByteLevel, TemplateProcessing, RobertaProcessing or nothing
+ *                    normalizer but Unicode's forms, and ByteLevel, TemplateProcessing,
+ *                    RobertaProcessing or nothing
  *                    behind it; or a Unigram model without byte fallback, with Precompiled, Strip
  *                    and Replace (of spaces) as normalizers, Metaspace or WhitespaceSplit and
  *                    Metaspace as pre-tokenizer, Metaspace or nothing as decoder. Added tokens come
  *                    with all their settings; of truncation the side counts, its length and padding
  *                    belong to a call.
- *   vocab.txt        WordPiece, one entry a line without the white space at its end, and if there
- *                    is one tokenizer_config.json (do_lower_case, strip_accents,
- *                    tokenize_chinese_chars, names of special tokens, added_tokens_decoder). With
+ *                    NFC, NFD, NFKC and NFKD are read before the other normalizers, and a Sequence
+ *                    may be empty.
+ *   vocab.txt        WordPiece, one entry a line without the white space at its end: ids are line
+ *                    numbers, of empty and of repeated lines the last one counts. With
  *                    an entry </_> it is CPM-1's, with <s_0> CPM-2's: an entry a line without white
  *                    space around it, and nothing but the vocabulary is read. These need a
  *                    dictionary of Chinese words: that of the installation, or what MC_JIEBA_DIR
  *                    names (a folder with a jieba.bin, or that of Python's jieba).
- *   vocab.json       Byte-level BPE with merges.txt ("#version" lines are passed over) and, where
- *                    they are there, tokenizer_config.json (add_prefix_space, added_tokens_decoder,
- *                    special tokens), special_tokens_map.json and added_tokens.json. <|endoftext|>
- *                    is a special token if it is an entry. RoBERTa's (by its class or, where none
- *                    is named, by entries <s>, </s> and <mask>) puts <s> and </s> around texts, and
- *                    <mask> takes in the space before it.
+ *   vocab.json       Byte-level BPE with merges.txt ("#version" lines are passed over).
+ *                    <|endoftext|> is a special token if it is an entry. RoBERTa's (by its class
+ *                    or, where none is named, by entries <s>, </s> and <mask>) puts <s> and
+ *                    </s> around
+ *                    texts, and <mask> takes in the space before it.
+ *
+ * What lies beside them counts as in transformers 5.24. tokenizer_config.json wins: special and
+ * added tokens, texts or objects with settings; do_lower_case, strip_accents,
+ * tokenize_chinese_chars; add_prefix_space; add_bos_token and add_eos_token of a vocab.json or
+ * .model; model_max_length and truncation_side; clean_up_tokenization_spaces (decoding). Without
+ * its "added_tokens_decoder" special_tokens_map.json and added_tokens.json count, too. BERT's,
+ * GPT-2's and RoBERTa's classes ("tokenizer_class", of config.json where it has none, or by its
+ * "model_type") do not look at a tokenizer.json's normalizer and pre-tokenizer, and what they are
+ * not told is their default; a log line says where that differs from the file. A class that is not
+ * known is MC_ERR_UNSUPPORTED, unless a tokenizer.json says all; one that cuts words in Python
+ * always is. So are keys that would change ids and are not supported (do_basic_tokenize false,
+ * never_split, split_special_tokens); keys that no table has (tokenizers/keys.c) are log lines.
  *
  * Ids of added tokens that are no entries count on behind the vocabulary in the order of the file,
  * whatever ids it names, as in Hugging Face's (a log line says so where they differ).
@@ -92,7 +105,7 @@ typedef struct mc_tokenizer_options {
  * a merge that is not two entries, whose result is no entry, or that comes twice, and ids with
  * gaps; Unigram: no unknown piece, a score that is no number, a table of normal forms that points
  * out of itself, a piece of 8000 bytes and more; an entry that comes twice, or is empty (but
- * WordPiece may have one, which is a line of white space in vocab.txt); two entries of one id; more
+ * in a vocab.txt of WordPiece's); two entries of one id; more
  * than 2^24 entries; bytes that are no UTF-8; a file of more than 512 MiB; memory. */
 MC_API mc_tokenizer *mc_tokenizer_from_pretrained(mc_context *ctx, const char *identifier);
 MC_API mc_tokenizer *mc_tokenizer_open(mc_context *ctx, const char *identifier,

@@ -1,6 +1,6 @@
 /* The tokenizers' inside, shared by the files of this room.
  *
- *   unicode      what code points are                  normalizer  text to normal form
+ *   unicode*     what code points are, and their forms normalizer  text to normal form
  *   trie         longest match                         wordpiece   text without added tokens to ids
  *   vocabulary   entries, added tokens, templates      encode      added tokens, pairs, truncation
  *   open         folder, vocab.txt                     decode      ids to text
@@ -22,6 +22,7 @@
 #include "tokenizers/tokenizer.h"
 #include "tokenizers/trie_internal.h"
 #include "tokenizers/unicode_internal.h"
+#include "tokenizers/unicode_forms_internal.h"
 #include "tokenizers/unigram_internal.h"
 
 enum {
@@ -73,6 +74,11 @@ void mc_normalizer_init(mc_normalizer *normalizer, const mc_normalizer_options *
  * linear in its size. `spare` is working memory. False when memory is out. */
 bool mc_normalize(const mc_normalizer *normalizer, const uint8_t *text, size_t size, mc_bytes *out,
                   mc_bytes *spare);
+
+/* Sets `out` to what added tokens and words are looked for in; `spare` and `before` are working
+ * memory. False when memory is out. */
+bool mc_tokenizer_normalize(const mc_tokenizer *tok, const uint8_t *text, size_t size,
+                            mc_bytes *out, mc_bytes *spare, mc_bytes *before);
 
 /* ---- vocabulary.c ---- */
 
@@ -148,6 +154,8 @@ struct mc_tokenizer {
     size_t added_count, added_capacity;
     mc_normalizer_options normalizer_options;
     bool has_normalizer;
+    mc_unicode_form forms[MC_FORMS_MAX]; /* before the rest of the normalizer, but Unigram's */
+    int form_count;
     char *unk_token, *cls_token, *sep_token, *pad_token, *mask_token; /* heap */
     char *bos_token, *eos_token;                                      /* heap */
     char *prefix;       /* heap: of continuing pieces, "##" */
@@ -226,7 +234,7 @@ mc_status mc_tokenizer_read_json(mc_tokenizer *tok, mc_error *err, const char *p
 /* ---- wordpiece.c, encode.c ---- */
 
 struct mc_encode_scratch {
-    mc_bytes text, spare, word;
+    mc_bytes text, spare, before, word;
     mc_bpe_scratch bpe;
     mc_jieba_scratch jieba;
     mc_unigram_scratch unigram;

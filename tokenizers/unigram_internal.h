@@ -41,12 +41,18 @@ enum {
 #define MC_SPACE_SYMBOL "\xE2\x96\x81"
 
 /* A step of Hugging Face's normalizer. */
-typedef enum mc_step_kind { MC_STEP_CHARSMAP = 0, MC_STEP_STRIP, MC_STEP_SPACES } mc_step_kind;
+typedef enum mc_step_kind {
+    MC_STEP_CHARSMAP = 0,
+    MC_STEP_STRIP,
+    MC_STEP_SPACES,
+    MC_STEP_FORM
+} mc_step_kind;
 
 typedef struct mc_step {
     mc_step_kind kind;
     bool left, right; /* strip: white space at which ends */
     bool symbol;      /* spaces: two and more become the space's symbol, not one space */
+    int form;         /* form: an mc_unicode_form */
 } mc_step;
 
 /* What an ASCII byte is where another one or the end follows. */

@@ -146,6 +146,7 @@ static mc_status read_step(mc_tokenizer *tok, mc_error *err, const char *path, c
     mc_unigram *u = &tok->unigram;
     const char *type = mc_tokenizer_part_type(part, "?"), *table = NULL;
     mc_step step = {.left = true, .right = true};
+    mc_unicode_form form;
     mc_status status = MC_OK;
     if (u->step_count == MC_STEPS_MAX)
         return mc_error_set(err, MC_ERR_UNSUPPORTED, "%s: normalizer: more than %d steps", path,
@@ -166,8 +167,12 @@ static mc_status read_step(mc_tokenizer *tok, mc_error *err, const char *path, c
             return err->status;
     } else if (strcmp(type, "Replace") == 0) {
         status = read_replace(err, path, part, &step);
+    } else if (mc_unicode_form_named(type, &form)) {
+        step.kind = MC_STEP_FORM;
+        step.form = form;
     } else {
-        return unsupported(err, path, "normalizer", type, "Precompiled, Strip or Replace");
+        return unsupported(err, path, "normalizer", type,
+                           "Precompiled, Strip, Replace, NFC, NFD, NFKC or NFKD");
     }
     u->steps[u->step_count++] = step;
     return status;

@@ -84,6 +84,25 @@ static bool put_valid(const uint8_t *p, size_t size, mc_bytes *out)
     return true;
 }
 
+static bool apply_form(const mc_step *step, const mc_bytes *in, mc_bytes *out)
+{
+    mc_bytes codes = {0};
+    bool ok = mc_unicode_apply_form((mc_unicode_form)step->form, in->data, in->count, out, &codes);
+    mc_bytes_release(&codes);
+    return ok;
+}
+
+static bool apply_step(const mc_unigram *u, const mc_step *step, const mc_bytes *in, mc_bytes *out)
+{
+    switch (step->kind) {
+    case MC_STEP_CHARSMAP: return apply_charsmap(&u->charsmap, in, out);
+    case MC_STEP_STRIP: return apply_strip(step, in, out);
+    case MC_STEP_SPACES: return apply_spaces(step, in, out);
+    case MC_STEP_FORM: return apply_form(step, in, out);
+    }
+    return false;
+}
+
 bool mc_unigram_apply_steps(const mc_unigram *u, const uint8_t *text, size_t size, mc_bytes *out,
                             mc_bytes *spare)
 {
@@ -92,10 +111,7 @@ bool mc_unigram_apply_steps(const mc_unigram *u, const uint8_t *text, size_t siz
     for (int i = 0; i < u->step_count && out->count; i++) {
         const mc_step *step = &u->steps[i];
         spare->count = 0;
-        bool ok = step->kind == MC_STEP_CHARSMAP ? apply_charsmap(&u->charsmap, out, spare)
-                  : step->kind == MC_STEP_STRIP  ? apply_strip(step, out, spare)
-                                                 : apply_spaces(step, out, spare);
-        if (!ok) return false;
+        if (!apply_step(u, step, out, spare)) return false;
         mc_bytes swapped = *out;
         *out = *spare;
         *spare = swapped;

@@ -265,24 +265,22 @@ static mc_status match_raw(mc_tokenizer *tok, mc_error *err, const char *path, m
  * shows for it, and whether decoding counts what it shows as special. */
 static mc_status normalize_added(mc_tokenizer *tok, mc_error *err, const char *path)
 {
-    mc_bytes form = {0}, spare = {0};
+    mc_bytes form = {0}, spare = {0}, before = {0};
     bool ok = true;
     for (size_t i = 0; i < tok->added_count && ok; i++) {
         mc_added_token *token = &tok->added[i];
         token->shown = token->entry;
         token->skipped = token->special;
         if (!token->normalized) continue;
-        form.count = 0;
         const uint8_t *text = entry_bytes(tok, token->entry);
-        ok = (tok->kind == MC_TOKENIZER_UNIGRAM
-                  ? mc_unigram_apply_steps(&tok->unigram, text, token->entry.length, &form, &spare)
-                  : mc_normalize(&tok->normalizer, text, token->entry.length, &form, &spare)) &&
+        ok = mc_tokenizer_normalize(tok, text, token->entry.length, &form, &spare, &before) &&
              mc_tokenizer_store(tok, (const char *)form.data, form.count, &token->shown);
         int32_t same = mc_trie_find(&tok->added_trie, form.data, form.count);
         token->skipped = same >= 0 && tok->added[same].special;
     }
     mc_bytes_release(&form);
     mc_bytes_release(&spare);
+    mc_bytes_release(&before);
     return ok ? MC_OK : no_memory(err, path);
 }
 

@@ -765,8 +765,8 @@ static void test_bad_json(void **state)
          ", \"model\": {\"type\": \"BPE\"}}",
          "\"add_prefix_space\""},
         {MC_ERR_UNSUPPORTED,
-         "{\"normalizer\": {\"type\": \"NFC\"}, " PARTS ", \"model\": {\"type\": \"BPE\"}}",
-         "normalizer is of type \"NFC\""},
+         "{\"normalizer\": {\"type\": \"Lowercase\"}, " PARTS ", \"model\": {\"type\": \"BPE\"}}",
+         "normalizer is of type \"Lowercase\""},
         {MC_ERR_UNSUPPORTED,
          "{\"post_processor\": {\"type\": \"Sequence\"}, " PARTS
          ", \"model\": {\"type\": \"BPE\", " SMALL "}}",
