@@ -112,7 +112,6 @@ static mc_status remove_name(mc_error *err, const char *folder, const char *name
     char path[MC_PATH_MAX];
     mc_status status = mc_path_join(err, path, folder, name);
     if (status || unlink(path) == 0 || errno == ENOENT) return status;
-    if (errno == EISDIR) return mc_model_folder_remove(err, path); /* a module's, "1_Pooling" */
     return mc_error_set(err, MC_ERR_IO, "%s: cannot remove it: %s", path, strerror(errno));
 }
 
@@ -232,6 +231,24 @@ static mc_status remove_other_weights(mc_error *err, const char *from, const cha
     return status ? status : mc_folder_each(err, folder, remove_taken, &f);
 }
 
+/* Removes an entry of the folder aside, which may hold folders of modules ("1_Pooling"). */
+static mc_status remove_entry(void *user, const char *name)
+{
+    const folders *f = user;
+    char path[MC_PATH_MAX];
+    mc_status status = mc_path_join(f->err, path, f->to, name);
+    if (status) return status;
+    return mc_path_is_folder(path) ? mc_model_folder_remove(f->err, path)
+                                   : remove_name(f->err, f->to, name);
+}
+
+static mc_status remove_aside(mc_error *err, const char *path)
+{
+    folders f = {.err = err, .to = path};
+    mc_status status = mc_folder_each(err, path, remove_entry, &f);
+    return status ? status : mc_model_folder_remove(err, path);
+}
+
 static mc_status move_all(mc_error *err, const char *from, const char *folder)
 {
     /* readers look for an index first, and take a config for a whole model */
@@ -247,7 +264,7 @@ static mc_status move_all(mc_error *err, const char *from, const char *folder)
     }
     if (!status) status = mc_path_join(err, path, folder, configs[0]);
     if (!status) status = mc_path_sync_folder(err, path);
-    return status ? status : mc_model_folder_remove(err, from);
+    return status ? status : remove_aside(err, from);
 }
 
 static mc_status aside_path(mc_error *err, const char *folder, char path[MC_PATH_MAX])
@@ -265,7 +282,7 @@ mc_status mc_model_folder_begin(mc_context *ctx, const char *folder, char *aside
     if (!status && strlen(path) >= room)
         status = mc_fail(ctx, MC_ERR_ARGUMENT, "path too long: %.100s...", path);
     if (!status && !ctx->rank) status = mc_make_folders(&ctx->error, folder);
-    if (!status && !ctx->rank) status = mc_model_folder_remove(&ctx->error, path);
+    if (!status && !ctx->rank) status = remove_aside(&ctx->error, path);
     if (!status && !ctx->rank) status = mc_make_folders(&ctx->error, path);
     if (!status) memcpy(aside, path, strlen(path) + 1);
     return mc_ranks_meet(ctx);
@@ -275,7 +292,7 @@ mc_status mc_model_folder_begin(mc_context *ctx, const char *folder, char *aside
 static mc_status give_up(mc_context *ctx, const char *folder, const char *path)
 {
     mc_error ignored = {0};
-    if (!ctx->rank) mc_model_folder_remove(&ignored, path);
+    if (!ctx->rank) remove_aside(&ignored, path);
     if (!ctx->rank) rmdir(folder);
     mc_error_clear(&ignored);
     return mc_error_status(ctx);
