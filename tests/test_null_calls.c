@@ -110,6 +110,7 @@ static const char *const optional[] = {
     "mc_optim_manager_add.scheduler",
     "mc_optimizer_add_group.group",
     "mc_parameter_name.parameter",
+    "mc_parts.parts",
     "mc_parameter_new.init",
     "mc_parameter_new_padded.init",
     "mc_parameter_new_stacked.parts_out",
