@@ -20,8 +20,6 @@ import urllib.request
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator as PluginAccumulator
 
-STEPS = 24
-
 
 def in_accumulators(run):
     """{reader and tag: steps} of both accumulators."""
@@ -39,8 +37,8 @@ def in_accumulators(run):
 
 def in_page(folder, run, fast):
     """The same of the page that TensorBoard serves."""
-    process = subprocess.Popen([sys.executable, "-m", "tensorboard.main", "--logdir", folder, "--port", "0", "--load_fast",
-                                fast, "--samples_per_plugin", "scalars=0"],
+    process = subprocess.Popen([sys.executable, "-m", "tensorboard.main", "--logdir", folder, "--port", "0",
+                                "--load_fast", fast, "--samples_per_plugin", "scalars=0"],
                                stderr=subprocess.PIPE, text=True)
     try:
         for line in process.stderr:  # it says which port the system gave it
@@ -76,13 +74,16 @@ def killed_and_resumed(program, folder):
     data = folder / "rows.csv"
     data.write_text("text,label\n" + "".join(f"a text of row {i},{'no' if i % 2 else 'yes'}\n" for i in range(64)))
     shape = folder / "bert.json"
-    shape.write_text(json.dumps({"model_type": "bert", "vocab_size": 60, "hidden_size": 16, "intermediate_size": 32,
+    shape.write_text(json.dumps({"model_type": "bert", "vocab_size": 77, "hidden_size": 16, "intermediate_size": 32,
                                  "num_hidden_layers": 1, "num_attention_heads": 2, "max_position_embeddings": 64}))
     tokens = folder / "tokens"
-    subprocess.run([program, "tokenizer", "train", "--type", "wordpiece", "--vocab-size", "60", "--output", tokens,
-                    data], check=True)
-    command = [program, "finetune", "--config", shape, "--tokenizer", tokens, "--data", data, "--batch-size", "4",
-               "--steps", str(STEPS), "--save-every", "5", "--eval-every", "6", "--output", folder / "run",
+    tokens.mkdir()
+    letters = "abcdefghijklmnopqrstuvwxyz0123456789"
+    (tokens / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters,
+                                                 *(f"##{letter}" for letter in letters)]) + "\n")
+    command = [program, "finetune", "--config", shape, "--tokenizer", tokens, "--data", data, "--text", "text",
+               "--label", "label", "--batch-size", "4",
+               "--epochs", "2", "--save-every", "5", "--eval-every", "6", "--output", folder / "run",
                "--tensorboard", folder / "board" / "run"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     for line in process.stderr:
