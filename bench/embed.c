@@ -92,7 +92,7 @@ static bool make_texts(bench *b)
     for (size_t i = 0; good && i < b->texts; i++) {
         char *text = make_text(b);
         if (!(good = text)) break;
-        b->spans[i] = (mc_text_span){text, strlen(text)};
+        b->spans[i] = (mc_text_span){.data = text, .size = strlen(text)};
     }
     good = good && !mc_tokenizer_encode(b->tok, b->spans[0].data, b->spans[0].size, NULL, 0, 0, &e);
     if (good) fprintf(stderr, "%zu texts of %zu tokens\n", b->texts, e.count);

@@ -74,7 +74,7 @@ int main(int argc, char **argv)
     mc_text_span *texts = calloc(count, sizeof *texts);
     float *logits = calloc(count * (size_t)labels + 1, sizeof *logits);
     for (size_t i = 0; texts && i < count; i++)
-        texts[i] = (mc_text_span){argv[i + 2], strlen(argv[i + 2])};
+        texts[i] = (mc_text_span){.data = argv[i + 2], .size = strlen(argv[i + 2])};
     if (!texts || !logits) mc_set_error(ctx, MC_ERR_NOMEM, "out of memory for %zu texts", count);
     if (!mc_failed(ctx) && mc_classify_texts(classifier, texts, NULL, count, logits) == MC_OK)
         for (size_t i = 0; i < count; i++) print_row(model, logits + i * (size_t)labels, labels);

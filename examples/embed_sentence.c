@@ -60,7 +60,7 @@ static int run(mc_model *bert, const mc_tokenizer *tok, char **sentence, int cou
     mc_batch_encoding batch = {0};
     mc_text_span *texts = malloc((size_t)count * sizeof *texts);
     for (int i = 0; texts && i < count; i++)
-        texts[i] = (mc_text_span){sentence[i], strlen(sentence[i])};
+        texts[i] = (mc_text_span){.data = sentence[i], .size = strlen(sentence[i])};
     float *pooled =
         texts ? embed(bert, tok, texts, count, (mc_embed_options){.pooling = MC_POOLING_POOLER})
               : NULL;
