@@ -19,6 +19,7 @@ static void free_table(void *object)
     mc_free(t->field);
     mc_free(t->decoded);
     mc_free(t->chat);
+    mc_free(t->cell);
     mc_free(t->number);
     mc_jsonl_release(&t->json);
     mc_free(t->window);
@@ -273,6 +274,16 @@ const char *mc_table_text(mc_table *t, int column, size_t *length)
     if (!is_there(t, column)) return NULL;
     if (t->format != MC_TABLE_JSONL) return mc_table_field_text(t, field_of(t, column), length);
     return mc_table_json_text(t, column, length);
+}
+
+const char *mc_table_cell(mc_table *t, int column, size_t *length)
+{
+    size_t unused;
+    if (!length) length = &unused;
+    *length = 0;
+    if (!is_there(t, column)) return NULL;
+    if (t->format != MC_TABLE_JSONL) return mc_table_field_text(t, field_of(t, column), length);
+    return mc_table_json_cell(t, column, length);
 }
 
 mc_status mc_table_fail(mc_table *t, int column, const char *format, ...)

@@ -107,6 +107,15 @@ MC_API bool mc_table_has(mc_table *table, int column);
  * a list or an object is an error (NULL). NULL too without a current row. */
 MC_API const char *mc_table_text(mc_table *table, int column, size_t *length);
 
+/* What a column of the current row holds, for a copy of the table as CSV: its text, of JSON lists
+ * and objects as they stand in the file, and "" for a key that is missing or null. Closed with a
+ * NUL and valid until the next call; *length (which may be NULL) becomes its bytes. NULL without a
+ * current row or such a column, and with an error. */
+MC_API const char *mc_table_cell(mc_table *table, int column, size_t *length);
+/* Of JSON: a key of the current row that is no column, since the first row does not have it. NULL:
+ * there is none. Valid until the next row. */
+MC_API const char *mc_table_other_key(const mc_table *table);
+
 /* The prompt that a conversation in a column of the current row makes, of JSON Lines a list of
  * {"role": ..., "content": ...} (docs/data.md): a line "User: ..." for each message and at the end
  * "Assistant:", as a model reads it that was trained on conversations (mc_data_columns.messages).

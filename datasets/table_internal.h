@@ -78,6 +78,7 @@ struct mc_table {
     size_t number_capacity;
     int paths;  /* names behind `columns`: paths of values in objects that were asked for */
     char *chat; /* mc_table_chat's last prompt */
+    char *cell; /* mc_table_cell's last list or object */
 };
 
 /* datasets/table_form.c: the form that a file's name says; MC_TABLE_BY_NAME: none that is known. */
@@ -132,6 +133,8 @@ bool mc_table_read_json(mc_table *table);
  * key is there twice. */
 const cJSON *mc_table_json_value(mc_table *table, int column);
 const char *mc_table_json_text(mc_table *table, int column, size_t *length);
+/* As mc_table_cell says. */
+const char *mc_table_json_cell(mc_table *table, int column, size_t *length);
 
 /* Adds a column, with a copy of its name, at the end. */
 bool mc_table_add_column(mc_table *table, const char *name, size_t length);

@@ -195,3 +195,65 @@ const char *mc_table_json_text(mc_table *t, int column, size_t *length)
                       t->name[column]);
     return NULL;
 }
+
+/* ---- a row as it stands in the file ---------------------------------------------------------- */
+
+/* Behind the colon of the object's value number `index`. */
+static size_t start_of_value(mc_table *t, int index)
+{
+    int depth = 0, c;
+    bool in_string = false;
+    size_t at = 0;
+    for (; (c = mc_table_byte(t, at)) >= 0; at++) {
+        if (in_string && c == '\\')
+            at++;
+        else if (c == '"')
+            in_string = !in_string;
+        else if (!in_string && depth == 1 && c == ':' && index-- == 0)
+            return at + 1;
+        else if (!in_string)
+            depth += (c == '{' || c == '[') - (c == '}' || c == ']');
+    }
+    return at;
+}
+
+/* A list or an object. */
+static const char *copy_value(mc_table *t, const cJSON *value, size_t *length)
+{
+    int index = 0;
+    int64_t lines = 0;
+    for (const cJSON *at = t->json.row->child; at != value; at = at->next) index++;
+    size_t start = start_of_value(t, index), end = end_of_value(t, start, &lines);
+    while (start < end && strchr(" \t\r\n", t->window[t->row + start])) start++;
+    *length = end - start;
+    mc_free(t->cell);
+    t->cell = mc_malloc(*length + 1);
+    if (!t->cell) {
+        mc_fail_nomem(t->ctx, "a value of a table");
+        return NULL;
+    }
+    memcpy(t->cell, t->window + t->row + start, *length);
+    t->cell[*length] = '\0';
+    return t->cell;
+}
+
+const char *mc_table_json_cell(mc_table *t, int column, size_t *length)
+{
+    const cJSON *value = mc_table_json_value(t, column);
+    *length = 0;
+    if (mc_failed(t->ctx)) return NULL;
+    if (!value || cJSON_IsNull(value)) return "";
+    bool nested = (cJSON_IsArray(value) || cJSON_IsObject(value)) && column < t->columns;
+    return nested ? copy_value(t, value, length) : mc_table_json_text(t, column, length);
+}
+
+const char *mc_table_other_key(const mc_table *t)
+{
+    if (!t || !t->current || t->format != MC_TABLE_JSONL) return NULL;
+    for (const cJSON *item = t->json.row->child; item; item = item->next) {
+        int i = 0;
+        while (i < t->columns && strcmp(t->name[i], item->string) != 0) i++;
+        if (i == t->columns) return item->string;
+    }
+    return NULL;
+}

@@ -1,4 +1,4 @@
-/* `modelcenter predict`: what a model says about each row of a table, as JSON Lines. */
+/* `modelcenter predict`: what a model says about each row of a table, as JSON Lines or CSV. */
 #include <inttypes.h>
 #include <limits.h>
 #include <math.h>
@@ -6,6 +6,7 @@
 #include <string.h>
 #include "tools/answer_options.h"
 #include "tools/commands.h"
+#include "tools/predict_rows.h"
 #include "tools/rank_file.h"
 #include "tools/task_file.h"
 #include "tools/task_run.h"
@@ -13,13 +14,7 @@
 #include "tools/text_job.h"
 #include "tools/weights_option.h"
 
-enum {
-    NUMBER_ROOM = 32,
-    LINE_ROOM = 128,
-    BLOCK_ROWS = 32,
-    DEFAULT_NEW_TOKENS = 128,
-    USUAL_LENGTH = 512
-};
+enum { BLOCK_ROWS = 32, DEFAULT_NEW_TOKENS = 128, USUAL_LENGTH = 512 };
 
 typedef struct predict {
     text_job_options job;
@@ -28,12 +23,11 @@ typedef struct predict {
     mc_generate_options how;
     int weights;    /* a mc_weight_format */
     task_file task; /* of the model's folder; kind 0: it has none */
-    mc_task_kind kind;
     mc_context *ctx;
     mc_model *model;
     mc_tokenizer *tok;
     mc_text_classifier *classifier; /* but of GENERATE */
-    int labels;
+    predict_rows rows;
     float *logits;
     char *lines; /* of a part, as they go to the file */
     size_t logit_room, line_room, used;
@@ -61,103 +55,60 @@ static bool reserve_lines(predict *p, size_t size)
 
 /* ---- classes, labels and values -------------------------------------------------------------- */
 
-static void add_label(text *t, const predict *p, int k)
-{
-    text_add_json_string(t, mc_model_label_name(p->model, k));
-}
+/* The lines of rows, and where they are until they are moved up. */
+typedef struct block {
+    size_t begin, end; /* rows of the part */
+    size_t start, used;
+} block;
 
-static size_t line_room(const predict *p)
+/* Divides the part, and reserves room for the lines of all; NULL after an error. */
+static block *divide(predict *p, const text_part *part, size_t *count)
 {
-    size_t room = LINE_ROOM;
-    for (int k = 0; k < p->labels; k++)
-        room += 2 * (6 * strlen(mc_model_label_name(p->model, k)) + NUMBER_ROOM);
-    return room;
-}
-
-static void add_class(text *t, const predict *p, const float *probability)
-{
-    int best = 0;
-    for (int k = 1; k < p->labels; k++)
-        if (probability[k] > probability[best]) best = k;
-    text_add(t, "{\"label\":");
-    add_label(t, p, best);
-    text_add(t, ",\"probability\":");
-    text_add_json_number(t, (double)probability[best]);
-}
-
-/* All labels that are more probable than not. */
-static void add_labels(text *t, const predict *p, const float *probability)
-{
-    bool any = false;
-    text_add(t, "{\"labels\":[");
-    for (int k = 0; k < p->labels; k++) {
-        if (!(probability[k] > 0.5f)) continue;
-        if (any) text_add(t, ",");
-        add_label(t, p, k);
-        any = true;
+    size_t row = predict_rows_room(&p->rows), room = 0, n = 0;
+    block *blocks = calloc(part->count / BLOCK_ROWS + 1, sizeof *blocks);
+    if (!blocks) out_of_memory(p);
+    for (size_t i = 0; blocks && i < part->count; n++) {
+        block *b = &blocks[n];
+        b->begin = i;
+        b->start = room;
+        for (; i < part->count && i < b->begin + BLOCK_ROWS; i++)
+            room += row + (part->cells ? part->cells[i].size : 0);
+        b->end = i;
+        room++; /* a NUL */
     }
-    text_add(t, "]");
-}
-
-/* `{NAME: number, ...}` of all labels. */
-static void add_numbers(text *t, const predict *p, const float *row)
-{
-    for (int k = 0; k < p->labels; k++) {
-        text_add(t, k ? "," : "{");
-        add_label(t, p, k);
-        text_add(t, ":");
-        text_add_json_number(t, (double)row[k]);
-    }
-    text_add(t, "}");
-}
-
-/* A regression's only value, or several by their names. */
-static void add_values(text *t, const predict *p, const float *row)
-{
-    text_add(t, p->labels == 1 ? "{\"value\":" : "{\"values\":");
-    p->labels == 1 ? text_add_json_number(t, (double)row[0]) : add_numbers(t, p, row);
-    text_add(t, "}\n");
-}
-
-static void add_row(text *t, const predict *p, float *row)
-{
-    if (p->kind == MC_TASK_REGRESS) {
-        add_values(t, p, row);
-        return;
-    }
-    task_probabilities(p->kind, row, p->labels, row);
-    p->kind == MC_TASK_MULTI_LABEL ? add_labels(t, p, row) : add_class(t, p, row);
-    text_add(t, ",\"probabilities\":");
-    add_numbers(t, p, row);
-    text_add(t, "}\n");
+    *count = n;
+    if (blocks && reserve_lines(p, room)) return blocks;
+    free(blocks);
+    return NULL;
 }
 
 /* The lines of a part, by all threads: each block of rows is written where it has room of its own,
  * and then moved up to the one before. Numbers as text take longer than reading the rows. */
-static bool write_rows(predict *p, size_t count)
+static bool write_rows(predict *p, const text_part *part)
 {
-    size_t rows = count < BLOCK_ROWS ? count + 1 : BLOCK_ROWS, room = rows * line_room(p);
-    size_t blocks = (count + rows - 1) / rows;
-    size_t *used = calloc(blocks + 1, sizeof *used);
-    bool good = (used || out_of_memory(p)) && reserve_lines(p, blocks * room);
-#pragma omp parallel for if (good && blocks > 1)
-    for (size_t b = 0; b < (good ? blocks : 0); b++) {
-        text t = text_into(p->lines + b * room, room);
-        size_t end = (b + 1) * rows < count ? (b + 1) * rows : count;
-        for (size_t i = b * rows; i < end; i++) add_row(&t, p, p->logits + i * (size_t)p->labels);
-        used[b] = t.used;
+    size_t count = 0;
+    block *blocks = divide(p, part, &count);
+#pragma omp parallel for if (count > 1)
+    for (size_t n = 0; n < (blocks ? count : 0); n++) {
+        block *b = &blocks[n];
+        size_t end = n + 1 < count ? b[1].start : p->line_room;
+        text t = text_into(p->lines + b->start, end - b->start);
+        for (size_t i = b->begin; i < b->end; i++)
+            predict_rows_add(&t, &p->rows, part->cells ? &part->cells[i] : NULL,
+                             p->logits + i * (size_t)p->rows.labels);
+        b->used = t.used;
     }
-    for (size_t b = 0; good && b < blocks; b++) {
-        memmove(p->lines + p->used, p->lines + b * room, used[b]);
-        p->used += used[b];
+    for (size_t n = 0; blocks && n < count; n++) {
+        memmove(p->lines + p->used, p->lines + blocks[n].start, blocks[n].used);
+        p->used += blocks[n].used;
     }
-    free(used);
-    return good;
+    free(blocks);
+    return blocks;
 }
 
 static bool classify_part(predict *p, const text_part *part)
 {
-    size_t values = part->count * (size_t)p->labels;
+    size_t values = part->count * (size_t)p->rows.labels;
     if (values > p->logit_room || !p->logits) {
         float *grown = realloc(p->logits, (values + 1) * sizeof *grown);
         if (!grown) return out_of_memory(p);
@@ -166,7 +117,7 @@ static bool classify_part(predict *p, const text_part *part)
     }
     return mc_classify_texts(p->classifier, part->texts, part->pairs, part->count, p->logits) ==
                MC_OK &&
-           write_rows(p, part->count);
+           write_rows(p, part);
 }
 
 /* ---- generated texts ------------------------------------------------------------------------- */
@@ -198,16 +149,16 @@ static bool encode(predict *p, const mc_text_span *source, mc_text_prompt *promp
     return true;
 }
 
-static bool add_answer(predict *p, const mc_stop *stop, int row, const int32_t *ids, int count)
+static bool add_answer(predict *p, const mc_stop *stop, int row, const mc_text_span *cells,
+                       const int32_t *ids, int count)
 {
     size_t size = 0;
     char *answer = mc_stop_text(stop, row, ids, count, &size);
-    bool good = answer && reserve_lines(p, 6 * size + LINE_ROOM);
+    size_t room = 6 * size + PREDICT_ROWS_TEXT + (cells ? cells->size : 0);
+    bool good = answer && reserve_lines(p, room);
     if (good) {
         text t = text_into(p->lines + p->used, p->line_room - p->used);
-        text_add(&t, "{\"text\":");
-        text_add_json_bytes(&t, answer, size);
-        text_add(&t, "}\n");
+        predict_rows_add_text(&t, &p->rows, cells, answer, size);
         p->used += t.used;
     }
     mc_string_free(answer);
@@ -222,7 +173,8 @@ typedef struct prompts {
     int32_t *ends;
 } prompts;
 
-static bool answer_prompts(predict *p, const prompts *b, int count, int64_t first)
+static bool answer_prompts(predict *p, const prompts *b, int count, const mc_text_span *cells,
+                           int64_t first)
 {
     mc_stop stop = answer_stop(&p->answer, &p->how, p->tok, b->ends);
     mc_generate_options how = p->how;
@@ -232,24 +184,26 @@ static bool answer_prompts(predict *p, const prompts *b, int count, int64_t firs
     mc_generation *out = mc_model_generate(p->model, b->ids, b->lengths, count, &how);
     bool good = out;
     for (int i = 0; good && i < count; i++)
-        good = add_answer(p, &stop, i, out->ids[i], out->lengths[i]);
+        good = add_answer(p, &stop, i, cells ? &cells[i] : NULL, out->ids[i], out->lengths[i]);
     mc_generation_free(out);
     return good;
 }
 
-static bool generate_batch(predict *p, const mc_text_span *texts, int count, int64_t first)
+/* `count` rows of the part, from `at` on. */
+static bool generate_batch(predict *p, const text_part *part, size_t at, int count)
 {
     size_t n = (size_t)count;
     prompts b = {calloc(n, sizeof *b.made), calloc(n, sizeof *b.ids), calloc(n, sizeof *b.lengths),
                  calloc(n, sizeof *b.ends)};
     bool good = (b.made && b.ids && b.lengths && b.ends) || out_of_memory(p);
     for (int i = 0; good && i < count; i++) {
-        good = encode(p, &texts[i], &b.made[i]);
+        good = encode(p, &part->texts[at + (size_t)i], &b.made[i]);
         b.ids[i] = b.made[i].ids;
         b.lengths[i] = b.made[i].count;
         b.ends[i] = b.made[i].end;
     }
-    good = good && answer_prompts(p, &b, count, first);
+    good = good && answer_prompts(p, &b, count, part->cells ? part->cells + at : NULL,
+                                  part->first + (int64_t)at);
     for (int i = 0; b.made && i < count; i++) mc_text_prompt_release(&b.made[i]);
     free(b.made);
     free(b.ids);
@@ -263,19 +217,29 @@ static bool generate_part(predict *p, const text_part *part)
     for (size_t at = 0; at < part->count; at += (size_t)p->batch_size) {
         size_t left = part->count - at, most = (size_t)p->batch_size;
         int count = (int)(left < most ? left : most);
-        if (!generate_batch(p, part->texts + at, count, part->first + (int64_t)at)) return false;
+        if (!generate_batch(p, part, at, count)) return false;
     }
     return true;
 }
 
 /* ---- the command ----------------------------------------------------------------------------- */
 
+/* The columns' names, of CSV. */
+static void begin(text_job *job, const text_source *columns, void *user)
+{
+    predict *p = user;
+    char *line = mc_rank(job->ctx) == 0 ? predict_rows_header(&p->rows, columns) : NULL;
+    if (!line && mc_rank(job->ctx) == 0) out_of_memory(p);
+    rank_file_append(&p->file, line, line ? strlen(line) : 0);
+    free(line);
+}
+
 static bool take(text_job *job, const text_part *part, void *user)
 {
     predict *p = user;
     (void)job;
     p->used = 0;
-    bool good = p->kind == MC_TASK_GENERATE ? generate_part(p, part) : classify_part(p, part);
+    bool good = p->rows.kind == MC_TASK_GENERATE ? generate_part(p, part) : classify_part(p, part);
     return good && rank_file_append(&p->file, p->lines, p->used) == MC_OK;
 }
 
@@ -284,19 +248,21 @@ static bool choose_kind(predict *p)
 {
     const char *type = mc_model_problem_type(p->model), *task = mc_model_task(p->model);
     bool generates = mc_model_get_shape(p->model).kind != MC_MODEL_ENCODER;
-    p->labels = mc_model_get_heads(p->model).labels;
-    p->kind = p->task.kind;
-    if (!p->kind && p->labels)
-        p->kind = type && strcmp(type, "multi_label_classification") == 0 ? MC_TASK_MULTI_LABEL
-                  : type ? (strcmp(type, "regression") == 0 ? MC_TASK_REGRESS : MC_TASK_CLASSIFY)
-                         : (p->labels == 1 ? MC_TASK_REGRESS : MC_TASK_CLASSIFY);
-    if (!p->kind) p->kind = MC_TASK_GENERATE;
-    if (p->kind == MC_TASK_GENERATE ? !generates : !p->labels)
+    p->rows.model = p->model;
+    p->rows.labels = mc_model_get_heads(p->model).labels;
+    p->rows.kind = p->task.kind;
+    if (!p->rows.kind && p->rows.labels)
+        p->rows.kind = type && strcmp(type, "multi_label_classification") == 0 ? MC_TASK_MULTI_LABEL
+                       : type
+                           ? (strcmp(type, "regression") == 0 ? MC_TASK_REGRESS : MC_TASK_CLASSIFY)
+                           : (p->rows.labels == 1 ? MC_TASK_REGRESS : MC_TASK_CLASSIFY);
+    if (!p->rows.kind) p->rows.kind = MC_TASK_GENERATE;
+    if (p->rows.kind == MC_TASK_GENERATE ? !generates : !p->rows.labels)
         mc_set_error(p->ctx, MC_ERR_UNSUPPORTED,
                      "%s: a %s without a classifier: expected a model that classifies texts or "
                      "generates them",
                      p->job.from.model, mc_model_family(p->model));
-    else if (task && p->labels && mc_task_kind_for(task, 0) == MC_TASK_CHOOSE)
+    else if (task && p->rows.labels && mc_task_kind_for(task, 0) == MC_TASK_CHOOSE)
         mc_set_error(p->ctx, MC_ERR_UNSUPPORTED,
                      "%s: the model chooses between the inputs of %s, which the columns of a table "
                      "do not hold",
@@ -355,7 +321,7 @@ static bool open_model(predict *p)
     if (mc_failed(p->ctx) || task_file_read(p->ctx, folder, &p->task) || !choose_kind(p))
         return false;
     if (!fill_options(p)) return false;
-    if (p->kind == MC_TASK_GENERATE) return choose_how(p);
+    if (p->rows.kind == MC_TASK_GENERATE) return choose_how(p);
     if (answer_option_given(&p->answer)) {
         mc_set_error(p->ctx, MC_ERR_ARGUMENT, "%s: %s: the model does not generate texts",
                      answer_option_given(&p->answer), o->from.model);
@@ -370,7 +336,8 @@ static bool open_model(predict *p)
 static void tell_length(const predict *p, run_log *log)
 {
     int64_t positions = mc_model_get_shape(p->model).positions;
-    if (p->kind != MC_TASK_GENERATE && !p->job.max_length && positions && positions < USUAL_LENGTH)
+    if (p->rows.kind != MC_TASK_GENERATE && !p->job.max_length && positions &&
+        positions < USUAL_LENGTH)
         run_log_line(log, "texts are cut at %" PRId64 " tokens, the model's positions", positions);
 }
 
@@ -407,12 +374,15 @@ static bool work(text_job *job, void *user)
 }
 
 static const char details[] =
-    "OUTPUT has an object a row, in their order; it gets its name once it is whole:\n\n"
+    "OUTPUT.jsonl has an object a row, in their order; it gets its name once it is whole:\n\n"
     "  {\"label\": NAME, \"probability\": P, \"probabilities\": {NAME: P, ...}}\n"
     "  {\"labels\": [NAME, ...], \"probabilities\": {NAME: P, ...}}   those above 0.5 of several\n"
     "  {\"value\": X}                                              of a regression\n"
     "  {\"values\": {NAME: X, ...}}                                of one with several outputs\n"
     "  {\"text\": TEXT}                                            of a generating model\n\n"
+    "OUTPUT.csv has the input's columns and then the same as columns: label, probability and\n"
+    "probabilities.NAME; labels, with | between them; value or values.NAME; text. A name that the\n"
+    "input has gets predicted_ before it.\n\n"
     "Texts come from --data, from --text, or through a pipe: JSON Lines where the first line is "
     "an\n"
     "object, a table where it names the column among others, else a text a line. The last line on\n"
@@ -455,8 +425,10 @@ static int parse_and_run(predict *p, int argc, char **argv)
     if (code == EXIT_OK) code = answer_options_check(&spec, &p->answer);
     if (code != EXIT_OK) return code;
     output_form form;
-    if (!output_choose_form(&spec, p->job.output, OUTPUT_JSONL, &form, &code)) return code;
-    text_job job = {.o = &p->job, .name = "predict"};
+    if (!output_choose_form(&spec, p->job.output, OUTPUT_JSONL | OUTPUT_CSV, &form, &code))
+        return code;
+    bool csv = p->rows.csv = form == OUTPUT_CSV;
+    text_job job = {.o = &p->job, .name = "predict", .cells = csv, .begin = csv ? begin : NULL};
     return text_job_start(&job, work, p);
 }
 

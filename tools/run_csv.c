@@ -18,23 +18,15 @@ void run_csv_add_header(text *t)
     text_add(t, "\n");
 }
 
-/* In quotes, which are doubled within. */
-static void add_quoted(text *t, const char *cell)
-{
-    text_add(t, "\"");
-    for (; *cell; cell++) text_add(t, *cell == '"' ? "\"\"" : "%c", *cell);
-    text_add(t, "\"");
-}
-
 static void add_cell(text *t, const cJSON *value)
 {
     char *object = NULL;
     if (cJSON_IsNumber(value))
         text_add_number(t, value->valuedouble);
     else if (cJSON_IsString(value))
-        add_quoted(t, value->valuestring);
+        text_add_csv_bytes(t, value->valuestring, strlen(value->valuestring));
     else if (cJSON_IsObject(value) && (object = cJSON_PrintUnformatted(value)))
-        add_quoted(t, object);
+        text_add_csv_bytes(t, object, strlen(object));
     cJSON_free(object);
 }
 

@@ -48,6 +48,32 @@ void text_add_json_bytes(text *t, const char *bytes, size_t size)
     text_add(t, "\"");
 }
 
+void text_add_bytes(text *t, const char *bytes, size_t size)
+{
+    size_t left = t->room - t->used - 1;
+    if (size > left) t->cut = true;
+    if (size > left) size = left;
+    memcpy(t->data + t->used, bytes, size);
+    t->used += size;
+    t->data[t->used] = '\0';
+}
+
+void text_add_csv_bytes(text *t, const char *bytes, size_t size)
+{
+    bool plain = true;
+    for (size_t i = 0; plain && i < size; i++) plain = !bytes[i] || !strchr(",\"\r\n", bytes[i]);
+    if (plain) {
+        text_add_bytes(t, bytes, size);
+        return;
+    }
+    text_add_bytes(t, "\"", 1);
+    for (size_t i = 0; i < size; i++) {
+        if (bytes[i] == '"') text_add_bytes(t, "\"", 1);
+        text_add_bytes(t, bytes + i, 1);
+    }
+    text_add_bytes(t, "\"", 1);
+}
+
 void text_add_json_string(text *t, const char *string)
 {
     text_add_json_bytes(t, string, strlen(string));

@@ -28,6 +28,10 @@ void text_add(text *t, const char *format, ...) MC_PRINTF(2, 3);
  * characters a byte. */
 void text_add_json_string(text *t, const char *string);
 void text_add_json_bytes(text *t, const char *bytes, size_t size);
+/* Adds `size` bytes as they are, and as a field of CSV: in quotes where it has to be, at most two
+ * characters a byte and two. */
+void text_add_bytes(text *t, const char *bytes, size_t size);
+void text_add_csv_bytes(text *t, const char *bytes, size_t size);
 /* Adds the shortest decimal that reads back as the same value. A value that a float holds exactly
  * is written as a float (5e-05, not 4.999999873689376e-05). Not finite: nan, inf, -inf. */
 void text_add_number(text *t, double value);

@@ -161,6 +161,7 @@ static text_part part_of(const mc_context *ctx, const text_chunk *c)
                        .count = to - from,
                        .texts = c->texts + from,
                        .pairs = c->pairs ? c->pairs + from : NULL,
+                       .cells = c->cells ? c->cells + from : NULL,
                        .chunk_first = c->first,
                        .chunk_count = c->count};
 }
@@ -187,7 +188,9 @@ bool text_job_run(text_job *job, bool (*take)(text_job *job, const text_part *pa
                                          .pair = o->pair,
                                          .messages = o->messages,
                                          .first_rows = ranks * (gpu ? GPU_FIRST_ROWS : CPU_ROWS),
-                                         .rows = ranks * (gpu ? GPU_ROWS : CPU_ROWS)});
+                                         .rows = ranks * (gpu ? GPU_ROWS : CPU_ROWS),
+                                         .cells = job->cells});
+    if (s && job->begin) job->begin(job, s, user);
     while (!ranks_stop(job->ctx, 0, gpu)) {
         const text_chunk *c = text_source_next(s);
         if (!c) break;

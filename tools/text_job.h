@@ -42,6 +42,9 @@ mc_dtype text_job_dtype(const text_job_options *o);
 typedef struct text_job {
     const text_job_options *o;
     const char *name; /* of the command */
+    bool cells;       /* parts have their rows as CSV too */
+    /* called once on all ranks, with the columns and before the first part; NULL: nothing */
+    void (*begin)(struct text_job *job, const text_source *columns, void *user);
     mc_context *ctx;
     run_log log;
     output out;
@@ -54,6 +57,7 @@ typedef struct text_part {
     int64_t first;
     size_t count;
     const mc_text_span *texts, *pairs; /* pairs NULL: single texts */
+    const mc_text_span *cells;         /* see text_chunk */
     int64_t chunk_first;               /* of the whole chunk, all ranks' rows */
     size_t chunk_count;
 } text_part;

@@ -8,6 +8,7 @@
 #include <unistd.h>
 #include "tools/line_reader.h"
 #include "tools/prompt_file.h"
+#include "tools/text.h"
 
 enum { CHUNKS = 2, MOST_BYTES = 64 << 20 }; /* a chunk ends early once its texts are so large */
 
@@ -16,19 +17,21 @@ typedef struct chunk {
     text_chunk view;
     char *data;
     size_t used, room, row_room;
-    mc_text_span *pairs; /* (row_room), whether or not there are any */
+    mc_text_span *pairs, *cells; /* (row_room), whether or not there are any */
     bool full;
 } chunk;
 
 struct text_source {
     mc_context *ctx; /* of who uses the texts */
     text_source_options o;
-    mc_context *own;   /* the thread's: a context belongs to one thread */
-    mc_table *table;   /* NULL: lines or texts that are given */
-    line_reader lines; /* of standard input */
-    int text, pair;    /* columns; pair -1: none */
-    bool chats;        /* the texts are prompts of conversations */
-    int64_t rows;      /* read so far */
+    mc_context *own;    /* the thread's: a context belongs to one thread */
+    mc_table *table;    /* NULL: lines or texts that are given */
+    line_reader lines;  /* of standard input */
+    int text, pair;     /* columns; pair -1: none */
+    bool chats;         /* the texts are prompts of conversations */
+    const char **names; /* (columns) which the thread does not touch */
+    int columns;
+    int64_t rows; /* read so far */
     chunk chunks[CHUNKS];
     int64_t given; /* chunks */
     pthread_t thread;
@@ -46,17 +49,23 @@ static bool out_of_memory(text_source *s)
     return false;
 }
 
-/* Copies a text behind the chunk's. */
-static bool copy_text(text_source *s, chunk *c, const char *text, size_t size, mc_text_span *span)
+/* Room for `size` bytes and a NUL after the chunk's. */
+static bool reserve_bytes(text_source *s, chunk *c, size_t size)
 {
-    if (c->used + size >= c->room) {
-        size_t room = 2 * (c->used + size) + 4096;
-        char *grown = realloc(c->data, room);
-        if (!grown) return out_of_memory(s);
-        c->data = grown;
-        c->room = room;
-    }
-    memcpy(c->data + c->used, text, size);
+    if (c->used + size < c->room) return true;
+    size_t room = 2 * (c->used + size) + 4096;
+    char *grown = realloc(c->data, room);
+    if (!grown) return out_of_memory(s);
+    c->data = grown;
+    c->room = room;
+    return true;
+}
+
+/* Copies a text behind the chunk's. */
+static bool copy_text(text_source *s, chunk *c, const char *bytes, size_t size, mc_text_span *span)
+{
+    if (!reserve_bytes(s, c, size)) return false;
+    memcpy(c->data + c->used, bytes, size);
     c->data[c->used + size] = '\0';
     *span = (mc_text_span){.data = (const char *)c->used, .size = size};
     c->used += size + 1;
@@ -70,7 +79,9 @@ static bool reserve(text_source *s, chunk *c, size_t rows)
     if (texts) c->view.texts = texts;
     mc_text_span *pairs = realloc(c->pairs, rows * sizeof *pairs);
     if (pairs) c->pairs = pairs;
-    if (!texts || !pairs) return out_of_memory(s);
+    mc_text_span *cells = realloc(c->cells, rows * sizeof *cells);
+    if (cells) c->cells = cells;
+    if (!texts || !pairs || !cells) return out_of_memory(s);
     c->row_room = rows;
     return true;
 }
@@ -79,9 +90,9 @@ static bool reserve(text_source *s, chunk *c, size_t rows)
 static bool copy_column(text_source *s, chunk *c, int column, mc_text_span *span)
 {
     size_t size;
-    const char *text =
+    const char *bytes =
         s->chats ? mc_table_chat(s->table, column, &size) : mc_table_text(s->table, column, &size);
-    if (!text || !copy_text(s, c, text, size, span)) return false;
+    if (!bytes || !copy_text(s, c, bytes, size, span)) return false;
     span->file = mc_table_path(s->table);
     span->line = mc_table_line(s->table);
     return true;
@@ -121,6 +132,58 @@ static bool copy_given(text_source *s, chunk *c, size_t i)
             copy_text(s, c, o->given_pairs[row], strlen(o->given_pairs[row]), &c->pairs[i]));
 }
 
+/* ---- rows as CSV ---- */
+
+static bool add_cell(text_source *s, chunk *c, const char *cell, size_t size, bool first)
+{
+    if (!cell || !reserve_bytes(s, c, 2 * size + 3)) return false;
+    text t = text_into(c->data + c->used, c->room - c->used);
+    text_add(&t, "%s", first ? "" : ",");
+    text_add_csv_bytes(&t, cell, size);
+    c->used += t.used;
+    return true;
+}
+
+/* A text of the chunk, which moves where it grows. */
+static bool add_span(text_source *s, chunk *c, const mc_text_span *span, bool first)
+{
+    return reserve_bytes(s, c, 2 * span->size + 3) &&
+           add_cell(s, c, c->data + (size_t)span->data, span->size, first);
+}
+
+static bool add_columns(text_source *s, chunk *c)
+{
+    const char *other = mc_table_other_key(s->table);
+    if (other)
+        mc_set_error(
+            s->own, MC_ERR_FORMAT,
+            "%s:%lld: key \"%.100s\", which the first row does not have: CSV has the first "
+            "row's columns: expected that key there too (null will do), or an --output "
+            "that ends in .jsonl",
+            mc_table_path(s->table), (long long)mc_table_line(s->table), other);
+    bool good = !other;
+    for (int k = 0; good && k < s->columns; k++) {
+        size_t size;
+        const char *cell = mc_table_cell(s->table, k, &size);
+        good = add_cell(s, c, cell, size, k == 0);
+    }
+    return good;
+}
+
+static bool copy_cells(text_source *s, chunk *c, size_t i)
+{
+    size_t start = c->used;
+    bool good = s->table ? add_columns(s, c)
+                         : add_span(s, c, &c->view.texts[i], true) &&
+                               (!s->o.given_pairs || add_span(s, c, &c->pairs[i], false));
+    if (!good || !reserve_bytes(s, c, 0)) return false;
+    c->cells[i] = (mc_text_span){.data = (const char *)start, .size = c->used - start};
+    c->data[c->used++] = '\0';
+    return true;
+}
+
+/* ---- chunks ---- */
+
 /* The texts of row i of the chunk; false where there is none. */
 static bool copy_row(text_source *s, chunk *c, size_t i)
 {
@@ -138,14 +201,17 @@ static bool fill(text_source *s, chunk *c)
     c->view.count = 0;
     c->used = 0;
     if (!reserve(s, c, most)) return false;
-    while (c->view.count < most && c->used < MOST_BYTES && copy_row(s, c, c->view.count))
+    while (c->view.count < most && c->used < MOST_BYTES && copy_row(s, c, c->view.count) &&
+           (!s->o.cells || copy_cells(s, c, c->view.count)))
         c->view.count++;
     bool pairs = s->pair >= 0 || s->o.given_pairs;
     for (size_t i = 0; i < c->view.count; i++) {
         c->view.texts[i].data = c->data + (size_t)c->view.texts[i].data;
         if (pairs) c->pairs[i].data = c->data + (size_t)c->pairs[i].data;
+        if (s->o.cells) c->cells[i].data = c->data + (size_t)c->cells[i].data;
     }
     c->view.pairs = pairs ? c->pairs : NULL;
+    c->view.cells = s->o.cells ? c->cells : NULL;
     s->rows += (int64_t)c->view.count;
     return c->view.count && !mc_failed(s->own);
 }
@@ -253,6 +319,17 @@ static void open_table(text_source *s)
     s->pair = s->table && o->pair ? mc_table_column(s->table, o->pair) : -1;
 }
 
+static void name_columns(text_source *s)
+{
+    static const char *const given[] = {"text", "text_pair"};
+    int count = s->table ? mc_table_columns(s->table) : 1 + (s->o.given_pairs != NULL);
+    s->names = calloc((size_t)count + 1, sizeof *s->names);
+    if (!s->names) out_of_memory(s);
+    for (; s->names && s->columns < count; s->columns++)
+        s->names[s->columns] =
+            s->table ? mc_table_column_name(s->table, s->columns) : given[s->columns];
+}
+
 /* An error of the thread's context becomes one of the user's. */
 static void pass_error(text_source *s)
 {
@@ -285,6 +362,7 @@ text_source *text_source_new(mc_context *ctx, const text_source_options *options
     pthread_cond_init(&s->changed, NULL);
     s->own = mc_init_distributed(&(mc_init_options){.single = true});
     open_table(s);
+    name_columns(s);
     pass_error(s);
     if (!mc_failed(ctx)) start(s);
     if (!mc_failed(ctx)) return s;
@@ -306,13 +384,18 @@ void text_source_free(text_source *s)
         free(s->chunks[i].data);
         free(s->chunks[i].view.texts);
         free(s->chunks[i].pairs);
+        free(s->chunks[i].cells);
     }
+    free(s->names);
     mc_context_free(s->own);
     line_reader_release(&s->lines);
     pthread_cond_destroy(&s->changed);
     pthread_mutex_destroy(&s->lock);
     free(s);
 }
+
+int text_source_columns(const text_source *s) { return s->columns; }
+const char *text_source_column_name(const text_source *s, int i) { return s->names[i]; }
 
 const text_chunk *text_source_next(text_source *s)
 {

@@ -32,6 +32,7 @@ typedef struct text_source_options {
     const char *messages;     /* a column of conversations, whose prompts are the texts, in place of
                                  `text` where the table has it; NULL: none */
     int64_t first_rows, rows; /* of the first chunk, and of later ones */
+    bool cells;               /* chunks have their rows as CSV too */
 } text_source_options;
 
 /* Rows first .. first + count of the table. Texts are closed with a NUL, and know file and line. */
@@ -39,11 +40,17 @@ typedef struct text_chunk {
     int64_t first;
     size_t count;
     mc_text_span *texts, *pairs; /* (count); pairs NULL without such a column */
+    mc_text_span *cells; /* (count) all columns of the row as CSV, without a line's end; NULL unless
+                            asked for */
 } text_chunk;
 
 /* Opens the table and starts the thread. The options are copied, not the texts they point to. NULL
  * with the context's error. */
 text_source *text_source_new(mc_context *ctx, const text_source_options *options);
+/* The columns of the table; of lines and given texts "text", and "text_pair" where there are second
+ * texts. A row of JSON with a key that is no column is an error where `cells` are asked for. */
+int text_source_columns(const text_source *s);
+const char *text_source_column_name(const text_source *s, int i);
 /* The next chunk, valid until the next call. NULL at the end, and with the context's error: what is
  * wrong with a row, as mc_table says it. */
 const text_chunk *text_source_next(text_source *s);

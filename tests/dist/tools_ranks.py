@@ -5,6 +5,7 @@ from the first one alone, and an end for all of them whatever becomes of one.
     tools_ranks.py MPIRUN MODELCENTER QUICKSTART_FOLDER RANKS_RESULTS
 """
 
+import csv
 import json
 import math
 import os
@@ -452,6 +453,13 @@ def test_embedding(folder):
         job = Job(folder, ranks, ["predict", model, "--data", table, "--output", "p.jsonl"])
         check(job.result().get("rows") == "301", f"all rows: {job}")
         said.append([json.loads(line) for line in (job.folder / "p.jsonl").read_text().splitlines()])
+        job = Job(folder, ranks, ["predict", model, "--data", table, "--output", "p.csv"])
+        job.result()
+        with open(job.folder / "p.csv", newline="") as file:
+            rows = list(csv.DictReader(file))
+        check([row["text"] for row in rows] == texts and all(
+            row["label"] == a["label"] and abs(float(row["probability"]) - a["probability"]) < 1e-5
+            for row, a in zip(rows, said[-1])), f"the same as CSV, beside its texts: {rows[:2]}")
     check(len(said[0]) == 301 and all(a["label"] == b["label"] and all(
         abs(p - b["probabilities"][name]) < 1e-5 for name, p in a["probabilities"].items())
         for a, b in zip(*said)) and len(said[1]) == 301, f"the same answers: {said[0][:2]} {said[1][:2]}")

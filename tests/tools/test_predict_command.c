@@ -1,5 +1,5 @@
 /* `modelcenter predict`: classes, labels, values and texts in the order of the rows, as the model
- * alone gives them for each; refusals. */
+ * alone gives them for each, as JSON Lines and beside the columns of other tables; refusals. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -298,6 +298,170 @@ static void test_few_positions(void **state)
     must_hold(err, "texts are cut at 64 tokens, the model's positions");
 }
 
+/* ---- CSV ------------------------------------------------------------------------------------- */
+
+static mc_table *open_csv(mc_context *ctx, const char *name, const char *header)
+{
+    read_into(out, name);
+    if (strncmp(out, header, strlen(header)) != 0 || out[strlen(header)] != '\n')
+        fail_msg("%s begins %.200s, expected %s", name, out, header);
+    return mc_table_open(ctx, temp_path(&folder, name), NULL);
+}
+
+static double cell_number(mc_table *t, int column)
+{
+    const char *cell = mc_table_text(t, column, NULL);
+    assert_non_null(cell);
+    return atof(cell);
+}
+
+static void check_cell(mc_table *t, int column, const char *expected)
+{
+    const char *cell = mc_table_text(t, column, NULL);
+    assert_non_null(cell);
+    assert_string_equal(cell, expected);
+}
+
+/* Gives each row of a file of CSV to `check`; its first columns have to be the input's. */
+static void check_csv(const char *name, const char *header, const char *input, int kept,
+                      void (*check)(mc_table *t, int column, int i))
+{
+    mc_context *ctx = mc_init_distributed(&(mc_init_options){.single = true});
+    mc_table *t = open_csv(ctx, name, header);
+    mc_table *from = mc_table_open(ctx, temp_path(&folder, input), NULL);
+    int rows = 0;
+    for (; mc_table_next(t); rows++) {
+        assert_true(mc_table_next(from));
+        for (int k = 0; k < kept; k++) check_cell(t, k, mc_table_text(from, k, NULL));
+        check(t, kept, rows);
+    }
+    assert_int_equal(rows, ROWS);
+    assert_int_equal(mc_print_error(ctx, stderr), 0);
+    mc_context_free(ctx);
+}
+
+static void check_csv_class(mc_table *t, int column, int i)
+{
+    double sum = 0;
+    int best = 0;
+    for (int k = 0; k < LABELS; k++) sum += exp(logits[i][k]);
+    for (int k = 1; k < LABELS; k++)
+        if (logits[i][k] > logits[i][best]) best = k;
+    check_cell(t, column, names[best]);
+    assert_true(fabs(cell_number(t, column + 1) - exp(logits[i][best]) / sum) <= TOLERANCE);
+    for (int k = 0; k < LABELS; k++)
+        assert_true(fabs(cell_number(t, column + 2 + k) - exp(logits[i][k]) / sum) <= TOLERANCE);
+}
+
+static void check_csv_labels(mc_table *t, int column, int i)
+{
+    char list[64] = "";
+    for (int k = 0; k < LABELS; k++) {
+        double p = 1 / (1 + exp(-logits[i][k]));
+        assert_true(fabs(cell_number(t, column + 1 + k) - p) <= TOLERANCE);
+        if (logits[i][k] <= 0) continue;
+        snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s", *list ? "|" : "",
+                 names[k]);
+    }
+    check_cell(t, column, list);
+}
+
+static void check_csv_value(mc_table *t, int column, int i)
+{
+    assert_true(fabs(cell_number(t, column) - value[i]) <= TOLERANCE);
+}
+
+static void check_csv_values(mc_table *t, int column, int i)
+{
+    for (int k = 0; k < 2; k++)
+        assert_true(fabs(cell_number(t, column + k) - values[i][k]) <= TOLERANCE);
+}
+
+static void check_csv_text(mc_table *t, int column, int i) { check_cell(t, column, answers[i]); }
+
+/* All kinds of prediction; the input has quotes, separators, line breaks and names that predictions
+ * have too. */
+static void test_csv(void **state)
+{
+    (void)state;
+    FILE *csv = fopen(temp_path(&folder, "hard.csv"), "w");
+    assert_non_null(csv);
+    fputs("label,review,\"a \"\"b\"\", c\",predicted_label,text\r\n", csv);
+    for (int i = 0; i < ROWS; i++)
+        fprintf(csv, "%d,\"%s\",\"x, \"\"%d\"\"\nand\r\n\",, '%d \r\n", i, texts[i], i, i);
+    fclose(csv);
+#define KEPT "label,review,\"a \"\"b\"\", c\",predicted_label,text,"
+    must_run("$MC predict classes --data hard.csv --text-column review --output c.csv");
+    check_csv("c.csv",
+              KEPT "predicted_predicted_label,probability,probabilities.bad,probabilities.fine,"
+                   "\"probabilities.so \"\"so\"\"\"",
+              "hard.csv", 5, check_csv_class);
+    must_run("$MC predict labels --data hard.csv --text-column review --output l.csv");
+    check_csv("l.csv",
+              KEPT "labels,probabilities.bad,probabilities.fine,\"probabilities.so \"\"so\"\"\"",
+              "hard.csv", 5, check_csv_labels);
+    must_run("$MC predict value --data hard.csv --output v.csv");
+    check_csv("v.csv", KEPT "value", "hard.csv", 5, check_csv_value);
+    must_run("$MC predict values --data hard.csv --text-column review --output v2.csv");
+    check_csv("v2.csv", KEPT "values.LABEL_0,values.LABEL_1", "hard.csv", 5, check_csv_values);
+    must_run("$MC predict gpt2 --data hard.csv --output t.csv --batch-size 7");
+    check_csv("t.csv", KEPT "predicted_text", "hard.csv", 5, check_csv_text);
+#undef KEPT
+}
+
+/* What is no CSV: each input's columns, to the byte. The value itself is looked at elsewhere. */
+static void must_write(const char *input, const char *line, const char *expected)
+{
+    char whole[512];
+    if (input) write_text(temp_path(&folder, "input"), input);
+    must("rm -f any.csv");
+    must(line);
+    snprintf(whole, sizeof whole, "sed -E 's/,-?[0-9.]+(e-[0-9]+)?$/,N/' any.csv");
+    must(whole);
+    assert_string_equal(out, expected);
+}
+
+static void test_csv_of_other_inputs(void **state)
+{
+    (void)state;
+    must_write("text\tother\nthe \"is\" the\ta, b\nis\t\n",
+               "cp input in.tsv && $MC predict value --text-column text --data in.tsv --output "
+               "any.csv",
+               "text,other,value\n\"the \"\"is\"\" the\",\"a, b\",N\nis,,N\n");
+    must_write("{\"text\": \"is\", \"n\": 12345678901234567890, \"x\": [1, {\"a\": \"\\u00e9\"}], "
+               "\"ok\": true, \"o\": {\"k\" :2}}\n"
+               "{\"n\": -0.5, \"text\": \"the,\\n\\\"is\\\"\", \"x\": null}\n",
+               "cp input in.jsonl && $MC predict value --text-column text --data in.jsonl "
+               "--output any.csv",
+               "text,n,x,ok,o,value\n"
+               "is,12345678901234567890,\"[1, {\"\"a\"\": \"\"\\u00e9\"\"}]\",true,\"{\"\"k\"\" "
+               ":2}\",N\n\"the,\n\"\"is\"\"\",-0.5,,,,N\n");
+    must_write("[{\"a\": [\"]}:\"],\n \"text\": \"is\"} ,\n {\"text\": \"the\", \"a\": {}}]\n",
+               "cp input in.json && $MC predict value --text-column text --data in.json --output "
+               "any.csv",
+               "a,text,value\n\"[\"\"]}:\"\"]\",is,N\n{},the,N\n");
+    must_write("the; is\nis, \"the\"\n", "$MC predict value --output any.csv < input",
+               "text,value\nthe; is,N\n\"is, \"\"the\"\"\",N\n");
+    must_write(NULL, "$MC predict value --text 'a, b' --text is --output any.csv",
+               "text,value\n\"a, b\",N\nis,N\n");
+    must_write("text\n",
+               "cp input none.csv && $MC predict value --text-column text --data none.csv "
+               "--output any.csv",
+               "text,value\n");
+}
+
+/* A key that the first row does not have is no column. */
+static void test_csv_of_other_keys(void **state)
+{
+    (void)state;
+    write_text(temp_path(&folder, "keys.jsonl"),
+               "{\"text\": \"is\"}\n{\"text\": \"a\", \"b\": 1}\n");
+    must_refuse(1, "keys.jsonl:2: key \"b\", which the first row does not have",
+                "$MC predict value --text-column text --data keys.jsonl --output keys.csv");
+    must("! ls | grep keys.csv && $MC predict value --text-column text --data keys.jsonl --output "
+         "keys-too.jsonl");
+}
+
 static void must_fail(const char *line, int code, const char *message)
 {
     int got = run(line);
@@ -329,9 +493,15 @@ static void test_refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_classes),           cmocka_unit_test(test_several_files),
-        cmocka_unit_test(test_labels_and_values), cmocka_unit_test(test_texts),
-        cmocka_unit_test(test_few_positions),     cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_classes),
+        cmocka_unit_test(test_several_files),
+        cmocka_unit_test(test_labels_and_values),
+        cmocka_unit_test(test_texts),
+        cmocka_unit_test(test_few_positions),
+        cmocka_unit_test(test_csv),
+        cmocka_unit_test(test_csv_of_other_inputs),
+        cmocka_unit_test(test_csv_of_other_keys),
+        cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests(tests, set_up, remove_folder);
 }

@@ -83,9 +83,9 @@ static void test_rows(void **state)
     assert_int_equal(run_log_release(&log), MC_OK);
     expect_file(HEADER "1,,,0.5,2,5e-05,1,1e+02,,5e+02,,,,,,,,,,,,\n"
                        "2,,,0.5,2,5e-05,1,1e+02,,5e+02,,,,,,,,,,,,\n"
-                       "2,1,\"val\",,,,,,,,4,,0.75,0.5,,,,,,,0.25,"
+                       "2,1,val,,,,,,,,4,,0.75,0.5,,,,,,,0.25,"
                        "\"{\"\"no\"\":0.5,\"\"ja, \\\"\"klar\\\"\"\"\":1}\"\n"
-                       "2,,\"val\",1.5,,,,,,,,64,,,,,,,,,,\n");
+                       "2,,val,1.5,,,,,,,,64,,,,,,,,,,\n");
     open_log(&log, quiet, 1); /* goes on behind step 1 */
     write_step(&log, 2);
     assert_int_equal(run_log_release(&log), MC_OK);
