@@ -544,7 +544,7 @@ static mc_status take_over(mc_optim_manager *m, const mc_flight *flight)
         .lr = first && !first->scheduler ? flight->lr : lr_now(m),
         .loss_scale = state->loss_scale,
         .skipped = skipped,
-        .ended = m->last_end.time,
+        .ended = m->last_end.known ? m->last_end.time : NAN,
     };
     return MC_OK;
 }
@@ -559,13 +559,13 @@ static double monotonic_seconds(void)
 mc_step_end mc_step_end_of(mc_device *device, const mc_step_end *before, uint64_t ticket,
                            bool waited, double now)
 {
-    double time = waited || !device->elapsed ? now : NAN;
-    if (device->elapsed && before->ticket && !isnan(before->time)) {
-        double by_device = before->time + device->elapsed(device, before->ticket, ticket);
-        /* a host that woke up late once made all later ends late */
-        if (!isnan(by_device)) time = by_device < now ? by_device : now;
-    }
-    return (mc_step_end){.ticket = ticket, .time = time};
+    mc_step_end end = {.ticket = ticket, .time = now, .known = waited || !device->elapsed};
+    if (!device->elapsed || !before->ticket) return end;
+    double by_device = before->time + device->elapsed(device, before->ticket, ticket);
+    if (isnan(by_device)) return end;
+    end.known = true;
+    if (by_device < now) end.time = by_device; /* a host that woke up late made the ends late */
+    return end;
 }
 
 /* Takes over what the oldest step in flight left; waits for it. */

@@ -134,12 +134,14 @@ typedef struct mc_flight {
 /* The end of a step: the ticket that stands for it, and its time in seconds of CLOCK_MONOTONIC. */
 typedef struct mc_step_end {
     uint64_t ticket; /* 0: none yet */
-    double time;     /* NaN: not known */
+    double time;
+    bool known; /* else `time` is only when it was seen that the step had ended */
 } mc_step_end;
 
 /* When the step of `ticket`, which is done, ended: as long after the end of the step before as the
- * device's clock says; without that `now`, if the host has waited for the step or the device works
- * while a call runs. */
+ * device's clock says; without that `now`, which is known to be the end if the host has waited for
+ * the step or the device works while a call runs. Steps after a step whose end is not known are as
+ * far from it as they are from its time: too late all alike, by at most what the host was late. */
 mc_step_end mc_step_end_of(mc_device *device, const mc_step_end *before, uint64_t ticket,
                            bool waited, double now);
 

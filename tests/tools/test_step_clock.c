@@ -76,7 +76,7 @@ static void test_ends_by_the_devices_clock(void **state)
     mc_step_end end = {0};
     for (int i = 1; i < 8; i++) ended_at[i] = 0.3 * i;
     end = mc_step_end_of(&device, &end, 1, false, 50.4);
-    assert_true(isnan(end.time)); /* it had ended before anyone looked */
+    assert_false(end.known); /* it had ended before anyone looked */
     end = mc_step_end_of(&device, &end, 2, true, 50.6);
     assert_seconds(end.time, 50.6);
     for (int i = 3; i <= 5; i++) {
@@ -89,7 +89,29 @@ static void test_ends_by_the_devices_clock(void **state)
     assert_seconds(end.time, 51.81);
     ended_at[7] = NAN; /* the device does not know any more */
     end = mc_step_end_of(&device, &end, 7, false, 52.5);
-    assert_true(isnan(end.time));
+    assert_false(end.known);
+}
+
+/* A host that never waits, as it is late each time, sees two steps at once: from the second on
+ * their times are the device's. */
+static void test_ends_of_a_host_that_is_always_late(void **state)
+{
+    (void)state;
+    mc_device device = {.elapsed = elapsed};
+    mc_step_end end = {0};
+    step_clock c = {0};
+    step_clock_start(&c, 50);
+    for (int i = 1; i < 8; i++) ended_at[i] = 0.3 * i;
+    for (int i = 1; i < 8; i++) {
+        double seen = 50 + 0.3 * (i + i % 2) + 0.05;
+        end = mc_step_end_of(&device, &end, (uint64_t)i, false, seen);
+        assert_int_equal(end.known, i > 1);
+        double seconds = step_clock_end(&c, end.known ? end.time : NAN);
+        if (i < 4)
+            assert_true(i > 2 || isnan(seconds));
+        else
+            assert_seconds(seconds, 0.3);
+    }
 }
 
 /* One that is done when a call returns needs no clock of its own. */
@@ -111,6 +133,7 @@ int main(void)
         cmocka_unit_test(test_unknown_ends),
         cmocka_unit_test(test_the_mean_is_without_the_first_steps),
         cmocka_unit_test(test_ends_by_the_devices_clock),
+        cmocka_unit_test(test_ends_of_a_host_that_is_always_late),
         cmocka_unit_test(test_ends_of_a_device_that_is_waited_for),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
