@@ -67,6 +67,51 @@ static void test_save_and_load(void **state)
         }
 }
 
+/* The same ids of a text, specials and types included. */
+static void assert_same_ids(const mc_tokenizer *a, const mc_tokenizer *b, const char *text)
+{
+    mc_encoding x = {0}, y = {0};
+    assert_int_equal(mc_tokenizer_encode(a, text, strlen(text), "a", 1, 0, &x), MC_OK);
+    assert_int_equal(mc_tokenizer_encode(b, text, strlen(text), "a", 1, 0, &y), MC_OK);
+    assert_true(x.count > 4);
+    assert_int_equal(x.count, y.count);
+    assert_memory_equal(x.ids, y.ids, x.count * sizeof *x.ids);
+    assert_memory_equal(x.type_ids, y.type_ids, x.count * sizeof *x.type_ids);
+    mc_encoding_release(&x);
+    mc_encoding_release(&y);
+}
+
+/* One call saves both, here in place of a model and a tokenizer that were there. */
+static void test_save_with_tokenizer(void **state)
+{
+    (void)state;
+    static const char quickstart[] = MC_SOURCE_DIR "/datasets/quickstart";
+    static float saved_logits[MOST_LOGITS], logits[MOST_LOGITS];
+    for (int f = 0; f < TINY_FAMILIES; f++) {
+        temp_folder folder = temp_folder_new();
+        mc_context *a = mc_init_distributed(&(mc_init_options){.seed = 1}),
+                   *b = logging_context(99);
+        mc_tokenizer *tok = mc_tokenizer_from_pretrained(a, quickstart);
+        assert_non_null(tok);
+        mc_model *before = tiny_model(a, &tiny_families[f], NULL);
+        mc_model *saved = tiny_model(a, &tiny_families[f], NULL); /* other weights */
+        assert_int_equal(mc_save_pretrained(before, tok, folder.path, NULL), MC_OK);
+        assert_int_equal(mc_save_pretrained(saved, tok, folder.path, NULL), MC_OK);
+        mc_model *loaded = mc_model_from_pretrained(b, folder.path, NULL);
+        mc_tokenizer *read = mc_tokenizer_from_pretrained(b, folder.path);
+        assert_good(b);
+        assert_string_equal(log_text, "");
+        assert_same_parameters(saved, loaded);
+        int64_t count = family_logits(saved, (part){LENGTHS, -1}, saved_logits);
+        assert_int_equal(family_logits(loaded, (part){LENGTHS, -1}, logits), count);
+        assert_memory_equal(logits, saved_logits, (size_t)count * sizeof *logits);
+        assert_same_ids(tok, read, "is THE the, in a");
+        mc_context_free(a);
+        mc_context_free(b);
+        temp_folder_free(&folder);
+    }
+}
+
 /* ---- evaluation ------------------------------------------------------------------------------ */
 
 /* All tensors of the tape, newest first. */
@@ -710,6 +755,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(test_save_and_load),
+        TEST(test_save_with_tokenizer),
         TEST(test_evaluation_records_nothing),
         TEST(test_classifiers),
         TEST(test_heads_of_folders),
