@@ -118,6 +118,7 @@ static const char *const optional[] = {
     "mc_print_error.ctx",
     "mc_print_inspect.table",
     "mc_sublayer_parallel.second",
+    "mc_table_cell.length",
     "mc_table_chat.length",
     "mc_table_text.length",
     "mc_tape_backward.dy",

@@ -372,6 +372,38 @@ static void test_errors(void **state)
                 "--regression --metric accuracy");
 }
 
+/* ---- lengths --------------------------------------------------------------------------------- */
+
+/* What the tokenizer's folder says is the default, and eval's too where no task.json says more: the
+ * last two of four letters decide, which are all of the rows beside. */
+static void test_lengths_of_tokenizer(void **state)
+{
+    (void)state;
+    must("cp -r bert short && "
+         "echo '{\"model_max_length\": 4, \"truncation_side\": \"left\"}' "
+         "> short/tokenizer_config.json && "
+         "echo letters,class | tee last.csv > long.csv && for i in 1 2 3 4; do "
+         "printf 'a b c d,x\\nd c b a,y\\na d,x\\n' >> long.csv; "
+         "printf 'c d,x\\nb a,y\\na d,x\\n' >> last.csv; done");
+    must("$MC finetune --config short --text letters --label class --data long.csv --val long.csv "
+         "--dry-run");
+    must_hold(err, "8 of 12 are cut at 4");
+    must_hold(err, "first row: 4 tokens: [CLS] c d [SEP]");
+    must("$MC finetune --config short --text letters --label class --data long.csv --val long.csv "
+         "--epochs 2 --batch-size 4 --lr 0.02 --output cut");
+    must_hold(err, "8 of 12 are cut at 4");
+    double loss = value_of("val_loss");
+    must("rm cut/task.json && $MC eval --model cut --text letters --label class --data long.csv");
+    assert_true(value_of("val_loss") == loss);
+    must("$MC eval --model cut --text letters --label class --data long.csv --max-length 6");
+    assert_true(value_of("val_loss") != loss);
+    must("echo '{}' > cut/tokenizer_config.json && "
+         "$MC eval --model cut --text letters --label class --data last.csv");
+    assert_true(value_of("val_loss") == loss);
+    must("$MC eval --model cut --text letters --label class --data long.csv --max-length 4");
+    assert_true(value_of("val_loss") != loss); /* the first two */
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -379,7 +411,7 @@ int main(void)
         cmocka_unit_test(test_validation_loss), cmocka_unit_test(test_texts),
         cmocka_unit_test(test_going_on),        cmocka_unit_test(test_numbered_labels),
         cmocka_unit_test(test_fraction),        cmocka_unit_test(test_conversations),
-        cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_errors),          cmocka_unit_test(test_lengths_of_tokenizer),
     };
     set_up(NULL);
     write_rows("train.csv", 0, 54);

@@ -298,6 +298,23 @@ static void test_few_positions(void **state)
     must_hold(err, "texts are cut at 64 tokens, the model's positions");
 }
 
+/* Texts are cut where the tokenizer's folder says, on its side: here the last 6 words stay. */
+static void test_length_of_tokenizer(void **state)
+{
+    (void)state;
+    must("for i in left right; do cp -r classes $i && echo "
+         "'{\"model_max_length\": 8, \"truncation_side\": \"'$i'\"}' > $i/tokenizer_config.json && "
+         "$MC predict $i --data rows.csv --text-column review --output $i.jsonl; done");
+    must("echo '{}' > right/tokenizer_config.json && $MC predict right --data rows.csv "
+         "--text-column review --max-length 8 --output first.jsonl && cmp right.jsonl first.jsonl");
+    must(
+        "(echo text; cut -d '\"' -f 2 rows.csv | sed 1d | awk '{t = $NF; for (i = NF - 1; i > 0 && "
+        "i > NF - 6; i--) t = $i \" \" t; print t}') > last.csv && $MC predict right --data "
+        "last.csv "
+        "--max-length 8 --output last.jsonl && cmp left.jsonl last.jsonl && ! cmp -s left.jsonl "
+        "right.jsonl");
+}
+
 /* ---- CSV ------------------------------------------------------------------------------------- */
 
 static mc_table *open_csv(mc_context *ctx, const char *name, const char *header)
@@ -498,6 +515,7 @@ int main(void)
         cmocka_unit_test(test_labels_and_values),
         cmocka_unit_test(test_texts),
         cmocka_unit_test(test_few_positions),
+        cmocka_unit_test(test_length_of_tokenizer),
         cmocka_unit_test(test_csv),
         cmocka_unit_test(test_csv_of_other_inputs),
         cmocka_unit_test(test_csv_of_other_keys),
