@@ -2,7 +2,9 @@
 """A control port for a job that a test starts, from the system and kept for as long as the job runs: a
 socket that does not listen is bound to it, beside which rank 0 can listen (both have SO_REUSEADDR).
 
-    kept_port.py COMMAND [ARGUMENT...]     runs the command with MC_MASTER_PORT set to such a port"""
+    kept_port.py [NAME=]... COMMAND [ARGUMENT...]
+
+runs the command with each NAME, or else MC_MASTER_PORT, set to such a port."""
 
 import os
 import socket
@@ -26,6 +28,14 @@ class KeptPort:
         self.socket.close()
 
 
+def main():
+    names, command = [], sys.argv[1:]
+    while command[0].endswith("="):
+        names.append(command.pop(0)[:-1])
+    ports = {name: KeptPort() for name in names or ["MC_MASTER_PORT"]}
+    numbers = {name: str(port.number) for name, port in ports.items()}
+    return subprocess.run(command, env={**os.environ, **numbers}).returncode
+
+
 if __name__ == "__main__":
-    port = KeptPort()
-    sys.exit(subprocess.run(sys.argv[1:], env=dict(os.environ, MC_MASTER_PORT=str(port.number))).returncode)
+    sys.exit(main())

@@ -10,11 +10,13 @@ PATH=$PATH:/usr/sbin
 for tool in slurmctld slurmd srun; do
     command -v "$tool" >/dev/null || { echo "SKIPPED: there is no $tool"; exit 77; }
 done
+# ports of the daemons and of the job, from the system and kept while this runs
+[ -n "${TEST_SLURMCTLD_PORT:-}" ] || exec python3 "$(dirname "$0")/kept_port.py" TEST_SLURMCTLD_PORT= \
+    TEST_SLURMD_PORT= MC_MASTER_PORT= "$0" "$@"
 ranks=$1
 shift
 folder=$(mktemp -d) || exit 2
 host=$(hostname -s)
-port=$((20000 + $$ % 10000))
 
 end()
 {
@@ -30,8 +32,8 @@ mkdir "$folder/state" "$folder/spool"
 cat >"$folder/slurm.conf" <<END
 ClusterName=test
 SlurmctldHost=$host(127.0.0.1)
-SlurmctldPort=$port
-SlurmdPort=$((port + 1))
+SlurmctldPort=$TEST_SLURMCTLD_PORT
+SlurmdPort=$TEST_SLURMD_PORT
 SlurmUser=$(id -un)
 SlurmdUser=$(id -un)
 AuthType=auth/none
@@ -56,7 +58,7 @@ slurmd -D -c >/dev/null 2>&1 &
 tries=0
 until sinfo -h -o %T 2>/dev/null | grep -q idle; do
     tries=$((tries + 1))
-    if [ $tries -gt 100 ]; then
+    if [ $tries -gt 300 ]; then
         echo "Slurm did not start:"
         tail -n 5 "$folder/slurmctld.log" "$folder/slurmd.log"
         exit 1
