@@ -66,8 +66,9 @@ typedef struct mc_objective_tokens {
     int32_t end_of_text; /* CONTEXT: ends a document */
 } mc_objective_tokens;
 
-/* Finds those of a style in a tokenizer, which may be NULL for a style that puts in none.
- * MC_ERR_NOT_FOUND, set in the context, names a token that it does not have. */
+/* Finds those of a style in a tokenizer. NULL is one without tokens, which MASKED and SPANS, which
+ * put some in, refuse with MC_ERR_ARGUMENT. MC_ERR_NOT_FOUND, set in the context, names a token
+ * that the tokenizer does not have. */
 MC_API mc_status mc_objective_find_tokens(mc_context *ctx, const mc_objective_style *style,
                                           const mc_tokenizer *tok, mc_objective_tokens *tokens);
 

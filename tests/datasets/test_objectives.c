@@ -457,7 +457,13 @@ static void test_find_tokens(void **state)
     mc_objective_find_tokens(f->ctx, &spans, f->tok, &t);
     expect_error(f->ctx, MC_ERR_NOT_FOUND, "the tokenizer has no token \"<extra_id_0>\"");
     mc_objective_find_tokens(f->ctx, &masked, NULL, &t);
-    expect_error(f->ctx, MC_ERR_NOT_FOUND, "the tokenizer has no token that masks others");
+    expect_error(f->ctx, MC_ERR_ARGUMENT, "mc_objective_find_tokens: tok is NULL");
+    mc_objective_find_tokens(f->ctx, &spans, NULL, &t);
+    expect_error(f->ctx, MC_ERR_ARGUMENT, "mc_objective_find_tokens: tok is NULL");
+    mc_objective_style next = {.kind = MC_OBJECTIVE_NEXT_TOKEN}; /* puts in none */
+    assert_int_equal(mc_objective_find_tokens(f->ctx, &next, NULL, &t), MC_OK);
+    assert_int_equal(t.mask, -1);
+    assert_int_equal(t.end_of_text, -1);
 }
 
 /* ---- errors ---------------------------------------------------------------------------------- */

@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include <ctype.h>
+#include <stdbool.h>
 #include "core/base/version.h"
 #include "tests/tools/command_test.h"
 #include "tools/commands.h"
@@ -17,7 +18,16 @@ static void test_version_and_help(void **state)
 {
     (void)state;
     assert_int_equal(run("$MC --version"), 0);
-    assert_string_equal(out, "modelcenter " MC_VERSION "\n");
+    char commit[64], date[64], lines[200];
+    assert_int_equal(sscanf(out, "%*s %*s commit %63s of %63s", commit, date), 2);
+    snprintf(lines, sizeof lines, "modelcenter " MC_VERSION "\ncommit %s of %s\nbuilt in: ", commit,
+             date);
+    assert_memory_equal(out, lines, strlen(lines));
+    bool known = strcmp(commit, "unknown") != 0;
+    assert_int_equal(strspn(commit, "0123456789abcdef"), known ? 12 : 0);
+    assert_int_equal(strlen(date), strlen(known ? "YYYY-MM-DD" : "unknown"));
+    const char *end = strchr(out + strlen(lines), '\n');
+    assert_true(end && end[1] == '\0'); /* three lines */
     assert_string_equal(err, "");
     assert_int_equal(run("$MC --help"), 0);
     assert_memory_equal(out, "usage: modelcenter <command>", 28);
