@@ -46,12 +46,12 @@ def bus_factor(kind, ranks):
 
 def test_bench(folder):
     for ranks, dtype in ((1, "f32"), (2, "f32"), (2, "f16"), (3, "bf16")):
-        size = 4 if dtype == "f32" else 2
+        size, log = 4 if dtype == "f32" else 2, folder / f"rows-{ranks}-{dtype}.jsonl"
         text = run(ranks, folder, "bench", "comm", "--min-bytes", "8K", "--max-bytes", "64K", "--iterations", 5,
-                   "--dtype", dtype, "--log-jsonl", "rows.jsonl")
+                   "--dtype", dtype, "--log-jsonl", log)
         found = result(text)
         check(found["ranks"] == str(ranks) and found["dtype"] == dtype, f"the result line: {found}")
-        rows = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
+        rows = [json.loads(line) for line in log.read_text().splitlines()]
         check([row["collective"] for row in rows] == list(KINDS) * 4, f"each collective at each size: {rows}")
         best = {}
         for i, row in enumerate(rows):

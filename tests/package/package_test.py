@@ -599,8 +599,8 @@ def check_generate():
         rows = WORK / f"{family}.jsonl"
         rows.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in prompts))
         must([command, "generate", family, "--pretrained", model, "--prompts", rows,
-              "--output", WORK / "answers.jsonl"])
-        expected = [json.loads(line)["text"] for line in (WORK / "answers.jsonl").read_text().splitlines()]
+              "--output", WORK / f"{family}-answers.jsonl"])
+        expected = [json.loads(line)["text"] for line in (WORK / f"{family}-answers.jsonl").read_text().splitlines()]
         check(len(expected) == len(set(expected)) == 3, f"{family}: {expected}")
         found = must([program, model, *prompts]).stdout
         wanted = [f"{i}\t{text}" for i, text in enumerate(expected)]
