@@ -687,16 +687,19 @@ def saved_steps(run):
 
 def test_saving(folder):
     """A rank dies or stands still while checkpoints are written: the last whole one is there, and resumes."""
-    for victim, number, more in ((1, signal.SIGKILL, ()), (0, signal.SIGKILL, ("--save-every", 2)),
-                                 (1, signal.SIGSTOP, ())):
-        arguments = pretrain(folder, "--steps", 10**8, "--batch-size", 1, "--comm-timeout", 4, "--output", "run",
-                             *(more or ("--save-every", 1)))
-        job = Job(folder, 2, arguments, recovery=True)
-        run, other = job.folder / "run", 1 - victim
-        if job.wait_for(lambda: saved_steps(run), "a checkpoint"):
+    jobs = []
+    # The first one waits for its timeout, in which ranks must also start, while the others run.
+    for victim, number, every, timeout in ((1, signal.SIGSTOP, 1, 30), (1, signal.SIGKILL, 1, 300),
+                                           (0, signal.SIGKILL, 2, 300)):
+        job = Job(folder, 2, pretrain(folder, "--steps", 10**8, "--batch-size", 1, "--comm-timeout", timeout,
+                                      "--output", "run", "--save-every", every), recovery=True)
+        if job.wait_for(lambda: saved_steps(job.folder / "run"), "a checkpoint"):
             time.sleep(0.05 * (1 + victim))
             job.signal(victim, number)
-            job.wait_for(lambda: job.read("code", other), "the other's end")
+        jobs.append((victim, job))
+    for victim, job in jobs:
+        run, other = job.folder / "run", 1 - victim
+        job.wait_for(lambda: job.read("code", other), "the other's end")
         job.signal(victim, signal.SIGKILL)
         job.wait()
         job.must_fail(other, f"rank {victim} ", f"[this is rank {other}")
