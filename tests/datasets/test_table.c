@@ -303,6 +303,39 @@ static void test_json_values(void **state)
     mc_table_free(t);
 }
 
+/* What a copy as CSV holds: lists and objects as they stand in the file, nothing for what is not
+ * there. */
+static void test_cells(void **state)
+{
+    fixture *f = *state;
+    size_t length = 9;
+    mc_table *t =
+        read_text(f, "a.json",
+                  "[ {\"a\\\":{\": \"x\", \"b\": {\"k\" : [\"}]\\\"\", 1.50]} , \"c\":null}\n"
+                  ", {\"c\": [],\"b\":2.50 , \"d\": 1}]");
+    assert_true(mc_table_next(t));
+    assert_string_equal(mc_table_cell(t, 0, NULL), "x");
+    assert_string_equal(mc_table_cell(t, 1, &length), "{\"k\" : [\"}]\\\"\", 1.50]}");
+    assert_int_equal(length, 22);
+    assert_string_equal(mc_table_cell(t, 2, &length), "");
+    assert_int_equal(length, 0);
+    assert_null(mc_table_other_key(t));
+    assert_true(mc_table_next(t));
+    assert_string_equal(mc_table_cell(t, 0, NULL), "");
+    assert_string_equal(mc_table_cell(t, 1, NULL), "2.5");
+    assert_string_equal(mc_table_cell(t, 2, NULL), "[]");
+    assert_string_equal(mc_table_other_key(t), "d");
+    expect_ok(f->ctx);
+    mc_table_free(t);
+    t = read_text(f, "b.csv", "a,b\n\"x \"\"y\"\"\",\n");
+    assert_true(mc_table_next(t));
+    assert_string_equal(mc_table_cell(t, 0, NULL), "x \"y\"");
+    assert_string_equal(mc_table_cell(t, 1, NULL), "");
+    assert_null(mc_table_other_key(t));
+    assert_null(mc_table_cell(t, 2, NULL));
+    assert_int_equal(mc_error_status(f->ctx), MC_ERR_ARGUMENT);
+}
+
 /* Rows that are longer than the window, and begin and end anywhere in it. */
 static void write_long_rows(FILE *file, int rows)
 {
@@ -502,6 +535,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_columns, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_paths, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_json_values, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_cells, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_long_rows, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_row_limit, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_files, set_up, tear_down),
