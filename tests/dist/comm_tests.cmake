@@ -28,6 +28,7 @@ else()
 endif()
 
 set_tests_properties(test_control PROPERTIES COST 45) # it sleeps most of the time
+target_link_options(test_control PRIVATE LINKER:--wrap=mc_frame_get_text) # to see what rank 0 has said
 foreach(name test_comm_failures test_mpi_hosts)
     if(mpirun_version MATCHES "Open MPI|OpenRTE|PRRTE") # whose mpirun lets ranks outlive others
         target_compile_definitions(${name} PRIVATE MC_MPIEXEC="${MC_MPIRUN}"

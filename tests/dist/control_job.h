@@ -32,7 +32,8 @@ typedef void part(mc_control *c, job *j, int rank, mc_error *error);
 
 /* What became of a rank; in memory that all processes share. */
 typedef struct outcome {
-    atomic_bool ready, done; /* has begun its part; has freed its control */
+    atomic_bool ready, done;   /* has begun its part; has freed its control */
+    atomic_bool let_in, heard; /* for test_control.c: what rank 0 has said to it */
     bool joined;
     mc_status status;
     char message[3000];
@@ -49,7 +50,11 @@ struct job {
     mc_control_options own[RANKS_MAX]; /* what isn't 0 replaces the job's */
     void (*prepare[RANKS_MAX])(void);  /* in the process, before anything else */
     atomic_bool finish;                /* for parts that wait to be told */
-    char here[16];                     /* the host that is starting ranks */
+    char answer[96];                   /* how that of mc_control_explain begins, for begins_last */
+    const char *where;                 /* what it holds, too */
+    int askers;                        /* how many ranks ask for it */
+    atomic_int answered;
+    char here[16]; /* the host that is starting ranks */
     pid_t pids[RANKS_MAX];
     outcome ranks[RANKS_MAX];
 };
@@ -91,6 +96,8 @@ static inline mc_control_options job_options(const job *j, int rank)
     return o;
 }
 
+static outcome *own; /* of a rank's process; NULL in the test's */
+
 static inline void run_rank(job *j, int rank)
 {
     outcome *r = &j->ranks[rank];
@@ -118,6 +125,7 @@ static inline void job_start_rank(job *j, int rank)
     pid_t pid = fork();
     assert_true(pid >= 0);
     if (pid == 0) {
+        own = &j->ranks[rank];
         run_rank(j, rank);
         _exit(0);
     }
