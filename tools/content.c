@@ -81,11 +81,11 @@ content content_of(mc_context *ctx, const char *identifier, const char *revision
     struct stat info;
     content out = {""};
     uint64_t hash = START;
-    mc_hub_options cached = {.revision = revision, .local_files_only = true};
+    mc_hub_options cached = {.revision = revision};
     if (!identifier || mc_failed(ctx)) return out;
     snprintf(path, sizeof path, "%s", identifier);
-    if (stat(path, &info) != 0 && mc_hub_download(ctx, identifier, &cached, path, sizeof path))
-        mc_clear_error(ctx);
+    if (stat(path, &info) != 0 && !mc_hub_cached(identifier, &cached, path, sizeof path))
+        return out;
     if (stat(path, &info) != 0) return out;
     bool found =
         S_ISDIR(info.st_mode) ? add_folder(&hash, path) > 0 : add_file(&hash, path, info.st_size);

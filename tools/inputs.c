@@ -91,15 +91,12 @@ void inputs_add_model(inputs *in, mc_context *ctx, const char *option, const cha
                       const char *revision)
 {
     char folder[PATH_ROOM];
-    mc_hub_options cached = {.revision = revision, .local_files_only = true};
+    mc_hub_options cached = {.revision = revision};
     if (!identifier || mc_failed(ctx)) return;
     bool local = exists(identifier);
     if (local) snprintf(folder, sizeof folder, "%s", identifier);
-    if (!local && mc_hub_download(ctx, identifier, &cached, folder, sizeof folder)) {
-        mc_clear_error(
-            ctx); /* it is not there yet: opening it downloads it, or says what is wrong */
-        return;
-    }
+    /* what is not there yet is downloaded when it is opened, or that says what is wrong */
+    if (!local && !mc_hub_cached(identifier, &cached, folder, sizeof folder)) return;
     add_one(in, option, folder, true);
     char *base = read_base(folder);
     /* an adapter's base is no adapter */

@@ -4,6 +4,7 @@
 #include "core/base/context_internal.h"
 #include "core/base/memory_internal.h"
 #include "core/checkpoint/model_folder_internal.h"
+#include "core/checkpoint/ranks_internal.h"
 
 bool mc_save_options_check(mc_context *ctx, const mc_save_options *options)
 {
@@ -65,6 +66,8 @@ static void write_files(const mc_pretrained_folder *what, const char *folder,
         if (!mc_failed(ctx) && first && files[i].text) mc_file_rename(&writers[i]);
     for (int i = 0; i < FILES; i++) mc_file_writer_release(&writers[i]);
     mc_weight_files_free(weights);
+    /* configs take their names last; of a checkpoint, later, all files take theirs together */
+    if (!ctx->save_queue) mc_ranks_meet(ctx);
 }
 
 mc_status mc_pretrained_write(const mc_pretrained_folder *what, const char *folder)

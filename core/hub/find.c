@@ -221,3 +221,21 @@ mc_status mc_hub_download(mc_context *ctx, const char *identifier, const mc_hub_
     memcpy(folder, found, strlen(found) + 1);
     return MC_OK;
 }
+
+bool mc_hub_cached(const char *identifier, const mc_hub_options *options, char *folder, size_t room)
+{
+    char name[2 * MC_HUB_NAME_MAX];
+    mc_hub_where where = {0};
+    mc_hub_answer answer;
+    mc_error ignored = {0};
+    struct stat info;
+    if (!identifier || !*identifier || !folder || !room) return false;
+    folder[0] = '\0';
+    if (options) where = (mc_hub_where){options->revision, options->cache_dir, NULL, NULL};
+    if (stat(identifier, &info) != 0) identifier = mc_hub_repository_of(identifier, name);
+    bool found = identifier && mc_hub_resolve(&ignored, identifier, &where, &answer) == MC_OK &&
+                 *answer.folder && strlen(answer.folder) < room;
+    if (found) memcpy(folder, answer.folder, strlen(answer.folder) + 1);
+    mc_error_clear(&ignored);
+    return found;
+}

@@ -45,6 +45,7 @@
 #ifndef MC_HUB_HUB_H
 #define MC_HUB_HUB_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include "core/base/context.h"
 
@@ -92,5 +93,11 @@ MC_API mc_status mc_hub_reach(mc_context *ctx);
  * has no libcurl; MC_ERR_INTERRUPTED; MC_ERR_ARGUMENT. */
 MC_API mc_status mc_hub_download(mc_context *ctx, const char *identifier,
                                  const mc_hub_options *options, char *folder, size_t room);
+
+/* Copies the path of the folder that an identifier has now, maybe without some of its files: an
+ * existing folder, or what the cache holds. Asks no network and raises no error: false where there
+ * is no such folder, or its path does not fit. */
+MC_API bool mc_hub_cached(const char *identifier, const mc_hub_options *options, char *folder,
+                          size_t room);
 
 #endif
