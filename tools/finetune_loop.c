@@ -19,7 +19,7 @@ static void report(finetune *f, int late)
     mc_step_report r;
     if (!mc_optim_manager_report(f->optim, late, &r) || r.step != f->step - late) return;
     if (r.step <= f->shown) return;
-    double before = f->clock.seconds, seconds = step_clock_end(&f->clock, r.ended);
+    double before = f->clock.seconds, seconds = step_clock_end(&f->clock, r.ended, r.seconds);
     f->train_seconds += f->clock.seconds - before;
     f->shown = r.step;
     run_log_step(&f->log, &(run_step){.step = r.step,

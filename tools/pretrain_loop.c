@@ -34,7 +34,8 @@ static void report(pretrain *p, int late)
     if (r.step <= p->shown) return;
     p->shown = r.step;
     p->loss = r.loss;
-    double seconds = step_clock_end(&p->clock, r.ended), tokens = (double)p->o.tokens_per_step;
+    double seconds = step_clock_end(&p->clock, r.ended, r.seconds),
+           tokens = (double)p->o.tokens_per_step;
     run_log_step(&p->log, &(run_step){.step = r.step,
                                       .loss = r.loss,
                                       .grad_norm = r.grad_norm,

@@ -1,7 +1,6 @@
 #include "tools/step_clock.h"
 
 #include <math.h>
-#include <stdbool.h>
 
 enum { FIRST_STEPS = 3 }; /* of a process, not counted in the mean: kernels are chosen in them */
 
@@ -9,25 +8,27 @@ void step_clock_start(step_clock *c, double now)
 {
     c->last = now;
     c->unknown = 0;
+    c->paused = true;
 }
 
-double step_clock_end(step_clock *c, double ended)
+double step_clock_end(step_clock *c, double ended, double since)
 {
-    bool later = c->ended++ - c->unknown >= FIRST_STEPS;
-    if (isnan(ended)) {
-        c->unknown++;
-        return NAN;
+    bool later = c->reported++ >= FIRST_STEPS;
+    double seconds = c->paused ? ended - c->last : since;
+    c->paused = false;
+    c->unknown++;
+    if (!isnan(ended)) {
+        c->seconds += ended - c->last;
+        c->steps += c->unknown;
+        c->last = ended;
+        c->unknown = 0;
     }
-    double seconds = ended - c->last;
-    int64_t steps = 1 + c->unknown;
-    step_clock_start(c, ended);
-    c->seconds += seconds;
-    c->steps += steps;
+    if (!(seconds > 0)) return NAN;
     if (later) {
         c->later_seconds += seconds;
-        c->later += steps;
+        c->later++;
     }
-    return steps == 1 && seconds > 0 ? seconds : NAN;
+    return seconds;
 }
 
 double step_clock_mean(const step_clock *c)

@@ -545,6 +545,7 @@ static mc_status take_over(mc_optim_manager *m, const mc_flight *flight)
         .loss_scale = state->loss_scale,
         .skipped = skipped,
         .ended = m->last_end.known ? m->last_end.time : NAN,
+        .seconds = m->last_end.seconds,
     };
     return MC_OK;
 }
@@ -559,12 +560,16 @@ static double monotonic_seconds(void)
 mc_step_end mc_step_end_of(mc_device *device, const mc_step_end *before, uint64_t ticket,
                            bool waited, double now)
 {
-    mc_step_end end = {.ticket = ticket, .time = now, .known = waited || !device->elapsed};
-    if (!device->elapsed || !before->ticket) return end;
-    double by_device = before->time + device->elapsed(device, before->ticket, ticket);
+    bool exact = waited || !device->elapsed;
+    mc_step_end end = {.ticket = ticket, .time = now, .known = exact, .seconds = NAN};
+    if (!before->ticket) return end;
+    if (exact && before->known) end.seconds = now - before->time;
+    if (!device->elapsed) return end;
+    double by_device = device->elapsed(device, before->ticket, ticket);
     if (isnan(by_device)) return end;
     end.known = true;
-    if (by_device < now) end.time = by_device; /* a host that woke up late made the ends late */
+    end.seconds = by_device;
+    if (before->time + by_device < now) end.time = before->time + by_device;
     return end;
 }
 

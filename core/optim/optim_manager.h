@@ -135,6 +135,9 @@ typedef struct mc_step_report {
      * one: not when the report was read. NaN: not known, as of a step that had ended unobserved
      * before any other was waited for. */
     double ended;
+    /* From the end of the step before to this one's, by the device's own clock where it has one,
+     * what the host did in between included. NaN: not known, as of the first step. */
+    double seconds;
 } mc_step_report;
 
 /* The report of the step `late` steps before the newest, 0 <= late <= 3, waiting until that one has

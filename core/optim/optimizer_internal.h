@@ -135,13 +135,14 @@ typedef struct mc_flight {
 typedef struct mc_step_end {
     uint64_t ticket; /* 0: none yet */
     double time;
-    bool known; /* else `time` is only when it was seen that the step had ended */
+    bool known;     /* else `time` is only when it was seen that the step had ended */
+    double seconds; /* since the end of the step before; NaN: not known */
 } mc_step_end;
 
 /* When the step of `ticket`, which is done, ended: as long after the end of the step before as the
  * device's clock says; without that `now`, which is known to be the end if the host has waited for
- * the step or the device works while a call runs. Steps after a step whose end is not known are as
- * far from it as they are from its time: too late all alike, by at most what the host was late. */
+ * the step or the device works while a call runs. Times that follow an end that was only seen are
+ * as late as that was seen, until the host waits for a step; `seconds` are right all the same. */
 mc_step_end mc_step_end_of(mc_device *device, const mc_step_end *before, uint64_t ticket,
                            bool waited, double now);
 

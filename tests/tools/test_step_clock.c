@@ -19,30 +19,31 @@ static void test_each_step_has_its_own_time(void **state)
     (void)state;
     step_clock c = {0};
     step_clock_start(&c, 100);
-    for (int i = 1; i <= 16; i++) assert_seconds(step_clock_end(&c, 100 + 0.3 * i), 0.3);
+    for (int i = 1; i <= 16; i++)
+        assert_seconds(step_clock_end(&c, 100 + 0.3 * i, i > 1 ? 0.3 : NAN), 0.3);
     assert_seconds(step_clock_mean(&c), 0.3);
     assert_seconds(c.seconds, 4.8);
-    step_clock_start(&c, 200); /* an evaluation in between */
-    assert_seconds(step_clock_end(&c, 200.4), 0.4);
+    step_clock_start(&c, 200); /* an evaluation in between, which is no part of the next step */
+    assert_seconds(step_clock_end(&c, 200.4, 95.6), 0.4);
     assert_seconds(c.seconds, 5.2);
 }
 
-/* A step whose end is not known has no time, nor has the next; both count in the mean. */
+/* A step without a time counts in the sum as soon as a later end is known. */
 static void test_unknown_ends(void **state)
 {
     (void)state;
     step_clock c = {0};
     step_clock_start(&c, 10);
     assert_true(isnan(step_clock_mean(&c)));
-    assert_true(isnan(step_clock_end(&c, NAN)));
-    assert_true(isnan(step_clock_end(&c, NAN)));
+    assert_true(isnan(step_clock_end(&c, NAN, NAN)));
+    assert_true(isnan(step_clock_end(&c, NAN, NAN)));
     assert_true(isnan(step_clock_mean(&c)));
-    assert_true(isnan(step_clock_end(&c, 13)));
+    assert_true(isnan(step_clock_end(&c, 13, NAN)));
     assert_seconds(step_clock_mean(&c), 1);
-    assert_seconds(step_clock_end(&c, 15), 2);
+    assert_seconds(step_clock_end(&c, 15, 2), 2);
     assert_int_equal(c.steps, 4);
     assert_seconds(c.seconds, 5);
-    assert_true(isnan(step_clock_end(&c, 15))); /* a clock that has not moved measures nothing */
+    assert_true(isnan(step_clock_end(&c, 15, 0))); /* a clock that has not moved */
 }
 
 static void test_the_mean_is_without_the_first_steps(void **state)
@@ -50,11 +51,11 @@ static void test_the_mean_is_without_the_first_steps(void **state)
     (void)state;
     step_clock c = {0};
     step_clock_start(&c, 0);
-    step_clock_end(&c, 10);
-    step_clock_end(&c, 11);
+    step_clock_end(&c, 10, NAN);
+    step_clock_end(&c, 11, 1);
     assert_seconds(step_clock_mean(&c), 5.5);
-    step_clock_end(&c, 12);
-    step_clock_end(&c, 14);
+    step_clock_end(&c, 12, 1);
+    step_clock_end(&c, 14, 2);
     assert_seconds(step_clock_mean(&c), 2);
 }
 
@@ -87,13 +88,14 @@ static void test_ends_by_the_devices_clock(void **state)
     end.time += 0.2;
     end = mc_step_end_of(&device, &end, 6, true, 51.81);
     assert_seconds(end.time, 51.81);
+    assert_seconds(end.seconds, 0.3);
     ended_at[7] = NAN; /* the device does not know any more */
     end = mc_step_end_of(&device, &end, 7, false, 52.5);
     assert_false(end.known);
 }
 
-/* A host that never waits, as it is late each time, sees two steps at once: from the second on
- * their times are the device's. */
+/* A host that is late each time never knows an end, until it waits for the last step. That step has
+ * its own time too, not what is left of it after the host's being late before. */
 static void test_ends_of_a_host_that_is_always_late(void **state)
 {
     (void)state;
@@ -103,15 +105,19 @@ static void test_ends_of_a_host_that_is_always_late(void **state)
     step_clock_start(&c, 50);
     for (int i = 1; i < 8; i++) ended_at[i] = 0.3 * i;
     for (int i = 1; i < 8; i++) {
-        double seen = 50 + 0.3 * (i + i % 2) + 0.05;
-        end = mc_step_end_of(&device, &end, (uint64_t)i, false, seen);
+        bool last = i == 7;
+        double seen = 50 + 0.3 * i + (last ? 0 : 0.17);
+        end = mc_step_end_of(&device, &end, (uint64_t)i, last, seen);
         assert_int_equal(end.known, i > 1);
-        double seconds = step_clock_end(&c, end.known ? end.time : NAN);
-        if (i < 4)
-            assert_true(i > 2 || isnan(seconds));
+        double seconds = step_clock_end(&c, end.known ? end.time : NAN, end.seconds);
+        if (i == 1)
+            assert_true(isnan(seconds));
         else
             assert_seconds(seconds, 0.3);
     }
+    assert_seconds(end.time, 52.1);
+    assert_seconds(c.seconds, 2.1);
+    assert_seconds(step_clock_mean(&c), 0.3);
 }
 
 /* One that is done when a call returns needs no clock of its own. */
@@ -122,8 +128,10 @@ static void test_ends_of_a_device_that_is_waited_for(void **state)
     mc_step_end end = {0};
     end = mc_step_end_of(&device, &end, 1, false, 7);
     assert_seconds(end.time, 7);
+    assert_true(isnan(end.seconds));
     end = mc_step_end_of(&device, &end, 2, false, 8);
     assert_seconds(end.time, 8);
+    assert_seconds(end.seconds, 1);
 }
 
 int main(void)
