@@ -88,6 +88,10 @@ void text_add_number(text *t, double value)
 {
     char string[40] = "nan";
     bool as_float = fabs(value) <= FLT_MAX && (double)(float)value == value;
+    if (fabs(value) < 1e15 && value == floor(value)) { /* 100, not 1e+02 */
+        text_add(t, "%.0f", value);
+        return;
+    }
     for (int digits = 1; digits <= DBL_DECIMAL_DIG; digits++) {
         snprintf(string, sizeof string, "%.*g", digits, value);
         if (isnan(value) || reads_back(string, value, as_float)) break;

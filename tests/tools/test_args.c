@@ -395,6 +395,9 @@ static void test_numbers(void **state)
     check_number(1.0 / 3, "0.3333333333333333");
     check_number((double)(1.0f / 3), "0.33333334");
     check_number(1e300, "1e+300");
+    check_number(10, "10"); /* a step of a log, which is read again */
+    check_number(-30000, "-30000");
+    check_number(-0.0, "-0");
     check_number(-0.0, "-0");
     check_number(NAN, "nan");
     check_number(-NAN, "nan");
