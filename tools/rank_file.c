@@ -45,7 +45,7 @@ mc_status rank_file_init(rank_file *f, mc_context *ctx, const char *path, bool r
     if (first && several && f->aside.direct)
         mc_set_error(ctx, MC_ERR_UNSUPPORTED,
                      "%s: several ranks write a file together, and this is stdout, a pipe or a "
-                     "device",
+                     "device: expected a file's name",
                      path);
     if (mc_synchronize(ctx)) return mc_error_status(ctx);
     uint64_t tag = several ? share_tag(f) : 0;

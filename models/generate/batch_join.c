@@ -60,6 +60,16 @@ static bool check_job(struct mc_batch *b, mc_job *j)
     return j->checked = check_room(b, j);
 }
 
+bool mc_batch_try(struct mc_batch *b, mc_job *j, bool (*check)(struct mc_batch *b, mc_job *j))
+{
+    mc_error *err = &b->ctx->error;
+    void (*raised)(void *user) = err->raised;
+    err->raised = NULL;
+    bool good = check(b, j);
+    err->raised = raised;
+    return good;
+}
+
 /* The first that waits; NULL: none. */
 static mc_job *first_waiting(struct mc_batch *b)
 {
@@ -86,8 +96,12 @@ static void end_first(struct mc_batch *b, mc_job *j)
 static mc_job *next_job(struct mc_batch *b)
 {
     mc_job *j;
-    while ((j = first_waiting(b)) && !check_job(b, j)) {
-        if (mc_error_status(b->ctx) == MC_ERR_NOMEM) return NULL;
+    mc_error *err = &b->ctx->error;
+    while ((j = first_waiting(b)) && !mc_batch_try(b, j, check_job)) {
+        if (err->status == MC_ERR_NOMEM) {
+            if (err->raised) err->raised(err->raised_user);
+            return NULL;
+        }
         end_first(b, j);
     }
     return j;

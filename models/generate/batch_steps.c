@@ -87,7 +87,7 @@ static void end_cancelled(struct mc_batch *b)
     pthread_mutex_unlock(&b->guard);
     for (mc_job *next; gone; gone = next) {
         next = gone->next;
-        if (!gone->checked && !mc_batch_read_options(b, gone)) mc_clear_error(b->ctx);
+        if (!gone->checked && !mc_batch_try(b, gone, mc_batch_read_options)) mc_clear_error(b->ctx);
         mc_batch_tell_ends(gone, MC_ANSWER_CANCELLED, NULL);
         mc_job_free(gone);
     }

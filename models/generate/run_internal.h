@@ -174,6 +174,10 @@ bool mc_batch_advance(struct mc_batch *batch, mc_job *job);
 
 /* Fills in the options of a job that waits, and how many answers it stands for. */
 bool mc_batch_read_options(struct mc_batch *batch, mc_job *job);
+/* What `check` says, whose error is to be cleared: other ranks, which have errors at once, do not
+ * see it. */
+bool mc_batch_try(struct mc_batch *batch, mc_job *job,
+                  bool (*check)(struct mc_batch *batch, mc_job *job));
 /* Puts prompts that wait into free rows, and launches as many of their tokens as are run together.
  * A token group of first tokens follows where prompts are whole now. */
 bool mc_batch_launch_prompts(struct mc_batch *batch);

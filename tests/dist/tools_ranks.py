@@ -248,8 +248,9 @@ def test_samples(folder):
         texts.append([row["sample"] for row in rows if "sample" in row])
     check(len(texts[0]) == 2 and texts[0] == texts[1] == texts[2], f"the same texts: {texts}")
     generate = ["generate", "gpt2", "--pretrained", job.folder / "run", "--max-new-tokens", 5, "--prompt", "ab"]
+    (folder / "prompts.txt").write_text("c\n" + "ab" * 40 + "\nba\n")  # one is too long, and the others go on
     for more in (["--comm-timeout", 30], ["--top-k", 3, "--seed", 5, "--zero-level", 0], ["--num-beams", 3],
-                 ["--prompt", "c", "--json"]):
+                 ["--prompt", "c", "--json"], ["--prompts", folder / "prompts.txt"]):
         said = [said_by_first(Job(folder, ranks, generate + more)) for ranks in (1, 2, 3)]
         check(said[0] and said[0] == said[1] == said[2], f"the same answers: {more} {said}")
     job = Job(folder, 2, generate + ["--prompts", "-"], recovery=True)
