@@ -37,9 +37,7 @@ static int run(const convert_options *o)
     bool good = output_open_folder(&out, &log, "--output", o->output, false) &&
                 mc_model_convert(ctx, o->from.model, o->output, &options) == MC_OK;
     ranks_print_error(ctx, false);
-    int code = ranks_leave(ctx, good ? EXIT_OK : EXIT_RUN_FAILED);
-    output_release(&out);
-    return code;
+    return output_leave(&out, ctx, good ? EXIT_OK : EXIT_RUN_FAILED);
 }
 
 static const char details[] =

@@ -311,8 +311,7 @@ static int run(const finetune_options *o)
         ranks_print_error(f.ctx, f.refused);
     }
     interrupt_release();
-    code = ranks_leave(f.ctx, code); /* which waits for what is still being saved */
-    train_output_release(&f.target);
+    code = output_leave(&f.target.out, f.ctx, code);
     free(f.train);
     free(f.batch);
     return code;

@@ -282,9 +282,7 @@ static int run(const pretrain_options *o)
     token_data_release(&p.data);
     token_data_release(&p.val_data);
     free(p.prompt);
-    code = ranks_leave(p.ctx, code); /* which waits for what is still being saved */
-    train_output_release(&p.target);
-    return code;
+    return output_leave(&p.target.out, p.ctx, code);
 }
 
 /* ---- command line ---------------------------------------------------------------------------- */

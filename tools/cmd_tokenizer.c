@@ -58,9 +58,7 @@ static int train(tokenizer_command *c)
         code = EXIT_RUN_FAILED;
     else
         printf("result vocabulary=%d folder=%s\n", mc_tokenizer_vocab_size(tok), c->output);
-    code = ranks_leave(ctx, code);
-    output_release(&out);
-    return code;
+    return output_leave(&out, ctx, code);
 }
 
 static int run(tokenizer_command *c)

@@ -9,6 +9,7 @@
 #include <sys/statvfs.h>
 #include <time.h>
 #include <unistd.h>
+#include "tools/ranks.h"
 #include "tools/text.h"
 
 static bool is_first(const output *out) { return mc_rank(out->ctx) == 0; }
@@ -50,6 +51,17 @@ void output_release(output *out)
     if (*out->made) rmdir(out->made); /* fails where something was saved */
     inputs_release(&out->inputs);
     out->made[0] = '\0';
+}
+
+int output_leave(output *out, mc_context *ctx, int code)
+{
+    if (mc_failed(ctx) && mc_world_size(ctx) > 1) { /* from where ranks_leave does not return */
+        mc_checkpoint_wait(ctx);
+        output_release(out);
+    }
+    code = ranks_leave(ctx, code);
+    output_release(out);
+    return code;
 }
 
 /* ---- files ----------------------------------------------------------------------------------- */

@@ -11,7 +11,7 @@
  *     inputs_add(&out.inputs, "--data", o->data);
  *     if (!output_check_file(&out, "--output", o->output)) ...           the context has the error
  *     ...
- *     output_release(&out);
+ *     output_release(&out);                     of a folder: output_leave, which frees the context
  *
  * The checks are collective: rank 0 makes them, and its error is that of all ranks. */
 #ifndef MC_TOOLS_OUTPUT_H
@@ -46,6 +46,9 @@ typedef struct output {
 void output_init(output *out, mc_context *ctx, bool overwrite);
 /* Gives the lock back, and removes a folder that was made and is empty. */
 void output_release(output *out);
+/* Ends a command that saves to a folder: waits for what is still being saved, releases, and leaves
+ * as ranks_leave does. */
+int output_leave(output *out, mc_context *ctx, int code);
 
 /* A single file; `-` is stdout. What is no regular file may exist. */
 bool output_check_file(output *out, const char *option, const char *path);

@@ -97,5 +97,3 @@ mc_status train_output_write_options(mc_context *ctx, const train_options *o, co
         return mc_set_error(ctx, MC_ERR_IO, "%s", message), MC_ERR_IO;
     return MC_OK;
 }
-
-void train_output_release(train_output *t) { output_release(&t->out); }

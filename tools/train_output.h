@@ -28,6 +28,5 @@ bool train_output_open(train_output *t, run_log *log, const train_options *o, co
 bool train_output_check_room(train_output *t, mc_model *model, int64_t saved);
 /* The run's options, run.json, into the folder of its model; on one rank. */
 mc_status train_output_write_options(mc_context *ctx, const train_options *o, const char *folder);
-void train_output_release(train_output *t);
 
 #endif

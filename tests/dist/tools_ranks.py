@@ -583,7 +583,8 @@ def test_taken_port(folder):
 def test_bad_row(folder):
     for recovery in (False, True):
         begun = time.monotonic()
-        job = Job(folder, 4, pretrain(folder, "--batch-size", 1, "--steps", 50, data="bad.bin"), recovery=recovery)
+        job = Job(folder, 4, pretrain(folder, "--batch-size", 1, "--steps", 50, "--output", "run", data="bad.bin"),
+                  recovery=recovery)
         code = job.wait()
         check(recovery or code != 0, f"exit {code} of {job}")
         check(time.monotonic() - begun < SOON + BUSY, f"it ends within seconds: {job}")
@@ -591,6 +592,7 @@ def test_bad_row(folder):
         check("error: " in job.read("err", 2) and bad in job.read("err", 2), f"rank 2 says why: {job}")
         for rank in (0, 1, 3) if recovery else ():  # else mpirun may be the faster one to end them
             job.must_fail(rank, "rank 2: ", bad, f"this is rank {rank}")
+        check(not recovery or not (job.folder / "run").exists(), f"no empty folder, and no lock, stays: {job}")
 
 
 def test_bad_line(folder):
