@@ -293,7 +293,7 @@ mc_status mc_table_fail(mc_table *t, int column, const char *format, ...)
     if (!t) return MC_ERR_ARGUMENT;
     if (!is_there(t, column)) return mc_error_status(t->ctx);
     va_start(args, format);
-    vsnprintf(what, sizeof what, format, args);
+    vsnprintf(what, sizeof what, format ? format : "no message", args);
     va_end(args);
     if (t->format == MC_TABLE_JSONL)
         return mc_jsonl_fail(&t->json, "key \"%s\": %s", t->name[column], what);

@@ -117,7 +117,7 @@ mc_status mc_set_error_at(mc_context *ctx, mc_status status, const char *file, i
     if (!ctx) return MC_ERR_NOMEM;
     va_list args;
     va_start(args, format);
-    mc_error_vset_at(&ctx->error, status, file, line, format, args);
+    mc_error_vset_at(&ctx->error, status, file, line, format ? format : "no message", args);
     va_end(args);
     return status;
 }
@@ -129,7 +129,7 @@ void mc_clear_error(mc_context *ctx)
 
 void mc_print_rank(mc_context *ctx, int rank, const char *format, ...)
 {
-    if (mc_failed(ctx) || ctx->rank != rank) return;
+    if (mc_failed(ctx) || !mc_given(ctx, format) || ctx->rank != rank) return;
     va_list args;
     va_start(args, format);
     vprintf(format, args);

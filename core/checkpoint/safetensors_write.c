@@ -411,5 +411,5 @@ static int compare_specs(const void *a, const void *b)
 
 void mc_safetensors_sort(mc_safetensors_spec *specs, size_t count)
 {
-    if (count) qsort(specs, count, sizeof *specs, compare_specs);
+    if (specs && count) qsort(specs, count, sizeof *specs, compare_specs);
 }
