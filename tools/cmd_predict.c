@@ -390,7 +390,7 @@ static const char details[] =
     "rows_per_s=...`.\n\n"
     "  modelcenter predict --model stars-bert --data reviews.csv --output stars.jsonl\n"
     "  modelcenter predict --model stars-bert --text 'What a film!'\n"
-    "  cut -f 3 reviews.tsv | modelcenter predict --model stars-bert > stars.jsonl\n";
+    "  tail -n +2 reviews.tsv | cut -f 3 | modelcenter predict --model stars-bert > stars.jsonl\n";
 
 static int parse_and_run(predict *p, int argc, char **argv)
 {

@@ -42,7 +42,11 @@ static bool refuse_errno(output *out, const char *option, const char *path, int 
 
 void output_init(output *out, mc_context *ctx, bool overwrite)
 {
+    struct stat info;
     *out = (output){.ctx = ctx, .overwrite = overwrite};
+    /* "< rows.csv": whether the command will read it or not */
+    if (fstat(STDIN_FILENO, &info) == 0 && S_ISREG(info.st_mode))
+        inputs_add(&out->inputs, "standard input", "/dev/stdin");
 }
 
 void output_release(output *out)
@@ -214,11 +218,44 @@ static bool check_board(output *out, const char *folder)
 
 /* A log that is resumed has to be one: the first line that is not ours is found when it is opened.
  */
+static bool check_log(output *out, const char *option, const char *path)
+{
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    if (!check_file(out, option, path, out->resume)) return false;
+    if (!mc_model_folder_has_name(name)) return true;
+    mc_set_error(out->ctx, MC_ERR_ARGUMENT, "%s %s: %s is a file of a model: choose another name",
+                 option, path, name);
+    return false;
+}
+
+/* The path of a file that need not exist, by its folder's own path. */
+static bool find_target(const char *path, char target[2 * OUTPUT_PATH])
+{
+    char resolved[MC_ASIDE_PATH], folder[OUTPUT_PATH];
+    bool direct;
+    if (mc_aside_resolve(path, resolved, &direct)) return false;
+    char *slash = strrchr(resolved, '/');
+    if (slash) *slash = '\0';
+    if (!realpath(!slash ? "." : slash == resolved ? "/" : resolved, folder)) return false;
+    snprintf(target, 2 * OUTPUT_PATH, "%s/%s", folder, slash ? slash + 1 : resolved);
+    return true;
+}
+
+static bool check_apart(output *out, const char *jsonl, const char *csv)
+{
+    char a[2 * OUTPUT_PATH], b[2 * OUTPUT_PATH];
+    if (!jsonl || !csv || !find_target(jsonl, a) || !find_target(csv, b) || strcmp(a, b) != 0)
+        return true;
+    mc_set_error(out->ctx, MC_ERR_ARGUMENT, "--log-jsonl %s and --log-csv %s are the same file",
+                 jsonl, csv);
+    return false;
+}
+
 bool output_check_logs(output *out, const char *jsonl, const char *csv, const char *board)
 {
-    if (is_first(out) && !mc_failed(out->ctx) &&
-        (!jsonl || check_file(out, "--log-jsonl", jsonl, out->resume)) &&
-        (!csv || check_file(out, "--log-csv", csv, out->resume)) && board && !out->resume)
+    if (is_first(out) && !mc_failed(out->ctx) && (!jsonl || check_log(out, "--log-jsonl", jsonl)) &&
+        (!csv || check_log(out, "--log-csv", csv)) && check_apart(out, jsonl, csv) && board &&
+        !out->resume)
         check_board(out, board);
     return agree(out);
 }

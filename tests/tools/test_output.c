@@ -75,6 +75,8 @@ static void test_an_input_is_never_replaced(void **state)
                 "cp rows.csv in.jsonl && $MC generate --family gpt2 --model none --prompts "
                 "in.jsonl --output ./in.jsonl --overwrite");
     must("rm base link soft.csv hard.csv && mv deep/base base && rm -r hard deep");
+    must_refuse(1, "is, or belongs to, standard input",
+                "$MC predict --model base --output rows.csv --overwrite < rows.csv");
     nothing_changed();
 }
 
@@ -96,6 +98,10 @@ static void test_what_exists_needs_overwrite(void **state)
     must("$F --config tiny --no-save --tensorboard board");
     must_refuse(1, "--tensorboard board holds the events of another run",
                 "$F --config tiny --no-save --tensorboard board");
+    must_refuse(1, "--log-jsonl l and --log-csv ./l are the same file",
+                "$F --config tiny --no-save --log-jsonl l --log-csv ./l");
+    must_refuse(1, "task.json is a file of a model",
+                "$F --config tiny --output new --log-jsonl base/../task.json");
     must_refuse(2, "expected a name that ends in", "$P --output p.xlsx");
     must_refuse(2, "expected a name that ends in",
                 "$MC embed --model base --data rows.csv "
