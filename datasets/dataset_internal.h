@@ -35,12 +35,12 @@ typedef struct mc_row {
 typedef struct mc_row_store {
     int references;
     mc_paths files; /* of a table of several files; none: the dataset's path */
-    mc_text text;   /* all texts, each with a NUL behind it */
+    mc_text text;   /* all texts, each with a NUL after it */
     size_t *bound;  /* (sources * pieces + 1): where each text starts in `text` */
     size_t bounds, bound_capacity;
     float *value; /* (sources, values) */
     size_t values, value_capacity;
-    mc_text right;    /* texts that are right answers, by group, each with a NUL behind it */
+    mc_text right;    /* texts that are right answers, by group, each with a NUL after it */
     size_t *right_at; /* (rights): where those of a group start in `right` */
     size_t rights, right_capacity;
 } mc_row_store;

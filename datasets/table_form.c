@@ -106,7 +106,7 @@ typedef struct sample {
     bool whole; /* it is all that there is */
 } sample;
 
-/* From the opening quote to behind the closing one; SIZE_MAX: the sample ends before. */
+/* From the opening quote to after the closing one; SIZE_MAX: the sample ends before. */
 static size_t pass_quotes(const sample *s, size_t at, char separator, look *l)
 {
     for (at++; at < s->size; at++) {

@@ -93,7 +93,7 @@ void mc_table_find_form(mc_table *table);
 /* datasets/table_files.c: opens the files that follow the first one, checks their columns, and
  * closes them again. False with an error that names file and column. */
 bool mc_table_check_files(mc_table *table);
-/* Goes on with the next file. False where there is none, and on an error. */
+/* Goes on with the next file. False after the last file, and on an error. */
 bool mc_table_next_file(mc_table *table);
 /* datasets/table.c: a file by itself. */
 mc_table *mc_table_open_one(mc_context *ctx, const char *path, const mc_table_options *options);

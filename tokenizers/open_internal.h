@@ -14,7 +14,7 @@ static inline const cJSON *mc_tokenizer_part(const cJSON *object, const char *ke
 /* A part's "type", `fallback` where it says none. */
 const char *mc_tokenizer_part_type(const cJSON *part, const char *fallback);
 /* Reads a normalizer's forms of Unicode, alone or before others in a Sequence, which may be empty.
- * *rest: the one part that is none, NULL where there is none. */
+ * *rest: the one part that is no form, NULL if all are. */
 mc_status mc_tokenizer_read_forms(mc_tokenizer *tok, mc_error *err, const char *path,
                                   const cJSON *root, const cJSON **rest);
 /* A pre-tokenizer, or the only part of a Sequence. */

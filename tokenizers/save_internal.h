@@ -18,7 +18,7 @@ void mc_save_format(mc_file_writer *w, const char *format, ...) MC_PRINTF(2, 3);
 void mc_save_string(mc_file_writer *w, const char *text); /* as JSON */
 const char *mc_save_bool(bool value);
 
-/* Keys of a tokenizer.json, with the comma behind. `rest` writes the part behind the forms of
+/* Keys of a tokenizer.json, with the comma after it. `rest` writes the part after the forms of
  * Unicode, NULL: there is none. */
 void mc_save_normalizer(const mc_tokenizer *tok, mc_file_writer *w,
                         void (*rest)(const mc_tokenizer *tok, mc_file_writer *w));

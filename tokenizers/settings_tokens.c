@@ -271,7 +271,7 @@ static mc_status read_added_file(mc_tokenizer *tok, mc_error *err, size_t of_jso
 
 /* ---- all of them ----------------------------------------------------------------------------- */
 
-/* Reads "added_tokens_decoder" behind those that are there; of the same text the new one counts. */
+/* Reads "added_tokens_decoder" after those that are there; of the same text the new one counts. */
 static mc_status read_decoder(mc_tokenizer *tok, mc_error *err)
 {
     const mc_settings *s = settings_of(tok);

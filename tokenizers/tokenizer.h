@@ -90,7 +90,7 @@ typedef struct mc_tokenizer_options {
  * its "added_tokens_decoder" special_tokens_map.json and added_tokens.json count, too. BERT's,
  * GPT-2's and RoBERTa's classes ("tokenizer_class", of config.json where it has none, or by its
  * "model_type") do not look at a tokenizer.json's normalizer and pre-tokenizer, and what they are
- * not told is their default; a log line says where that differs from the file. A class that is not
+ * not given is their default; a log line says where that differs from the file. A class that is not
  * known is MC_ERR_UNSUPPORTED, unless a tokenizer.json says all; one that cuts words in Python
  * always is. So are keys that would change ids and are not supported (do_basic_tokenize false,
  * never_split, split_special_tokens); keys that no table has (tokenizers/keys.c) are log lines.

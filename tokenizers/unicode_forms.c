@@ -1,4 +1,4 @@
-/* A run is a character that combines with none before it (a starter) and the marks behind it. Marks
+/* A run is a character that combines with none before it (a starter) and the marks after it. Marks
  * are put into the order of their classes, and composed with the starter one after the other. */
 #include "tokenizers/unicode_forms_internal.h"
 

@@ -6,7 +6,7 @@
  *     const input *hit = inputs_at_file(&in, "rows.csv");         hit->option is "--data"
  *     inputs_release(&in);
  *
- * Files and folders are compared by device and number (inode), behind all links: a path, its
+ * Files and folders are compared by device and number (inode), with links followed: a path, its
  * spelling, a hard link or a bind mount make no difference. */
 #ifndef MC_TOOLS_INPUTS_H
 #define MC_TOOLS_INPUTS_H

@@ -1,4 +1,4 @@
-/* Lines of a pipe as they come, so that whoever writes them gets answers before it ends. */
+/* Lines of a pipe as they come, so that their writer gets answers before it ends. */
 #ifndef MC_TOOLS_LINE_READER_H
 #define MC_TOOLS_LINE_READER_H
 

@@ -180,7 +180,7 @@ static mc_status kept_size(run_log *log, const char *path, int64_t resume_step, 
     return status;
 }
 
-/* Opens a log of lines, anew or behind those of the steps up to `resume_step`. */
+/* Opens a log of lines, anew or after those of the steps up to `resume_step`. */
 static mc_status open_lines(run_log *log, append_file *file, const char *path, int64_t resume_step,
                             step_of_fn *step_of)
 {

@@ -61,7 +61,7 @@ static bool reserve_bytes(text_source *s, chunk *c, size_t size)
     return true;
 }
 
-/* Copies a text behind the chunk's. */
+/* Copies a text after the chunk's. */
 static bool copy_text(text_source *s, chunk *c, const char *bytes, size_t size, mc_text_span *span)
 {
     if (!reserve_bytes(s, c, size)) return false;
@@ -184,7 +184,7 @@ static bool copy_cells(text_source *s, chunk *c, size_t i)
 
 /* ---- chunks ---- */
 
-/* The texts of row i of the chunk; false where there is none. */
+/* The texts of row i of the chunk; false past the last row. */
 static bool copy_row(text_source *s, chunk *c, size_t i)
 {
     if (s->table)

@@ -5,7 +5,7 @@
 #include "core/about/about.h"
 
 /* Copies the driver's version out of the first line of /proc/driver/nvidia/version, which is the
- * first word that is a number with points; "" where there is none. */
+ * first word that is a number with points; "" if it has no such word. */
 void mc_driver_number(const char *line, char number[MC_ABOUT_TEXT]);
 
 #endif

@@ -13,8 +13,8 @@
 /* Joins folder and name with one '/'. Fails (MC_ERR_ARGUMENT) if it doesn't fit. */
 mc_status mc_path_join(mc_error *err, char out[MC_PATH_MAX], const char *folder, const char *name);
 /* The folder for what is kept from one start to the next: MC_CACHE_DIR, else modelcenter in
- * $XDG_CACHE_HOME or ~/.cache. It need not exist. False where there is none: MC_CACHE_DIR is empty,
- * or HOME is. */
+ * $XDG_CACHE_HOME or ~/.cache. It need not exist. False without one: MC_CACHE_DIR or HOME
+ * is empty. */
 bool mc_path_cache(char out[MC_PATH_MAX]);
 bool mc_path_is_file(const char *path);
 bool mc_path_is_folder(const char *path);

@@ -76,7 +76,7 @@ typedef struct mc_generate_options {
     int stop_text_count;
 } mc_generate_options;
 #define MC_LENGTH_PENALTY_NONE (-1e-30f)
-enum { MC_TOP_K_USUAL = 50 }; /* what generate() draws from unless it is told otherwise */
+enum { MC_TOP_K_USUAL = 50 }; /* generate() draws from so many by default */
 
 /* ---- token by token -------------------------------------------------------------------------- */
 

@@ -1,4 +1,4 @@
-/* A run's metrics as CSV: the same fields as the JSON Lines, one header, going on behind a step. */
+/* A run's metrics as CSV: the same fields as the JSON Lines, one header, going on after a step. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -86,7 +86,7 @@ static void test_rows(void **state)
                        "2,1,val,,,,,,,,4,,0.75,0.5,,,,,,,0.25,"
                        "\"{\"\"no\"\":0.5,\"\"ja, \\\"\"klar\\\"\"\"\":1}\"\n"
                        "2,,val,1.5,,,,,,,,64,,,,,,,,,,\n");
-    open_log(&log, quiet, 1); /* goes on behind step 1 */
+    open_log(&log, quiet, 1); /* goes on after step 1 */
     write_step(&log, 2);
     assert_int_equal(run_log_release(&log), MC_OK);
     expect_file(HEADER "1,,,0.5,2,5e-05,1,100,,500,,,,,,,,,,,,\n"

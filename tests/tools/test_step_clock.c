@@ -84,7 +84,7 @@ static void test_ends_by_the_devices_clock(void **state)
         end = mc_step_end_of(&device, &end, (uint64_t)i, i == 5, 51.6);
         assert_seconds(end.time, 50 + 0.3 * i);
     }
-    /* the host woke up late at first: no end lies behind the present */
+    /* the host woke up late at first: no end is later than the present */
     end.time += 0.2;
     end = mc_step_end_of(&device, &end, 6, true, 51.81);
     assert_seconds(end.time, 51.81);
