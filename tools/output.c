@@ -228,23 +228,12 @@ static bool check_log(output *out, const char *option, const char *path)
     return false;
 }
 
-/* The path of a file that need not exist, by its folder's own path. */
-static bool find_target(const char *path, char target[2 * OUTPUT_PATH])
-{
-    char resolved[MC_ASIDE_PATH], folder[OUTPUT_PATH];
-    bool direct;
-    if (mc_aside_resolve(path, resolved, &direct)) return false;
-    char *slash = strrchr(resolved, '/');
-    if (slash) *slash = '\0';
-    if (!realpath(!slash ? "." : slash == resolved ? "/" : resolved, folder)) return false;
-    snprintf(target, 2 * OUTPUT_PATH, "%s/%s", folder, slash ? slash + 1 : resolved);
-    return true;
-}
-
 static bool check_apart(output *out, const char *jsonl, const char *csv)
 {
-    char a[2 * OUTPUT_PATH], b[2 * OUTPUT_PATH];
-    if (!jsonl || !csv || !find_target(jsonl, a) || !find_target(csv, b) || strcmp(a, b) != 0)
+    char a[MC_ASIDE_PATH], b[MC_ASIDE_PATH];
+    bool direct;
+    if (!jsonl || !csv || mc_aside_resolve(jsonl, a, &direct) ||
+        mc_aside_resolve(csv, b, &direct) || strcmp(a, b) != 0)
         return true;
     mc_set_error(out->ctx, MC_ERR_ARGUMENT, "--log-jsonl %s and --log-csv %s are the same file",
                  jsonl, csv);
