@@ -61,9 +61,11 @@ static mc_model *make_model(mc_context *ctx, const setting *s)
     return gpt2;
 }
 
+/* SGD's rate is one at which training converges: where it swings, the order of sums grows into
+ * differences of 1e-5 within these steps. */
 static mc_optim_manager *make_manager(mc_context *ctx, mc_model *gpt2, const setting *s)
 {
-    mc_optimizer *o = s->sgd ? mc_sgd_new(ctx, &(mc_sgd_options){.lr = 0.3f, .momentum = 0.9f})
+    mc_optimizer *o = s->sgd ? mc_sgd_new(ctx, &(mc_sgd_options){.lr = 0.05f, .momentum = 0.9f})
                              : mc_adam_new(ctx, &(mc_adam_options){.lr = 1e-2f,
                                                                    .weight_decay = 0.01f,
                                                                    .no_decay_bias_norm = true});
@@ -171,7 +173,7 @@ static bool run_case(mc_context *ctx, mc_context *alone, const setting *s)
     /* of gradients that are rounded to bf16 the first step's norm is off by their rounding, 2^-8 at
      * most; what follows from it later grows as it likes */
     bool rounded = s->wire == MC_GRAD_PARAMETER && s->dtype != MC_F32;
-    double limit = s->dtype == MC_F32 ? 1e-5 : s->sgd ? 1e-1 : 5e-2;
+    double limit = s->dtype == MC_F32 ? 1e-5 : 5e-2;
     double loss = worst_of(together.loss, single.loss, STEPS);
     double norm = worst_of(together.norm, single.norm, rounded ? 1 : STEPS);
     double norm_limit = rounded ? 1.0 / 256 : limit;
