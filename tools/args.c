@@ -446,12 +446,17 @@ void args_old_form(const args_spec *spec, const char *what, const char *now)
     if (!noticed) notice(stderr, spec, what, now);
 }
 
+static const char *given_file; /* --run-file of the last command line */
+
+const char *args_run_file(void) { return given_file; }
+
 /* Reads --run-file, the last of them. */
 static int apply_file(const cursor *start, progress *p, FILE *err)
 {
     token t;
     for (cursor c = *start; next_token(&c, &t);)
         if (t.option == file_option && t.value) p->run_file = t.value;
+    given_file = p->run_file;
     if (!p->run_file) return EXIT_OK;
     if (start->spec->run_file) *start->spec->run_file = p->run_file;
     return run_file_read(start->spec, p->run_file, p->seen, err);

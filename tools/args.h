@@ -168,6 +168,9 @@ void args_roff(FILE *out, const char *string, size_t size);
 /* Prints a text for zsh within single quotes, in an argument of _arguments or _describe. */
 void args_zsh(FILE *out, const char *string);
 
+/* The path of the --run-file that the last command line gave, an input as any other; NULL: none. */
+const char *args_run_file(void);
+
 /* An error in the same form, for what a table can't say ("--text or --file, not both"). Prints it
  * on stderr and returns EXIT_USAGE. */
 int args_error(const args_spec *spec, const char *format, ...)

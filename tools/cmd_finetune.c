@@ -229,6 +229,13 @@ static bool open_log(finetune *f)
     return run_log_init(&f->log, &log) == MC_OK || finetune_refuse(f, "%s", f->log.message);
 }
 
+/* Of a look, whose output has been checked. */
+static void write_nothing(finetune_options *o)
+{
+    o->output = o->train.log_jsonl = o->train.log_csv = o->train.tensorboard = NULL;
+    o->train.no_save = true;
+}
+
 /* Finds where the model goes, and that nothing is lost by it. */
 static bool open_output(finetune *f)
 {
@@ -244,6 +251,7 @@ static bool open_output(finetune *f)
                            o->resume))
         return false;
     o->output = *f->target.folder ? f->target.folder : NULL;
+    if (o->train.dry_run) write_nothing(o);
     return true;
 }
 
@@ -275,8 +283,8 @@ static bool set_up(finetune *f)
         1e-6 * (double)mc_module_parameter_count(mc_model_module(f->model)), (long long)f->steps);
     lora_tell(&f->log, f->model);
     finetune_look(f);
-    if (mc_failed(f->ctx) || o->train.dry_run) return !mc_failed(f->ctx);
-    return open_log(f) && finetune_begin(f);
+    if (mc_failed(f->ctx) || !finetune_check_room(f)) return false;
+    return o->train.dry_run || (open_log(f) && finetune_begin(f));
 }
 
 /* ---- running --------------------------------------------------------------------------------- */
@@ -444,13 +452,6 @@ static int check(const args_spec *spec, finetune_options *o)
     return wrong ? args_error(spec, "%s", wrong) : EXIT_OK;
 }
 
-static void write_nothing(finetune_options *o)
-{
-    o->output = o->train.log_jsonl = o->train.log_csv = o->train.tensorboard = NULL;
-    o->save_every = 0;
-    o->train.no_save = true;
-}
-
 int cmd_finetune(int argc, char **argv)
 {
     finetune_options o = defaults;
@@ -476,7 +477,6 @@ int cmd_finetune(int argc, char **argv)
     if (args_parse(&spec, argc, argv, &code)) {
         code = check(&spec, &o);
         o.train.run_file = run_file_text(&spec, seen);
-        if (o.train.dry_run) write_nothing(&o);
         if (code == EXIT_OK) code = run(&o);
         run_file_free(o.train.run_file);
     }

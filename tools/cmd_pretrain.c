@@ -244,7 +244,7 @@ static bool set_up(pretrain *p)
     make_loaders(p);
     if (mc_failed(p->ctx) || !pretrain_check_options(p) || !pretrain_make(p)) return false;
     describe(p);
-    return pretrain_restore(p) && open_log(p) && pretrain_begin(p);
+    return pretrain_restore(p) && pretrain_check_room(p) && open_log(p) && pretrain_begin(p);
 }
 
 /* ---- running --------------------------------------------------------------------------------- */

@@ -94,8 +94,9 @@ void finetune_take_defaults(finetune *f);
 bool finetune_check_options(finetune *f);
 /* Goes on where the checkpoint stopped. */
 bool finetune_restore(finetune *f);
-/* The last before training: whether what will be saved has room; and a new run takes the place of
- * what its folder holds. */
+/* Whether what will be saved has room. */
+bool finetune_check_room(finetune *f);
+/* The last before training: a new run takes the place of what its folder holds. */
 bool finetune_begin(finetune *f);
 /* Saves a checkpoint of the last step in the background, unless there is one. */
 void finetune_checkpoint(finetune *f);

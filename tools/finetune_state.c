@@ -443,9 +443,13 @@ static int64_t checkpoints_to_come(const finetune *f)
     return saves < most ? saves : most;
 }
 
+bool finetune_check_room(finetune *f)
+{
+    return train_output_check_room(&f->target, f->model, checkpoints_to_come(f));
+}
+
 bool finetune_begin(finetune *f)
 {
-    if (!train_output_check_room(&f->target, f->model, checkpoints_to_come(f))) return false;
     if (f->checkpoints.resumed) return true;
     remove_ended(f);
     return checkpoints_begin(&f->checkpoints);

@@ -78,11 +78,30 @@ static void close_file(folder_lock *lock)
     lock->fd = -1;
 }
 
+static bool name_file(folder_lock *lock, const char *folder)
+{
+    int length = snprintf(lock->path, sizeof lock->path, "%s/.modelcenter.lock", folder);
+    return length >= 0 && (size_t)length < sizeof lock->path;
+}
+
+folder_lock_result folder_lock_look(folder_lock *lock, const char *folder)
+{
+    struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    *lock = (folder_lock){.fd = -1};
+    if (name_file(lock, folder)) lock->fd = open(lock->path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    if (lock->fd < 0) return FOLDER_LOCK_TAKEN;
+    bool busy = (fcntl(lock->fd, F_OFD_GETLK, &whole) == 0 ||
+                 (errno == EINVAL && fcntl(lock->fd, F_GETLK, &whole) == 0)) &&
+                whole.l_type != F_UNLCK;
+    if (busy) refuse(lock, folder);
+    close_file(lock);
+    return busy ? FOLDER_LOCK_BUSY : FOLDER_LOCK_TAKEN;
+}
+
 folder_lock_result folder_lock_take(folder_lock *lock, const char *folder)
 {
     *lock = (folder_lock){.fd = -1};
-    int length = snprintf(lock->path, sizeof lock->path, "%s/.modelcenter.lock", folder);
-    if (length < 0 || (size_t)length >= sizeof lock->path) {
+    if (!name_file(lock, folder)) {
         errno = ENAMETOOLONG;
         return fail(lock, "lock it");
     }

@@ -37,6 +37,8 @@ typedef struct folder_lock {
 
 /* The folder has to exist. */
 folder_lock_result folder_lock_take(folder_lock *lock, const char *folder);
+/* What taking would return, TAKEN or BUSY, and takes and writes nothing. */
+folder_lock_result folder_lock_look(folder_lock *lock, const char *folder);
 void folder_lock_release(folder_lock *lock);
 
 #endif

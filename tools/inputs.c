@@ -248,3 +248,15 @@ const input *inputs_in_folder(const inputs *in, const char *folder)
     any_file(&(walk){is_input, &search, NULL}, folder, 1);
     return search.found;
 }
+
+const input *inputs_around_folder(const inputs *in, const char *folder)
+{
+    struct stat info, own;
+    bool is_there = stat(folder, &info) == 0;
+    for (int i = 0; i < in->count; i++) {
+        const input *one = &in->items[i];
+        if (stat(one->path, &own) != 0 || !S_ISDIR(own.st_mode)) continue;
+        if ((is_there && is_same(&info, &own)) || (one->model && lies_in(folder, &own))) return one;
+    }
+    return NULL;
+}

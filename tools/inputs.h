@@ -46,5 +46,7 @@ const input *inputs_at_file(const inputs *in, const char *path);
 /* The input that a folder is, that lies in it, or one of whose files the folder has too, maybe by
  * another name. */
 const input *inputs_in_folder(const inputs *in, const char *folder);
+/* The input that a folder is, or the model whose folder it lies in; NULL: none. */
+const input *inputs_around_folder(const inputs *in, const char *folder);
 
 #endif

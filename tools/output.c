@@ -10,6 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 #include "tools/ranks.h"
+#include "tools/run_file.h"
 #include "tools/text.h"
 
 static bool is_first(const output *out) { return mc_rank(out->ctx) == 0; }
@@ -44,6 +45,7 @@ void output_init(output *out, mc_context *ctx, bool overwrite)
 {
     struct stat info;
     *out = (output){.ctx = ctx, .overwrite = overwrite};
+    inputs_add(&out->inputs, "--run-file", args_run_file());
     /* "< rows.csv": whether the command will read it or not */
     if (fstat(STDIN_FILENO, &info) == 0 && S_ISREG(info.st_mode))
         inputs_add(&out->inputs, "standard input", "/dev/stdin");
@@ -68,27 +70,114 @@ int output_leave(output *out, mc_context *ctx, int code)
     return code;
 }
 
-/* ---- files ----------------------------------------------------------------------------------- */
+/* ---- folders that are not there yet ---------------------------------------------------------- */
 
-/* Whether files can be made in the folder of a path, found by making one. */
-static bool can_make(output *out, const char *option, const char *path, const char *target)
+/* The part of a path that is there, as a real path: "/" at least. Returns the rest of `path`. */
+static const char *split_existing(const char *path, char there[MC_ASIDE_PATH])
 {
-    char name[OUTPUT_PATH + 16];
-    const char *slash = strrchr(target, '/');
-    snprintf(name, sizeof name, "%.*s/.mc-XXXXXX", slash ? (int)(slash - target) : 0, target);
-    int fd = mkstemp(name);
-    if (fd < 0) return refuse_errno(out, option, path, errno);
-    close(fd);
-    unlink(name);
-    return true;
+    char part[MC_ASIDE_PATH];
+    for (size_t length = strlen(path); length; length--) {
+        if (path[length] && path[length] != '/' && path[length - 1] != '/') continue;
+        if (length >= sizeof part) continue;
+        memcpy(part, path, length);
+        part[length] = '\0';
+        if (realpath(part, there)) return path + length;
+    }
+    if (!realpath(*path == '/' ? "/" : ".", there)) memcpy(there, "/", sizeof "/");
+    return path;
 }
 
-static bool check_file(output *out, const char *option, const char *path, bool own)
+/* Adds the parts of `rest` to a real path. None of them is there, so that none is a link. */
+static int add_parts(char path[MC_ASIDE_PATH], const char *rest)
+{
+    size_t used = strcmp(path, "/") == 0 ? 0 : strlen(path);
+    for (; *rest; rest += strcspn(rest, "/")) {
+        rest += strspn(rest, "/");
+        size_t length = strcspn(rest, "/");
+        bool up = length == 2 && strncmp(rest, "..", 2) == 0;
+        if (!length || (length == 1 && *rest == '.')) continue;
+        if (!up && used + length + 1 >= MC_ASIDE_PATH) return ENAMETOOLONG;
+        while (up && used && path[--used] != '/') continue;
+        if (up) continue;
+        path[used++] = '/';
+        memcpy(path + used, rest, length);
+        used += length;
+    }
+    path[used] = '\0';
+    return used ? 0 : EISDIR;
+}
+
+/* mc_aside_resolve of a path whose folders may be missing. */
+static int resolve_new(const char *path, char target[MC_ASIDE_PATH], bool *direct)
+{
+    struct stat info;
+    int failed = mc_aside_resolve(path, target, direct);
+    if (failed != ENOENT || !*path || lstat(path, &info) == 0) return failed;
+    if (path[strlen(path) - 1] == '/') return EISDIR;
+    const char *rest = split_existing(path, target);
+    if (stat(target, &info) != 0) return errno;
+    return S_ISDIR(info.st_mode) ? add_parts(target, rest) : ENOTDIR;
+}
+
+/* Whether files can be made in the folder `there`, found by making one, but for a look. 0, or an
+ * errno. */
+static int try_folder(const output *out, const char *there)
+{
+    char name[MC_ASIDE_PATH + 16];
+    struct stat info;
+    if (stat(there, &info) != 0) return errno;
+    if (!S_ISDIR(info.st_mode)) return ENOTDIR;
+    if (out->look) return access(there, W_OK | X_OK) == 0 ? 0 : errno;
+    snprintf(name, sizeof name, "%s/.mc-XXXXXX", strcmp(there, "/") == 0 ? "" : there);
+    int fd = mkstemp(name);
+    if (fd < 0) return errno;
+    close(fd);
+    unlink(name);
+    return 0;
+}
+
+/* The same of the nearest folder of a path that is there. */
+static int try_nearest(const output *out, const char *path)
+{
+    char there[MC_ASIDE_PATH];
+    split_existing(path, there);
+    return try_folder(out, there);
+}
+
+/* ---- files ----------------------------------------------------------------------------------- */
+
+/* Whether the file can be made, a real path: in its folder, or in the nearest that is there. */
+static bool can_make(output *out, const char *option, const char *path, const char *target)
+{
+    char folder[MC_ASIDE_PATH];
+    const char *slash = strrchr(target, '/');
+    int length = slash && slash > target ? (int)(slash - target) : 1;
+    snprintf(folder, sizeof folder, "%.*s", length, target);
+    int failed = try_nearest(out, folder);
+    return !failed || refuse_errno(out, option, path, failed);
+}
+
+/* What is no model's must not lie where a model's file is looked for, now or later. */
+static bool check_name(output *out, const char *option, const char *path, const char *target)
+{
+    const char *name = strrchr(target, '/') + 1;
+    if (!mc_model_folder_has_name(name) && strcmp(name, RUN_FILE_NAME) != 0) return true;
+    mc_set_error(out->ctx, MC_ERR_ARGUMENT, "%s %s: %s is a file of a model: choose another name",
+                 option, path, name);
+    return false;
+}
+
+/* How a file is checked: a log may exist that a run goes on with, and its folders may be missing.
+ */
+typedef enum file_kind { FILE_ANSWERS, FILE_LOG } file_kind;
+
+static bool check_file(output *out, const char *option, const char *path, file_kind kind)
 {
     char target[MC_ASIDE_PATH];
-    bool direct = false;
+    bool direct = false, own = kind == FILE_LOG && out->resume;
     if (strcmp(path, "-") == 0) return true;
-    int failed = mc_aside_resolve(path, target, &direct);
+    int failed = kind == FILE_LOG ? resolve_new(path, target, &direct)
+                                  : mc_aside_resolve(path, target, &direct);
     if (failed) return refuse_errno(out, option, path, failed);
     const input *hit = inputs_at_file(&out->inputs, path);
     struct stat info;
@@ -96,6 +185,7 @@ static bool check_file(output *out, const char *option, const char *path, bool o
     if (hit && !(direct && stat(path, &info) == 0 && S_ISCHR(info.st_mode)))
         return refuse_input(out, option, path, hit, "is, or belongs to,");
     if (direct) return true;
+    if (!check_name(out, option, path, target)) return false;
     if (!own && !out->overwrite && lstat(target, &info) == 0) {
         mc_set_error(out->ctx, MC_ERR_ARGUMENT,
                      "%s %s exists: choose another name, or replace it with --overwrite", option,
@@ -107,7 +197,7 @@ static bool check_file(output *out, const char *option, const char *path, bool o
 
 bool output_check_file(output *out, const char *option, const char *path)
 {
-    if (path && is_first(out) && !mc_failed(out->ctx)) check_file(out, option, path, false);
+    if (path && is_first(out) && !mc_failed(out->ctx)) check_file(out, option, path, FILE_ANSWERS);
     return agree(out);
 }
 
@@ -158,7 +248,7 @@ static bool check_holds(output *out, const char *option, const char *path)
 
 static bool take_lock(output *out, run_log *log, const char *option, const char *path)
 {
-    switch (folder_lock_take(&out->lock, path)) {
+    switch (out->look ? folder_lock_look(&out->lock, path) : folder_lock_take(&out->lock, path)) {
     case FOLDER_LOCK_TAKEN: return true;
     case FOLDER_LOCK_NONE:
         if (log) run_log_line(log, "warning: %s", out->lock.message);
@@ -176,9 +266,9 @@ static bool open_folder(output *out, run_log *log, const char *option, const cha
     const input *hit = own ? NULL : inputs_in_folder(&out->inputs, path);
     if (hit) return refuse_input(out, option, path, hit, "is, or holds,");
     if (!own && !out->overwrite && !check_holds(out, option, path)) return false;
-    int failed = make_folders(path, &made);
+    int failed = out->look ? try_nearest(out, path) : make_folders(path, &made);
     if (failed) return refuse_errno(out, option, path, failed);
-    if (made) snprintf(out->made, sizeof out->made, "%s", path);
+    if (!out->look && made) snprintf(out->made, sizeof out->made, "%s", path);
     return take_lock(out, log, option, path);
 }
 
@@ -195,45 +285,46 @@ static bool is_events(const char *name)
     return strncmp(name, "events.out.tfevents.", strlen("events.out.tfevents.")) == 0;
 }
 
-/* TensorBoard would show the runs of one folder as one. */
-static bool check_board(output *out, const char *folder)
+/* Removes the events in a folder, or finds whether there are any. */
+static bool has_events(const char *folder, bool remove)
 {
     DIR *dir = opendir(folder);
-    bool good = true;
-    for (struct dirent *entry; dir && good && (entry = readdir(dir));) {
+    bool any = false;
+    for (struct dirent *entry; dir && (entry = readdir(dir));) {
         if (!is_events(entry->d_name)) continue;
-        if (out->overwrite) {
-            unlinkat(dirfd(dir), entry->d_name, 0); /* what stays is seen in the page */
-            continue;
-        }
+        any = true;
+        if (remove) unlinkat(dirfd(dir), entry->d_name, 0);
+    }
+    if (dir) closedir(dir);
+    return any;
+}
+
+/* TensorBoard would show the runs of one folder as one, and reads the folders in it, too. */
+static bool check_board(output *out, const char *folder)
+{
+    char there[MC_ASIDE_PATH];
+    split_existing(folder, there);
+    const input *hit = inputs_around_folder(&out->inputs, there);
+    if (hit) return refuse_input(out, "--tensorboard", folder, hit, "is, or lies in,");
+    int failed = try_folder(out, there);
+    if (failed) return refuse_errno(out, "--tensorboard", folder, failed);
+    if (out->resume || !has_events(folder, false)) return true;
+    if (!out->overwrite)
         mc_set_error(out->ctx, MC_ERR_ARGUMENT,
                      "--tensorboard %s holds the events of another run: choose another folder, or "
                      "replace them with --overwrite",
                      folder);
-        good = false;
-    }
-    if (dir) closedir(dir);
-    return good;
-}
-
-/* A log that is resumed has to be one: the first line that is not ours is found when it is opened.
- */
-static bool check_log(output *out, const char *option, const char *path)
-{
-    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
-    if (!check_file(out, option, path, out->resume)) return false;
-    if (!mc_model_folder_has_name(name)) return true;
-    mc_set_error(out->ctx, MC_ERR_ARGUMENT, "%s %s: %s is a file of a model: choose another name",
-                 option, path, name);
-    return false;
+    else if (!out->look)
+        has_events(folder, true); /* what stays is seen in the page */
+    return out->overwrite;
 }
 
 static bool check_apart(output *out, const char *jsonl, const char *csv)
 {
     char a[MC_ASIDE_PATH], b[MC_ASIDE_PATH];
     bool direct;
-    if (!jsonl || !csv || mc_aside_resolve(jsonl, a, &direct) ||
-        mc_aside_resolve(csv, b, &direct) || strcmp(a, b) != 0)
+    if (!jsonl || !csv || resolve_new(jsonl, a, &direct) || resolve_new(csv, b, &direct) ||
+        strcmp(a, b) != 0)
         return true;
     mc_set_error(out->ctx, MC_ERR_ARGUMENT, "--log-jsonl %s and --log-csv %s are the same file",
                  jsonl, csv);
@@ -242,9 +333,11 @@ static bool check_apart(output *out, const char *jsonl, const char *csv)
 
 bool output_check_logs(output *out, const char *jsonl, const char *csv, const char *board)
 {
-    if (is_first(out) && !mc_failed(out->ctx) && (!jsonl || check_log(out, "--log-jsonl", jsonl)) &&
-        (!csv || check_log(out, "--log-csv", csv)) && check_apart(out, jsonl, csv) && board &&
-        !out->resume)
+    /* a log that is resumed has to be one: a line that is not ours is found when it is opened */
+    if (is_first(out) && !mc_failed(out->ctx) &&
+        (!jsonl || check_file(out, "--log-jsonl", jsonl, FILE_LOG)) &&
+        (!csv || check_file(out, "--log-csv", csv, FILE_LOG)) && check_apart(out, jsonl, csv) &&
+        board)
         check_board(out, board);
     return agree(out);
 }
@@ -280,7 +373,9 @@ static void make_run_folder(output *out, const char *name, char path[OUTPUT_PATH
 {
     enum { TRIES = 1000 };
     bool made;
-    int failed = make_folders("runs", &made);
+    int failed = out->look ? try_nearest(out, "runs") : make_folders("runs", &made);
+    if (out->look) name_run(path, name, 0);
+    if (out->look && !failed) return;
     for (int i = 0; i < TRIES && !failed; i++) {
         name_run(path, name, i);
         if (mkdir(path, 0777) == 0) {
@@ -321,7 +416,9 @@ bool output_make_run_folder(output *out, const char *name, char path[OUTPUT_PATH
 bool output_check_room(output *out, const char *folder, double bytes)
 {
     struct statvfs disk;
-    if (!is_first(out) || mc_failed(out->ctx) || statvfs(folder, &disk) != 0) return agree(out);
+    char there[MC_ASIDE_PATH];
+    split_existing(folder, there);
+    if (!is_first(out) || mc_failed(out->ctx) || statvfs(there, &disk) != 0) return agree(out);
     double free_bytes = (double)disk.f_bavail * (double)disk.f_frsize;
     if (free_bytes < bytes)
         mc_set_error(out->ctx, MC_ERR_IO,

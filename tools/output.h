@@ -2,7 +2,9 @@
  *
  *   - what exists is not replaced without --overwrite: a file, a log, a folder that holds a model
  *     or a run; --resume goes on with its own
- *   - nothing is ever written over an input, whatever its path (tools/inputs.h)
+ *   - nothing is ever written over an input, whatever its path (tools/inputs.h); --run-file and
+ *     standard input are inputs of every command
+ *   - a file that is no model's has no name of a model's file, wherever it lies
  *   - one process at a time writes to a folder (tools/folder_lock.h)
  *   - what cannot be written, and a disk that has no room, is found before the work
  *
@@ -37,6 +39,7 @@ typedef struct output {
     mc_context *ctx;
     bool overwrite;
     bool resume;      /* a log that exists is the run's own */
+    bool look;        /* checks only: nothing is made, removed or locked */
     inputs inputs;    /* to be added before the checks */
     folder_lock lock; /* of rank 0 */
     char
@@ -52,15 +55,17 @@ int output_leave(output *out, mc_context *ctx, int code);
 
 /* A single file; `-` is stdout. What is no regular file may exist. */
 bool output_check_file(output *out, const char *option, const char *path);
-/* A folder for a model: makes it, and locks it until output_release. `own` is a folder that a run
- * goes on in: what it holds is not looked at. */
+/* A folder for a model: makes it with the folders above it, and locks it until output_release.
+ * `own` is a folder that a run goes on in: what it holds is not looked at. */
 bool output_open_folder(output *out, run_log *log, const char *option, const char *path, bool own);
-/* --log-jsonl, --log-csv and --tensorboard; any may be NULL. */
+/* --log-jsonl, --log-csv and --tensorboard; any may be NULL. The folders above them may be missing:
+ * they are made when the log is opened. */
 bool output_check_logs(output *out, const char *jsonl, const char *csv, const char *board);
-/* Makes a new folder "runs/NAME-DATE-TIME", whose path is copied to `path` on all ranks; `name` is
- * the last part of a model's identifier or path. */
+/* Makes a new folder "runs/NAME-DATE-TIME" (none with `look`), whose path is copied to `path` on
+ * all ranks; `name` is the last part of a model's identifier or path. */
 bool output_make_run_folder(output *out, const char *name, char path[OUTPUT_PATH]);
-/* Whether the file system of a folder has that many bytes free; else the error names both. */
+/* Whether the file system of a folder, which may be missing, has that many bytes free; else the
+ * error names both. */
 bool output_check_room(output *out, const char *folder, double bytes);
 
 /* The forms of a file, by the ending of its name. */

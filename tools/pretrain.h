@@ -137,8 +137,9 @@ void pretrain_take_defaults(pretrain *p);
 bool pretrain_check_options(pretrain *p);
 /* Goes on where the checkpoint stopped. */
 bool pretrain_restore(pretrain *p);
-/* The last before training: whether what will be saved has room; and a new run takes the place of
- * what its folder holds. */
+/* Whether what will be saved has room. */
+bool pretrain_check_room(pretrain *p);
+/* The last before training: a new run takes the place of what its folder holds. */
 bool pretrain_begin(pretrain *p);
 /* Saves a checkpoint of the last step in the background, unless there is one; at the end of a run
  * without --output its weights. */

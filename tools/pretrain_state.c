@@ -213,8 +213,9 @@ static int64_t checkpoints_to_come(const pretrain *p)
     return saves < o->keep + 2 ? saves : o->keep + 2;
 }
 
-bool pretrain_begin(pretrain *p)
+bool pretrain_check_room(pretrain *p)
 {
-    return train_output_check_room(&p->target, p->work.model, checkpoints_to_come(p)) &&
-           checkpoints_begin(&p->checkpoints);
+    return train_output_check_room(&p->target, p->work.model, checkpoints_to_come(p));
 }
+
+bool pretrain_begin(pretrain *p) { return checkpoints_begin(&p->checkpoints); }

@@ -19,6 +19,9 @@ const char *train_output_check(const train_options *o, const char *given, bool r
                                int64_t save_every)
 {
     if (o->no_save && given) return "--no-save saves nothing: expected no --output";
+    if (resume && o->overwrite)
+        return "--resume goes on with the run that is there, --overwrite replaces it: expected one "
+               "of them";
     if (!given && resume) return "--resume needs --output, the folder of the run to go on with";
     if (!given && save_every) return "--save-every needs --output, the folder to save to";
     return NULL;
@@ -45,8 +48,9 @@ static bool open_folder(train_output *t, run_log *log, const char *given, const 
             snprintf(t->folder, sizeof t->folder, "%s", given);
         return output_open_folder(&t->out, log, "--output", given, resume && holds_run(given));
     }
-    return output_make_run_folder(&t->out, name, t->folder) &&
-           output_open_folder(&t->out, log, "--output", t->folder, true);
+    if (!output_make_run_folder(&t->out, name, t->folder) || t->out.look)
+        return !mc_failed(t->out.ctx);
+    return output_open_folder(&t->out, log, "--output", t->folder, true);
 }
 
 bool train_output_open(train_output *t, run_log *log, const train_options *o, const char *given,
@@ -54,9 +58,10 @@ bool train_output_open(train_output *t, run_log *log, const train_options *o, co
 {
     t->folder[0] = '\0';
     t->out.resume = resume;
+    t->out.look = o->dry_run;
     if (!output_check_logs(&t->out, o->log_jsonl, o->log_csv, o->tensorboard)) return false;
     if (!o->no_save && !open_folder(t, log, given, name, resume)) return false;
-    if (o->no_save)
+    if (o->no_save || o->dry_run)
         run_log_line(log, "nothing will be saved%s", o->dry_run ? "" : " (--no-save)");
     else if (!given)
         run_log_line(log, "the final weights will be saved to %s (see --output, --no-save)",

@@ -20,7 +20,8 @@ const char *train_output_check(const train_options *o, const char *given, bool r
                                int64_t save_every);
 
 /* Finds the folder, makes and locks it, and checks the logs. `given` is --output, or NULL; `name`
- * what a folder of the run's own is called after. False with the context's error. Collective. */
+ * what a folder of the run's own is called after. With --dry-run the checks are the same, and
+ * nothing is made. False with the context's error. Collective. */
 bool train_output_open(train_output *t, run_log *log, const train_options *o, const char *given,
                        const char *name, bool resume);
 /* Whether the disk has room for what the run will save: `saved` checkpoints at a time besides

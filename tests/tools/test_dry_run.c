@@ -2,8 +2,10 @@
  * head has of it. */
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/mount.h>
 #include <cmocka.h>
 #define COMMAND_VARIABLES                                                                     \
     "F=\"$MC finetune --config tiny --text text --label label --batch-size 2 --val-fraction " \
@@ -36,6 +38,50 @@ static void test_classes(void **state)
     must_hold(out, "result dry_run=true rows=6 steps=6 cut=");
     assert_true(number_after(out, "peak_bytes=") > 1000);
     assert_null(strstr(err, "warning"));
+}
+
+/* What the run would refuse, the look refuses, and writes nothing. */
+static void test_output(void **state)
+{
+    (void)state;
+    must("$F --data rows.csv --output done --epochs 1 --log-csv l.csv --tensorboard board && "
+         "cp -r done kept && cp -r board events");
+    static const char *const refused[][2] = {
+        {"--output done holds a model, or part of one (config.json)", "--output done"},
+        {"--output tiny is, or holds, --config tiny", "--output tiny --overwrite"},
+        {"--log-csv l.csv exists", "--output run --log-csv l.csv"},
+        {"--log-csv rows.csv is, or belongs to, --data rows.csv", "--log-csv rows.csv --overwrite"},
+        {"--tensorboard board holds the events of another run", "--tensorboard board"},
+        {"--output rows.csv/run: cannot write there: Not a directory", "--output rows.csv/run"},
+    };
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        char line[400];
+        snprintf(line, sizeof line, "$F --data rows.csv --dry-run %s", refused[i][1]);
+        must_refuse(1, refused[i][0], line);
+    }
+    must("$F --data rows.csv --dry-run --output done --overwrite --log-csv l.csv --log-jsonl a/b/l "
+         "--tensorboard board && diff -r done kept && diff -r board events && "
+         "$F --data rows.csv --dry-run --output x/y && test ! -e x && test ! -e a && "
+         "test ! -e runs && rm -r done kept board events l.csv");
+}
+
+/* A disk without room, and a folder that may not be written. */
+static void test_room(void **state)
+{
+    (void)state;
+    must("mkdir small");
+    if (mount("tmpfs", temp_path(&folder, "small"), "tmpfs", 0, "size=4k") != 0) {
+        printf("SKIPPED: a full disk: no file system may be mounted here\n");
+        skip();
+    }
+    int full = run("$F --data rows.csv --dry-run --output small/run --save-every 1");
+    bool said = strstr(err, "small/run: saving needs ");
+    int again = mount("tmpfs", temp_path(&folder, "small"), "tmpfs", MS_REMOUNT | MS_RDONLY, "");
+    int code = again ? 1 : run("$F --data rows.csv --dry-run --output small/run");
+    assert_int_equal(umount(temp_path(&folder, "small")), 0);
+    assert_true(full == 1 && said);
+    assert_int_equal(code, 1);
+    if (!again) must_hold(err, "--output small/run: cannot write there: Read-only file system");
 }
 
 /* The same lines, but for those that take time, before a run. */
@@ -80,10 +126,9 @@ static void test_errors(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_classes),
-        cmocka_unit_test(test_head),
-        cmocka_unit_test(test_warnings),
-        cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_classes),  cmocka_unit_test(test_output),
+        cmocka_unit_test(test_room),     cmocka_unit_test(test_head),
+        cmocka_unit_test(test_warnings), cmocka_unit_test(test_errors),
     };
     return cmocka_run_group_tests(tests, make_inputs, remove_folder);
 }

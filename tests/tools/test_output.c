@@ -109,6 +109,80 @@ static void test_what_exists_needs_overwrite(void **state)
     nothing_changed();
 }
 
+/* The options of a run are an input, whatever the command. */
+static void test_run_file_is_an_input(void **state)
+{
+    (void)state;
+    must("mkdir cfg && echo '{\"max-length\": 8}' > cfg/o.csv && ln cfg/o.csv hard.csv && "
+         "ln -s cfg/o.csv soft.csv && cp cfg/o.csv kept");
+    static const char *const files[] = {"cfg/o.csv", "./cfg/../cfg/o.csv", "hard.csv", "soft.csv"};
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        char line[400];
+        snprintf(line, sizeof line, "$P --run-file cfg/o.csv --overwrite --output %s", files[i]);
+        must_refuse(1, "is, or belongs to, --run-file cfg/o.csv", line);
+        snprintf(line, sizeof line,
+                 "$F --run-file cfg/o.csv --config tiny --no-save --overwrite --log-csv %s",
+                 files[i]);
+        must_refuse(1, "is, or belongs to, --run-file cfg/o.csv", line);
+    }
+    must_refuse(1, "is, or holds, --run-file cfg/o.csv",
+                "$F --run-file cfg/o.csv --config tiny --overwrite --output cfg");
+    must_refuse(
+        1, "is, or belongs to, --run-file cfg/o.csv",
+        "echo '{\"json-key\": \"text\"}' > cfg/o.csv && cp cfg/o.csv kept && $MC prepare --input "
+        "rows.csv --tokenizer base --run-file cfg/o.csv --overwrite --output hard.csv");
+    must("cmp cfg/o.csv kept && rm -r cfg hard.csv soft.csv kept");
+}
+
+/* One rule for all: beside a model's files, but under none of their names. */
+static void test_files_in_a_models_folder(void **state)
+{
+    (void)state;
+    must("rm -rf mine && cp -r base mine && P=\"$MC predict --model mine --data rows.csv\" && "
+         "$P --output mine/rows.jsonl && $P --output mine/rows.csv && "
+         "$F --config tiny --no-save --log-csv mine/log && $MC info mine");
+    must_refuse(1, "pytorch_model.bin is a file of a model",
+                "$MC prepare --input rows.csv --tokenizer mine --output mine/pytorch_model.bin");
+    must_refuse(1, "run.json is a file of a model",
+                "$F --config tiny --no-save --log-jsonl new/run.json");
+    must_refuse(1, "--tensorboard mine/runs is, or lies in, --model mine",
+                "$F --model mine --no-save --tensorboard mine/runs");
+    must_refuse(1, "--tensorboard ./mine/ is, or lies in, --model mine",
+                "$F --model mine --no-save --tensorboard ./mine/ --overwrite");
+    must("mkdir set && cp rows.csv set/train.csv && cp rows.csv set/val.csv && rm -r mine");
+    must_refuse(1, "--tensorboard set is, or lies in, --data set",
+                "$MC finetune --config tiny --data set --text text --label kind --no-save "
+                "--tensorboard set");
+    must("test ! -e new && rm -r set");
+    nothing_changed();
+}
+
+/* The folders of logs are made, also the one that the model will lie in. */
+static void test_logs_in_new_folders(void **state)
+{
+    (void)state;
+    must("$F --config tiny --output fresh --log-jsonl fresh/a/l.jsonl --log-csv ./fresh/l.csv "
+         "--tensorboard fresh/board && test $(wc -l < fresh/a/l.jsonl) -ge 3 && "
+         "test $(wc -l < fresh/l.csv) -ge 4 && ls fresh/board/events.out.tfevents.* && "
+         "$MC info fresh && cp -r fresh/a logs");
+    must_refuse(1, "--log-jsonl fresh/a/l.jsonl exists",
+                "$F --config tiny --output fresh2 --log-jsonl fresh/a/l.jsonl");
+    must_refuse(1, "are the same file",
+                "$F --config tiny --output fresh2 --log-jsonl fresh2/l --log-csv "
+                "fresh2/x/.././l");
+    must_refuse(1, "cannot write there: Not a directory",
+                "$F --config tiny --output fresh2 --log-jsonl rows.csv/l");
+    must_refuse(1, "cannot write there: Not a directory",
+                "$F --config tiny --output fresh2 --tensorboard rows.csv");
+    must_refuse(1, "cannot write there: Is a directory",
+                "$F --config tiny --output fresh2 --log-jsonl fresh2/");
+    must("test ! -e fresh2 && diff -r fresh/a logs && $F --config tiny --no-save --log-csv "
+         "deep/er/l.csv && test -s deep/er/l.csv && rm -r fresh logs deep");
+    must("$F --config tiny --output fresh --save-every 1 --stop-after 1 --log-csv fresh/l.csv && "
+         "$F --config tiny --output fresh --save-every 1 --resume --log-csv fresh/l.csv && "
+         "test $(grep -c '^[12],,,' fresh/l.csv) = 2 && rm -r fresh");
+}
+
 /* ---- links, pipes, devices ------------------------------------------------------------------- */
 
 static void test_links_and_pipes(void **state)
@@ -175,6 +249,12 @@ static void test_lock(void **state)
          "! $F --config tiny --output held --overwrite 2>second.err; "
          "grep -q \"process $pid on host $(uname -n) writes to this folder\" second.err; code=$?; "
          "kill -9 $pid; wait $pid; test $code = 0; }");
+    must("{ $F --config tiny --output held --overwrite --epochs 100000 --max-steps 0 2>look.err & "
+         "pid=$!; until grep -q '^step ' look.err; do sleep 0.01; done; "
+         "! $F --config tiny --output held --overwrite --dry-run 2>second.err; "
+         "grep -q \"process $pid on host \" second.err; code=$?; kill -9 $pid; wait $pid; "
+         "test $code = 0; }");
+    must("$F --config tiny --output held --overwrite --dry-run");
     must("$F --config tiny --output held --overwrite && test ! -e held/.modelcenter.lock");
 }
 
@@ -189,6 +269,8 @@ static void test_run_folder(void **state)
          "grep -q \"^the final weights will be saved to $(ls -d runs/*) \" said");
     must("rm -rf runs && $F --config tiny --no-save && test ! -e runs");
     must_hold(err, "nothing will be saved (--no-save)\n");
+    must_refuse(2, "--resume goes on with the run that is there, --overwrite replaces it",
+                "$F --config tiny --output base --resume --overwrite");
     must_refuse(2, "--no-save saves nothing", "$F --config tiny --no-save --output x");
     must("rm -rf runs; ! $F --config tiny --data none.csv && test -z \"$(ls runs)\"; rm -rf runs");
     must_refuse(1, "cannot write there", "touch file && $F --config tiny --output file/run");
@@ -216,6 +298,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_an_input_is_never_replaced),
         cmocka_unit_test(test_what_exists_needs_overwrite),
+        cmocka_unit_test(test_run_file_is_an_input),
+        cmocka_unit_test(test_files_in_a_models_folder),
+        cmocka_unit_test(test_logs_in_new_folders),
         cmocka_unit_test(test_links_and_pipes),
         cmocka_unit_test(test_stale_temporaries),
         cmocka_unit_test(test_kill),
