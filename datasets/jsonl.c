@@ -35,8 +35,8 @@ static bool parse_line(mc_jsonl *reader, const char *text, size_t size)
         mc_jsonl_fail(reader, "expected a JSON object, found %s", "a list");
         return false;
     }
-    reader->row = (reader->nul ? mc_json_parse_row : mc_json_parse)(reader->err, text, size,
-                                                                    reader->name, reader->line);
+    reader->row =
+        mc_json_parse_row(reader->err, text, size, reader->name, reader->line, reader->nul);
     if (!reader->row) return false;
     if (cJSON_IsObject(reader->row)) return true;
     mc_jsonl_fail(reader, "expected a JSON object, found %s", mc_json_describe(reader->row).text);

@@ -16,6 +16,7 @@ static void free_table(void *object)
     if (t->is_open) mc_file_reader_release(&t->reader);
     for (int i = 0; i < t->columns + t->paths; i++) mc_free(t->name[i]);
     mc_free(t->name);
+    mc_name_index_release(&t->by_name);
     mc_free(t->field);
     mc_free(t->decoded);
     mc_free(t->chat);
@@ -64,13 +65,29 @@ static mc_table *new_table(mc_context *ctx, const char *path, const mc_table_opt
     return NULL;
 }
 
-bool mc_table_add_column(mc_table *t, const char *name, size_t length)
+int mc_table_find_column(const mc_table *t, const char *name)
+{
+    size_t found = mc_name_index_find(&t->by_name, name);
+    return found != SIZE_MAX ? (int)found : -1;
+}
+
+static bool add_name(mc_table *t, const char *name, size_t length)
 {
     size_t count = (size_t)t->columns + (size_t)t->paths;
     bool ok = mc_grow(&t->name, &t->name_capacity, count, sizeof *t->name) &&
               (t->name[count] = mc_strndup(name, length));
     if (!ok) mc_fail(t->ctx, MC_ERR_NOMEM, "%s: out of memory for its columns", t->path);
     return ok;
+}
+
+static bool add_column(mc_table *t, const char *name, size_t length)
+{
+    if (!add_name(t, name, length)) return false;
+    int column = t->columns++;
+    if (mc_table_find_column(t, t->name[column]) >= 0 ||
+        mc_name_index_add(&t->by_name, t->name[column], (size_t)column))
+        return true;
+    return !mc_fail(t->ctx, MC_ERR_NOMEM, "%s: out of memory for its columns", t->path);
 }
 
 /* The columns of CSV and TSV: the fields of the first row. */
@@ -81,13 +98,11 @@ static bool read_header(mc_table *t)
         size_t length;
         const char *name = mc_table_field_text(t, &t->field[i], &length);
         if (!name) return false;
-        for (int k = 0; k < t->columns; k++) {
-            if (!length || strcmp(t->name[k], name) != 0) continue;
+        if (length && mc_table_find_column(t, name) >= 0) {
             mc_table_fail_at(t, t->field[i].start, "column \"%s\" is named twice", name);
             return false;
         }
-        if (!mc_table_add_column(t, name, length)) return false;
-        t->columns++;
+        if (!add_column(t, name, length)) return false;
     }
     return true;
 }
@@ -98,8 +113,11 @@ static bool read_keys(mc_table *t)
     mc_table_begin_json(t);
     if (!mc_table_read_json(t)) return false;
     for (const cJSON *item = t->json.row->child; item; item = item->next) {
-        if (!mc_table_add_column(t, item->string, strlen(item->string))) return false;
-        t->columns++;
+        if (t->columns == MC_TABLE_MOST_COLUMNS) {
+            mc_jsonl_fail(&t->json, "a row of over %d columns", MC_TABLE_MOST_COLUMNS);
+            return false;
+        }
+        if (!add_column(t, item->string, strlen(item->string))) return false;
     }
     t->pending = true;
     return true;
@@ -196,7 +214,7 @@ static int add_path(mc_table *t, const char *name)
 {
     int column = t->columns + t->paths;
     if (t->format != MC_TABLE_JSONL || !t->pending || !strchr(name, '.')) return -1;
-    if (!mc_table_add_column(t, name, strlen(name))) return -1;
+    if (!add_name(t, name, strlen(name))) return -1;
     if (mc_table_json_value(t, column)) {
         t->paths++;
         return column;
@@ -208,8 +226,10 @@ static int add_path(mc_table *t, const char *name)
 int mc_table_column(mc_table *t, const char *name)
 {
     if (!t || mc_failed(t->ctx)) return -1;
-    for (int i = 0; name && *name && i < t->columns + t->paths; i++)
-        if (strcmp(t->name[i], name) == 0) return i;
+    int found = name && *name ? mc_table_find_column(t, name) : -1;
+    for (int i = t->columns; found < 0 && name && *name && i < t->columns + t->paths; i++)
+        if (strcmp(t->name[i], name) == 0) found = i;
+    if (found >= 0) return found;
     int added = name ? add_path(t, name) : -1;
     if (added >= 0 || mc_failed(t->ctx)) return added;
     char known[1024];

@@ -28,6 +28,7 @@
  *                                object; "a.b" is key "b" of the object at key "a". Strings may
  *                                hold NUL characters, and whole numbers keep all their digits.
  *
+ * A row has at most 65,536 columns and 268,435,456 bytes, and a row of JSON 1,048,576 values.
  * All are UTF-8, or UTF-16 with a byte order mark. A byte order mark, CRLF line ends, blank lines
  * and a last line without an end are fine. A column without a name (as pandas writes its index)
  * cannot be asked for by name. Parquet, Excel's, Feather and Arrow files are refused, with the

@@ -4,6 +4,10 @@
 
 static mc_field *add_field(mc_table *t, size_t start)
 {
+    if (t->fields == MC_TABLE_MOST_COLUMNS) {
+        mc_table_fail_at(t, start, "a row of over %d columns", MC_TABLE_MOST_COLUMNS);
+        return NULL;
+    }
     if (!mc_grow(&t->field, &t->field_capacity, t->fields, sizeof *t->field)) {
         mc_fail(t->ctx, MC_ERR_NOMEM, "%s:%lld: out of memory for its fields", t->path,
                 (long long)t->line);

@@ -2,13 +2,6 @@
 #include <string.h>
 #include "datasets/table_internal.h"
 
-static int find_column(const mc_table *t, const char *name)
-{
-    for (int i = 0; i < t->columns; i++)
-        if (strcmp(t->name[i], name) == 0) return i;
-    return -1;
-}
-
 /* CSV and TSV have to have the table's columns, in any order. Of JSON each row has to have the keys
  * that are asked for, which shows when it is read. */
 static bool same_columns(const mc_table *t, const mc_table *other)
@@ -16,11 +9,11 @@ static bool same_columns(const mc_table *t, const mc_table *other)
     const char *first = t->files.path[0];
     if (other->format == MC_TABLE_JSONL) return true;
     for (int i = 0; i < t->columns + t->paths; i++)
-        if (find_column(other, t->name[i]) < 0)
+        if (mc_table_find_column(other, t->name[i]) < 0)
             return !mc_fail(t->ctx, MC_ERR_FORMAT, "%s: no column \"%s\", which %s has",
                             other->path, t->name[i], first);
     for (int i = 0; i < other->columns; i++)
-        if (find_column(t, other->name[i]) < 0)
+        if (mc_table_find_column(t, other->name[i]) < 0)
             return !mc_fail(t->ctx, MC_ERR_FORMAT, "%s: column \"%s\", which %s does not have",
                             other->path, other->name[i], first);
     return true;
@@ -42,7 +35,7 @@ static int *find_places(const mc_table *t, const mc_table *other)
     size_t count = (size_t)(t->columns + t->paths);
     int *place = mc_calloc(count + 1, sizeof *place);
     if (!place) mc_fail_nomem(t->ctx, "the columns of a table");
-    for (size_t i = 0; place && i < count; i++) place[i] = find_column(other, t->name[i]);
+    for (size_t i = 0; place && i < count; i++) place[i] = mc_table_find_column(other, t->name[i]);
     return place;
 }
 
@@ -56,6 +49,7 @@ static void exchange(mc_table *t, mc_table *other)
     t->file = was.file;
     t->rows = was.rows;
     t->name = was.name;
+    t->by_name = was.by_name;
     t->name_capacity = was.name_capacity;
     t->columns = was.columns;
     t->paths = was.paths;
@@ -64,6 +58,7 @@ static void exchange(mc_table *t, mc_table *other)
     other->owned = next.owned;
     other->files = (mc_paths){0};
     other->name = next.name;
+    other->by_name = next.by_name;
     other->name_capacity = next.name_capacity;
     other->columns = next.columns;
     other->paths = next.paths;

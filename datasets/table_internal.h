@@ -5,9 +5,13 @@
 
 #include "core/base/context_internal.h"
 #include "core/base/file_reader_internal.h"
+#include "core/base/name_index_internal.h"
 #include "core/base/paths_internal.h"
 #include "datasets/jsonl_internal.h"
 #include "datasets/table.h"
+
+/* Columns that a row may have: more are no table, and each takes memory. */
+enum { MC_TABLE_MOST_COLUMNS = 1 << 16 };
 
 /* A field of the current row. Offsets count from the row's start. */
 typedef struct mc_field {
@@ -72,6 +76,7 @@ struct mc_table {
     char **name; /* (columns); of JSON Lines, the keys of the first object */
     int columns;
     size_t name_capacity;
+    mc_name_index by_name; /* of the columns; of several with one name (""), the first */
 
     mc_jsonl json;          /* JSON Lines: the current object */
     mc_number_text *number; /* (columns asked for) */
@@ -136,7 +141,7 @@ const char *mc_table_json_text(mc_table *table, int column, size_t *length);
 /* As mc_table_cell says. */
 const char *mc_table_json_cell(mc_table *table, int column, size_t *length);
 
-/* Adds a column, with a copy of its name, at the end. */
-bool mc_table_add_column(mc_table *table, const char *name, size_t length);
+/* The number of a column; -1: there is none of that name. */
+int mc_table_find_column(const mc_table *table, const char *name);
 
 #endif

@@ -250,10 +250,7 @@ const char *mc_table_json_cell(mc_table *t, int column, size_t *length)
 const char *mc_table_other_key(const mc_table *t)
 {
     if (!t || !t->current || t->format != MC_TABLE_JSONL) return NULL;
-    for (const cJSON *item = t->json.row->child; item; item = item->next) {
-        int i = 0;
-        while (i < t->columns && strcmp(t->name[i], item->string) != 0) i++;
-        if (i == t->columns) return item->string;
-    }
+    for (const cJSON *item = t->json.row->child; item; item = item->next)
+        if (mc_table_find_column(t, item->string) < 0) return item->string;
     return NULL;
 }

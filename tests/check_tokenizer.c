@@ -101,7 +101,7 @@ static bool read_numbers(checker *c, const cJSON *object, const char *key, numbe
 
 static bool read_record(checker *c, const char *line, size_t size, record *r)
 {
-    cJSON *object = mc_json_parse_row(&c->ctx->error, line, size, c->path, c->line);
+    cJSON *object = mc_json_parse_row(&c->ctx->error, line, size, c->path, c->line, true);
     bool ok = object && read_text(c, object, "text", &r->text) && read_hex(c, object, &r->text) &&
               read_text(c, object, "pair", &r->pair) &&
               read_text(c, object, "decoded", &r->decoded) &&

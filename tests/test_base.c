@@ -755,7 +755,7 @@ static void rows_keep_nul_and_digits(void **state)
         "9007199254740993", "-18446744073709551617", "7", "0.1", "1e+300", "100"};
     mc_error err = {0};
     char room[MC_JSON_NUMBER_ROOM];
-    cJSON *row = mc_json_parse_row(&err, text, sizeof text - 1, "x", 1);
+    cJSON *row = mc_json_parse_row(&err, text, sizeof text - 1, "x", 1, true);
     assert_non_null(row);
     const cJSON *s = cJSON_GetObjectItem(row, "s"), *n = cJSON_GetObjectItem(row, "n");
     assert_int_equal(mc_json_length(s), 5);
@@ -765,7 +765,7 @@ static void rows_keep_nul_and_digits(void **state)
     for (int i = 0; i < 6; i++)
         assert_string_equal(mc_json_number(cJSON_GetArrayItem(n, i), room), numbers[i]);
     cJSON_Delete(row);
-    assert_null(mc_json_parse_row(&err, "{\"a\\u0000\": 1}", 15, "x", 1));
+    assert_null(mc_json_parse_row(&err, "{\"a\\u0000\": 1}", 15, "x", 1, true));
     expect_error(&err, MC_ERR_FORMAT, "a NUL character");
 }
 

@@ -18,10 +18,10 @@ bool mc_utf8_is_valid(const char *text, size_t size);
  * strings. Keys may repeat: who minds has to look. Free with cJSON_Delete. NULL on error. */
 cJSON *mc_json_parse(mc_error *err, const char *text, size_t size, const char *name,
                      int64_t first_line);
-/* The same for a row of data, whose strings (but not its keys) may hold NUL characters: read them
- * with mc_json_length. */
+/* The same for a row of data, of at most 1,048,576 values. With `nul` its strings (but not its
+ * keys) may hold NUL characters: read them with mc_json_length. */
 cJSON *mc_json_parse_row(mc_error *err, const char *text, size_t size, const char *name,
-                         int64_t first_line);
+                         int64_t first_line, bool nul);
 
 /* Bytes of a string's text, NUL characters within it included. */
 size_t mc_json_length(const cJSON *string);

@@ -9,7 +9,7 @@
 #include <string.h>
 #include "core/base/json_internal.h"
 
-enum { MOST_DEPTH = 64, NUMBER_ROOM = 512, EXACT_DIGITS = 15 };
+enum { MOST_DEPTH = 64, NUMBER_ROOM = 512, EXACT_DIGITS = 15, MOST_IN_ROW = 1 << 20 };
 
 typedef struct parser {
     mc_error *err;
@@ -17,6 +17,7 @@ typedef struct parser {
     int64_t first_line;
     bool nul; /* strings may hold NUL characters */
     int depth;
+    size_t values, most; /* read so far, and at most: each takes many times its text */
 } parser;
 
 /* ---- errors: each returns NULL or false ------------------------------------------------------ */
@@ -317,6 +318,7 @@ static cJSON *read_value(parser *p)
 {
     skip_blank(p);
     char c = p->at < p->end ? *p->at : '\0';
+    if (p->values++ == p->most) return flaw(p, p->at, "over 1048576 values in a row"), NULL;
     cJSON *item = cJSON_CreateNull();
     if (!item) return nomem(p), NULL;
     bool good = c == '"'                             ? read_text(p, item)
@@ -329,10 +331,11 @@ static cJSON *read_value(parser *p)
 }
 
 static cJSON *parse(mc_error *err, const char *text, size_t size, const char *name,
-                    int64_t first_line, bool nul)
+                    int64_t first_line, bool nul, size_t most)
 {
     if (size && !text[size - 1]) size--; /* a NUL that was counted in */
     parser p = {.err = err, .name = name, .text = text, .end = text + size, .nul = nul};
+    p.most = most;
     p.first_line = first_line;
     p.at = text;
     if (size >= 3 && memcmp(text, "\xEF\xBB\xBF", 3) == 0) p.at += 3;
@@ -347,13 +350,13 @@ static cJSON *parse(mc_error *err, const char *text, size_t size, const char *na
 cJSON *mc_json_parse(mc_error *err, const char *text, size_t size, const char *name,
                      int64_t first_line)
 {
-    return parse(err, text, size, name, first_line, false);
+    return parse(err, text, size, name, first_line, false, SIZE_MAX);
 }
 
 cJSON *mc_json_parse_row(mc_error *err, const char *text, size_t size, const char *name,
-                         int64_t first_line)
+                         int64_t first_line, bool nul)
 {
-    return parse(err, text, size, name, first_line, true);
+    return parse(err, text, size, name, first_line, nul, MOST_IN_ROW);
 }
 
 /* ---- what the nodes keep --------------------------------------------------------------------- */

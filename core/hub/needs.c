@@ -79,8 +79,12 @@ mc_status mc_hub_list_add(mc_error *err, mc_hub_list *list, const char *name)
                             "%s: the hub's list of files has \"%.200s\": expected a path below the "
                             "repository's folder",
                             list->repository, name);
+    if (mc_name_index_find(&list->by_name, name) != SIZE_MAX)
+        return mc_error_set(err, MC_ERR_FORMAT, "%s: the hub's list of files has \"%.200s\" twice",
+                            list->repository, name);
     char *copy = mc_strdup(name);
-    if (!copy || !mc_grow(&list->files, &list->capacity, list->count, sizeof *list->files)) {
+    if (!copy || !mc_grow(&list->files, &list->capacity, list->count, sizeof *list->files) ||
+        !mc_name_index_add(&list->by_name, copy, list->count)) {
         mc_free(copy);
         return mc_error_set(err, MC_ERR_NOMEM, "%s: out of memory for the list of its files",
                             list->repository);
@@ -96,14 +100,14 @@ void mc_hub_list_release(mc_hub_list *list)
         mc_free(list->files[i].content_url);
     }
     mc_free(list->files);
+    mc_name_index_release(&list->by_name);
     *list = (mc_hub_list){0};
 }
 
 static mc_hub_file *find_file(const mc_hub_list *list, const char *name)
 {
-    for (size_t i = 0; i < list->count; i++)
-        if (strcmp(list->files[i].name, name) == 0) return &list->files[i];
-    return NULL;
+    size_t found = mc_name_index_find(&list->by_name, name);
+    return found != SIZE_MAX ? &list->files[found] : NULL;
 }
 
 /* Marks a file, if there is one. */

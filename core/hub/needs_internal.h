@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "core/base/error_internal.h"
+#include "core/base/name_index_internal.h"
 
 typedef enum mc_hub_kind {
     MC_HUB_ANY = 0,   /* a model's, or in a repository without config.json a tokenizer's */
@@ -37,10 +38,11 @@ typedef struct mc_hub_list {
     const char *repository; /* for messages */
     mc_hub_file *files;
     size_t count, capacity;
+    mc_name_index by_name;
     const mc_hub_file *index; /* of sharded weights; NULL: none are */
 } mc_hub_list;
 
-/* Adds a file. MC_ERR_FORMAT for a name that would leave its folder. */
+/* Adds a file. MC_ERR_FORMAT for a name that would leave its folder, or that is there already. */
 mc_status mc_hub_list_add(mc_error *err, mc_hub_list *list, const char *name);
 void mc_hub_list_release(mc_hub_list *list);
 

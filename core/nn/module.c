@@ -1,4 +1,3 @@
-#include "core/base/hash_internal.h"
 #include "core/dist/comm_internal.h"
 #include "core/nn/eight_bit_internal.h"
 #include "core/nn/offload_internal.h"
@@ -49,7 +48,7 @@ static void free_root(void *object)
     for (size_t i = 0; i < root->piece_count; i++) mc_free(root->pieces[i]);
     mc_free(root->pieces);
     mc_free(root->parameters);
-    mc_free(root->by_name);
+    mc_name_index_release(&root->by_name);
     mc_free(root->stored);
     mc_free(root);
 }
@@ -177,36 +176,12 @@ static char *full_name(mc_module *module, const char *name)
     return end;
 }
 
-/* The place of the parameter of that name, or an empty one for it. */
-static mc_parameter **slot_of(const mc_module_root *root, const char *name)
+/* Room for one more parameter, whose name is known from now on. */
+static bool reserve_parameter(mc_module_root *root, const char *name)
 {
-    uint64_t hash = mc_hash_text(MC_HASH_START, name);
-    size_t mask = root->name_slots - 1, at = (size_t)(hash ^ hash >> 32) & mask;
-    while (root->by_name[at] && strcmp(root->by_name[at]->name, name) != 0) at = (at + 1) & mask;
-    return &root->by_name[at];
-}
-
-static void index_names(mc_module_root *root)
-{
-    memset(root->by_name, 0, root->name_slots * sizeof(mc_parameter *));
-    for (size_t i = 0; i < root->parameter_count; i++)
-        *slot_of(root, root->parameters[i]->name) = root->parameters[i];
-}
-
-/* Room for one more parameter. */
-static bool reserve_parameter(mc_module_root *root)
-{
-    if (!mc_grow(&root->parameters, &root->parameter_capacity, root->parameter_count,
-                 sizeof *root->parameters))
-        return false;
-    if (2 * (root->parameter_count + 1) <= root->name_slots) return true;
-    size_t slots = root->name_slots ? 2 * root->name_slots : 64;
-    mc_parameter **grown = mc_realloc(root->by_name, slots * sizeof(mc_parameter *));
-    if (!grown) return false;
-    root->by_name = grown;
-    root->name_slots = slots;
-    index_names(root);
-    return true;
+    return mc_grow(&root->parameters, &root->parameter_capacity, root->parameter_count,
+                   sizeof *root->parameters) &&
+           mc_name_index_add(&root->by_name, name, root->parameter_count);
 }
 
 /* Takes the parameters from number `count` on out again. */
@@ -214,7 +189,9 @@ static void drop_parameters(mc_module_root *root, size_t count)
 {
     if (count == root->parameter_count) return;
     root->parameter_count = count;
-    index_names(root);
+    mc_name_index_clear(&root->by_name);
+    for (size_t i = 0; i < count; i++) /* into memory that is there */
+        mc_name_index_add(&root->by_name, root->parameters[i]->name, i);
 }
 
 mc_status mc_module_drop_parameters(mc_module_root *root, size_t first)
@@ -266,12 +243,11 @@ static mc_parameter *add_parameter(mc_module *module, const char *name, mc_shape
         mc_fail(ctx, MC_ERR_SHAPE, "parameter \"%s\": bad shape %s", path, MC_SHAPE_TEXT(shape));
     else if (mc_module_find_parameter(module, path))
         mc_fail(ctx, MC_ERR_ARGUMENT, "parameter \"%s\" is declared twice", path);
-    else if (!reserve_parameter(root))
+    else if (!reserve_parameter(root, path))
         mc_fail_nomem(ctx, "a parameter");
     if (mc_failed(ctx)) return NULL;
     *p = (mc_parameter){.module = module, .name = path, .shape = shape, .init = init};
     root->parameters[root->parameter_count++] = p;
-    *slot_of(root, path) = p;
     return p;
 }
 
@@ -410,7 +386,8 @@ mc_parameter *mc_module_next_parameter(mc_module *module, mc_parameter_iterator 
 mc_parameter *mc_module_find_parameter(mc_module *module, const char *name)
 {
     if (!module || !name) return NULL;
-    return module->root->name_slots ? *slot_of(module->root, name) : NULL;
+    size_t found = mc_name_index_find(&module->root->by_name, name);
+    return found != SIZE_MAX ? module->root->parameters[found] : NULL;
 }
 
 int64_t mc_module_parameter_count(mc_module *module)

@@ -3,6 +3,7 @@
 #define MC_NN_MODULE_INTERNAL_H
 
 #include "core/autograd/tape_internal.h"
+#include "core/base/name_index_internal.h"
 #include "core/nn/module.h"
 
 enum { MC_BUCKET_ALIGN = 64 /* elements */, MC_STATE_SLOTS = 3 };
@@ -135,8 +136,7 @@ typedef struct mc_module_root {
     mc_dtype dtype;
     mc_parameter **parameters;
     size_t parameter_count, parameter_capacity;
-    mc_parameter **by_name; /* (name_slots, a power of two): open addressing, at most half full */
-    size_t name_slots;
+    mc_name_index by_name; /* of the parameters */
     mc_stored **stored;
     size_t stored_count, stored_capacity;
     int64_t stored_elements; /* of all of them */

@@ -394,6 +394,63 @@ static void test_row_limit(void **state)
     mc_table_free(t);
 }
 
+/* Writes "c0,c1,..." (of JSON `{"c0":0,"c1":0,...}`) of a number of columns; mc_free it. */
+static char *many_columns(int columns, const char *separator, bool json)
+{
+    char *text = mc_malloc((size_t)columns * 12 + 3), *at = text;
+    assert_non_null(text);
+    for (int i = 0; i < columns; i++)
+        at += sprintf(at, json ? "%s\"c%d\":0" : "%sc%d", i ? separator : json ? "{" : "", i);
+    strcpy(at, json ? "}" : "");
+    return text;
+}
+
+static void test_most_columns(void **state)
+{
+    enum { MOST = 65536 };
+    fixture *f = *state;
+    static const char *const names[] = {"a.csv", "a.tsv", "a.jsonl"};
+    for (int i = 0; i < 3; i++) {
+        const char *separator = i == 1 ? "\t" : ",";
+        char *text = many_columns(MOST, separator, i == 2);
+        char *more = many_columns(MOST + 1, separator, i == 2);
+        mc_table *t = read_text(f, names[i], text);
+        expect_ok(f->ctx);
+        assert_int_equal(mc_table_columns(t), MOST);
+        assert_int_equal(mc_table_column(t, "c65535"), MOST - 1);
+        assert_int_equal(mc_table_next(t), i == 2);
+        assert_null(mc_table_other_key(t));
+        mc_table_free(t);
+        assert_null(read_text(f, names[i], more));
+        expect_error(f->ctx, MC_ERR_FORMAT, "a row of over 65536 columns");
+        mc_free(more);
+        mc_free(text);
+    }
+}
+
+/* A list is a row's as well: 2 bytes of it become a value of many. */
+static void test_most_values(void **state)
+{
+    enum { MOST = 1 << 20 };
+    fixture *f = *state;
+    char *text = mc_malloc(2 * MOST + 16);
+    assert_non_null(text);
+    for (int more = 0; more < 2; more++) {
+        int values = MOST - 2 + more; /* the object and the list are two */
+        strcpy(text, "{\"a\":[");
+        for (int i = 0; i < values; i++) memcpy(text + 6 + 2 * i, "0,", 2);
+        strcpy(text + 5 + 2 * values, "]}");
+        mc_table *t = read_text(f, "a.jsonl", text);
+        if (more)
+            expect_error(f->ctx, MC_ERR_FORMAT,
+                         "a.jsonl:1: malformed JSON: over 1048576 values in a row");
+        expect_ok(f->ctx);
+        assert_int_equal(t != NULL, !more);
+        mc_table_free(t);
+    }
+    mc_free(text);
+}
+
 static void test_files(void **state)
 {
     fixture *f = *state;
@@ -538,6 +595,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_cells, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_long_rows, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_row_limit, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_most_columns, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_most_values, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_files, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_gzip, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_long_gzip, set_up, tear_down),

@@ -39,7 +39,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         assert(strstr(err.message, "fuzz:"));
     cJSON_Delete(value);
     mc_error_clear(&err);
-    cJSON *row = mc_json_parse_row(&err, (const char *)data, size, "fuzz", 1);
+    cJSON *row = mc_json_parse_row(&err, (const char *)data, size, "fuzz", 1, true);
     assert(row || !value); /* a row may hold more */
     cJSON_Delete(row);
     mc_error_clear(&err);

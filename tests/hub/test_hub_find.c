@@ -151,6 +151,8 @@ static void names_stay_in_their_folder(void **state)
     for (size_t i = 0; i < sizeof good / sizeof *good; i++)
         assert_int_equal(mc_hub_list_add(&f->ctx->error, &list, good[i]), MC_OK);
     assert_int_equal(list.count, sizeof good / sizeof *good);
+    assert_int_equal(mc_hub_list_add(&f->ctx->error, &list, "a/b/c"), MC_ERR_FORMAT);
+    expect_failure(f, MC_ERR_FORMAT, "o/n: the hub's list of files has \"a/b/c\" twice");
     mc_hub_list_release(&list);
 }
 
