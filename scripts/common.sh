@@ -16,15 +16,16 @@ fail()
     exit 1
 }
 
-# build_for_use: what is needed is installed, and build/release made whole: all that an install takes.
-# Sets build. What compilers say goes to build/release/build.log, which a failure prints.
+# build_for_use [OPTION...]: installs what is needed and builds in build/release all that an install
+# takes. The options are CMake's, for a folder that is not configured yet. Sets build. What compilers
+# print goes to build/release/build.log, which a failure shows.
 build_for_use()
 {
     scripts/install-dependencies.sh --build
     build=build/release
     mkdir -p $build
     rm -f $build/build.log # of root, perhaps, who built here before
-    fresh='-DMC_BUILD_TESTS=OFF -DMC_BUILD_EXAMPLES=OFF -DMC_WERROR=OFF'
+    fresh="-DMC_BUILD_TESTS=OFF -DMC_BUILD_EXAMPLES=OFF -DMC_WERROR=OFF $*"
     [ ! -f $build/CMakeCache.txt ] || fresh=
     echo "building" >&2
     # shellcheck disable=SC2086  # a list of words
