@@ -83,6 +83,18 @@ findings=$(
         print FILENAME ":" FNR ": a public header includes a private one"
     }' $(sources $library)
 
+    # Each environment variable that the code reads is in docs/environment.md, and no other. A string
+    # that is such a name is taken for one; CMake's options (MC_ENABLE_...) are none.
+    # shellcheck disable=SC2046,SC2086
+    { find $library tools \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.cc' \) -print0 |
+        xargs -0 grep -ohE '"(MC|HF)_[A-Z0-9_]+"' | tr -d '"' | grep -v '^MC_ENABLE_' | sort -u; echo; \
+        grep -oE '^\|[^|]*\|' docs/environment.md | grep -oE '\b(MC|HF)_[A-Z0-9_]+' |
+        sort -u; } | awk '
+        /^$/ { page = 1; next }
+        !page { read[$0] = 1 }
+        page { if ($0 in read) delete read[$0]; else print "docs/environment.md: " $0 " is not read" }
+        END { for (name in read) print "docs/environment.md: " name " is missing" }'
+
     scripts/check_rooms.py || true # its findings are what it prints
     scripts/figures.py --check || true
 
