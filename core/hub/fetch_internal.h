@@ -2,6 +2,7 @@
 #ifndef MC_HUB_FETCH_INTERNAL_H
 #define MC_HUB_FETCH_INTERNAL_H
 
+#include <time.h>
 #include "core/base/context_internal.h"
 #include "core/checkpoint/hub_internal.h"
 #include "core/hub/needs_internal.h"
@@ -15,6 +16,14 @@ typedef struct mc_hub_watch {
     bool together; /* see mc_hub_request */
     double told;   /* when the other ranks heard last that this one is at work */
 } mc_hub_watch;
+
+/* Seconds of a clock that only goes forward. */
+static inline double mc_hub_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
 
 /* Tells the callback, if it is time to, and returns the context's status, which is not MC_OK any
  * more when the callback says so or another rank has failed. `watch` is an mc_hub_watch. */

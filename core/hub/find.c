@@ -11,19 +11,12 @@
 #include "core/hub/lock_internal.h"
 #include "core/hub/settings_internal.h"
 
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 /* ---- progress -------------------------------------------------------------------------------- */
 
 static void show(mc_hub_watch *w)
 {
     mc_context *ctx = w->ctx;
-    w->shown = now();
+    w->shown = mc_hub_now();
     if (!ctx->download || ctx->download(ctx->download_user, &w->progress) || w->progress.finished)
         return;
     mc_fail(ctx, MC_ERR_INTERRUPTED, "%s: the download was interrupted; it goes on where it was",
@@ -35,8 +28,8 @@ static void tell_ranks(mc_hub_watch *w)
 {
     enum { SECONDS = 1 }; /* less than any timeout that makes sense */
     uint8_t busy = 1;
-    if (!w->together || now() - w->told < SECONDS) return;
-    w->told = now();
+    if (!w->together || mc_hub_now() - w->told < SECONDS) return;
+    w->told = mc_hub_now();
     mc_ranks_any(w->ctx, &busy, 1);
 }
 
@@ -55,7 +48,7 @@ mc_status mc_hub_tick(void *watch)
 {
     mc_hub_watch *w = watch;
     mc_context *ctx = w->ctx;
-    if (now() - w->shown < 0.1 || mc_failed(ctx)) return mc_error_status(ctx);
+    if (mc_hub_now() - w->shown < 0.1 || mc_failed(ctx)) return mc_error_status(ctx);
     if (!mc_world_failed(ctx, &ctx->error)) {
         show(w);
         tell_ranks(w);

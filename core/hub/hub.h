@@ -24,10 +24,12 @@
  *     HF_HUB_OFFLINE         1, ON, YES or TRUE: no requests (TRANSFORMERS_OFFLINE too)
  *     SSL_CERT_FILE, REQUESTS_CA_BUNDLE, CURL_CA_BUNDLE  a file of certificates to trust in place
  *                            of the system's
- *     HF_HUB_DOWNLOAD_TIMEOUT  seconds without a byte until a transfer is begun again; 10
+ *     HF_HUB_DOWNLOAD_TIMEOUT  seconds without a byte until a transfer is begun again; 10. Each
+ *                            list and header has 60 times that as a whole, and a file has to come
+ *                            at 1024 bytes a second or more, on average over 6 times that
  *
- * and libcurl's (https_proxy, no_proxy, ...). The cache has the layout of huggingface_hub, so that
- * either finds what the other has downloaded:
+ * and libcurl's (https_proxy, no_proxy, ...). A redirect from https to http is an error. The cache
+ * has the layout of huggingface_hub, so that either finds what the other has downloaded:
  *
  *     models--ORG--NAME/blobs/HASH                   the contents, each once
  *     models--ORG--NAME/snapshots/COMMIT/FILE        links to them

@@ -36,6 +36,8 @@ class Hub:
         ("status", 503, {"Retry-After": "0"})     an error
         ("break", n)                              the connection ends after n bytes of the body
         ("stall", n, seconds)                     nothing comes after n bytes
+        ("drip", seconds)                         a byte each so many seconds
+        ("body", data)                            another answer of status 200
         ("other", data)                           other contents of the same length
         ("shift",)                                another range than was asked for
     """
@@ -117,6 +119,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if fault and fault[0] == "status":
             self.send(fault[1], fault[2], b"busy")
             return True
+        if fault and fault[0] == "body":
+            self.send(200, {"Content-Type": "application/json"}, fault[1])
+            return True
         return False
 
     # ---- the hub
@@ -149,9 +154,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if not commit:
             self.refuse(404, "RevisionNotFound", f"Invalid rev id: {revision}")
         elif listing:
-            if not self.fail(self.hub.take_fault("/list", self.command)):
-                names = [{"rfilename": n} for n in repo.files]
-                body = {"id": name, "sha": commit, "siblings": names, "cardData": {"t": "a\n\"b\""}}
+            fault = self.hub.take_fault("/list", self.command)
+            names = [{"rfilename": n} for n in repo.files]
+            body = {"id": name, "sha": commit, "siblings": names, "cardData": {"t": "a\n\"b\""}}
+            if fault and fault[0] == "drip":
+                self.send_head(200, {}, 1 << 20)
+                self.drip(bytes(1 << 20), fault[1])
+            elif not self.fail(fault):
                 self.send(200, {"Content-Type": "application/json"}, json.dumps(body).encode())
         elif repo.gated and not logged_in:
             self.refuse(403 if repo.gated == 403 else 401, "GatedRepo", "Access is restricted")
@@ -209,6 +218,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send_head(status, headers, len(data))
         if self.command == "HEAD":
             return
+        if fault and fault[0] == "drip":
+            self.drip(data, fault[1])
+            return
         limit = fault[1] if fault and fault[0] in ("break", "stall") else len(data)
         self.write(data[:limit])
         if limit < len(data):
@@ -221,6 +233,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
         for name, value in {"Content-Length": str(length), **headers}.items():
             self.send_header(name, value)
         self.end_headers()
+
+    def drip(self, data, seconds):
+        for i in range(len(data)):
+            self.wfile.write(data[i:i + 1])
+            self.wfile.flush()
+            time.sleep(seconds)
 
     def write(self, data):
         step = 1 << 16

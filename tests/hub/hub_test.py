@@ -237,6 +237,16 @@ def test_https(c):
     trusted = {"SSL_CERT_FILE": str(c.folder / "authority.pem"), "HF_TOKEN": "hf_secret"}
     c.matches(c.get("a/b", **trusted), repo, list(repo.files))
     c.refused(["a/b", "--cache-dir", "x"], "certificate", CURL_CA_BUNDLE="/nowhere.pem")
+    # https does not go on to http, whoever says so: for the list, a header and a file
+    plain, on = Hub(), "expected https again"
+    storage, c.hub.storage = c.hub.storage, plain.storage
+    c.refused(["a/b", "--cache-dir", "x"], "a/b", "model.safetensors", plain.storage, on, **trusted)
+    redirect = ("status", 302, {"Location": plain.endpoint + "/x"})
+    c.hub.faults = {"/list": [redirect]}
+    c.refused(["a/b", "--cache-dir", "x"], "a/b", "list of its files", plain.endpoint, on, **trusted)
+    c.hub.faults, c.hub.storage = {"config.json": [redirect]}, storage
+    c.refused(["a/b", "--cache-dir", "x"], "a/b", "config.json", plain.endpoint, on, **trusted)
+    same(plain.log, [], "requests without https")
 
 
 def test_not_found(c):
@@ -292,6 +302,42 @@ def test_stalled_transfer(c):
     start = time.monotonic()
     c.matches(c.get("a/b", HF_HUB_DOWNLOAD_TIMEOUT="1"), repo, list(repo.files))
     check(time.monotonic() - start < 25, "waited for a server that does not send")
+
+
+def test_slow_hub(c):
+    """A byte now and then is no silence: a list has a time limit, a file a least rate."""
+    repo = c.add("a/b", {"config.json": b"{}", "model.safetensors": large_file(MIB)})
+    c.hub.faults = {"/list": [("drip", 0.1)] * 9}
+    start = time.monotonic()
+    c.refused(["a/b"], "a/b", "the list of its files", "no whole answer within 3 s",
+              HF_HUB_DOWNLOAD_TIMEOUT="0.05")
+    check(time.monotonic() - start < 60, "waited for a list that takes a day")
+    c.hub.faults = {"model.safetensors": [("drip", 0.1)] * 99}
+    c.refused(["a/b"], "a/b", "model.safetensors", "expected 1024 bytes a second or more",
+              HF_HUB_DOWNLOAD_TIMEOUT="0.5")
+    c.hub.faults = {}
+    c.matches(c.get("a/b"), repo, list(repo.files))
+
+
+def test_long_list(c):
+    """Each name is looked up by hash, once; Ctrl-C ends the reading of a list."""
+    repo = c.add("a/b", {"config.json": b"{}", "model.safetensors": b"x"})
+    names = list(repo.files) + [f"f{i}" for i in range(100000)]
+    body = {"id": "a/b", "sha": repo.commit, "siblings": [{"rfilename": n} for n in names]}
+    c.hub.faults = {"/list": [("body", json.dumps(body).encode())]}
+    c.matches(c.get("a/b"), repo, list(repo.files))
+    body["siblings"].append({"rfilename": "f7"})
+    c.hub.faults = {"/list": [("body", json.dumps(body).encode())]}
+    c.refused(["a/b", "--cache-dir", "x"], "a/b", "the hub's list of files has \"f7\" twice")
+    # an index of as many shards, all of them in the list
+    index = {"weight_map": {n: n for n in names[2:]}}
+    repo = c.add("a/c", {"config.json": b"{}", "model.safetensors.index.json":
+                         json.dumps(index).encode()})
+    names = list(repo.files) + names[2:]
+    body = {"id": "a/c", "sha": repo.commit, "siblings": [{"rfilename": n} for n in names]}
+    c.hub.faults = {"/list": [("body", json.dumps(body).encode())],
+                    ("HEAD", "f0"): [("status", 404, {})]}
+    c.refused(["a/c"], "a/c", "f0", "no such file")
 
 
 def test_no_ranges(c):

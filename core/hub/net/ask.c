@@ -115,18 +115,32 @@ static int watch_transfer(void *user, curl_off_t a, curl_off_t b, curl_off_t c, 
     return mc_hub_tick(user) != MC_OK;
 }
 
-/* One request, tried until it is answered. */
+/* Seconds that a request may take as a whole, with its redirects, tries and pauses: libcurl's own
+ * limit is one of silence, and a byte now and then is none. */
+static double most_seconds(const mc_hub_client *c) { return 60 * c->settings.timeout; }
+
+static mc_status too_slow(const mc_hub_client *c, const char *file, const char *url)
+{
+    return mc_error_set(c->err, MC_ERR_IO, "%s: %s: %.*s: no whole answer within %g s",
+                        c->repository, file ? file : "the list of its files", shown(url), url,
+                        most_seconds(c));
+}
+
+/* One request, tried until it is answered or the clock shows `until`. */
 static mc_status request(mc_hub_client *c, const char *file, const char *url, bool head, buffer *b,
-                         mc_hub_transfer *t)
+                         mc_hub_transfer *t, double until)
 {
     mc_hub_tries tries = {0};
     double seconds;
     for (;;) {
+        double left = until - mc_hub_now();
+        if (left <= 0) return too_slow(c, file, url);
         b->size = 0;
         if (!mc_hub_transfer_prepare(c, t, url))
             return mc_error_set(c->err, MC_ERR_NOMEM, "%s: out of memory for a request",
                                 c->repository);
         c->lib.curl_easy_setopt(t->easy, CURLOPT_NOBODY, (long)head);
+        c->lib.curl_easy_setopt(t->easy, CURLOPT_TIMEOUT_MS, 20 + (long)(1000 * left));
         c->lib.curl_easy_setopt(t->easy, CURLOPT_NOPROGRESS, 0L);
         c->lib.curl_easy_setopt(t->easy, CURLOPT_XFERINFOFUNCTION, watch_transfer);
         c->lib.curl_easy_setopt(t->easy, CURLOPT_XFERINFODATA, c->watch);
@@ -139,7 +153,9 @@ static mc_status request(mc_hub_client *c, const char *file, const char *url, bo
         if (result == CURLE_WRITE_ERROR)
             return mc_error_set(c->err, MC_ERR_NOMEM, "%s: out of memory for the hub's answer",
                                 c->repository);
-        if (!mc_hub_try_again(&tries, result, &t->reply, &seconds))
+        if (mc_hub_now() >= until) return too_slow(c, file, url);
+        if (!mc_hub_try_again(&tries, result, &t->reply, &seconds) ||
+            seconds > until - mc_hub_now())
             return mc_hub_refused(c, file, url, result, t, tries.count);
         if (mc_hub_pause(c, seconds)) return c->err->status;
     }
@@ -162,11 +178,12 @@ static mc_status follow(mc_hub_client *c, const char *file, char *url, bool head
 {
     enum { MOST_HOPS = 10 };
     mc_hub_transfer t = {.easy = c->easy, .take = take_text, .user = b};
+    double until = mc_hub_now() + most_seconds(c);
     mc_status status = MC_OK;
     *reply = (mc_hub_reply){.linked_size = -1};
     for (int hop = 0; !status; hop++) {
         char *next = NULL;
-        status = request(c, file, url, head, b, &t);
+        status = request(c, file, url, head, b, &t, until);
         if (status) break;
         merge(reply, &t.reply);
         if (reply->status < 300) break;
@@ -175,7 +192,7 @@ static mc_status follow(mc_hub_client *c, const char *file, char *url, bool head
             status = mc_error_set(c->err, MC_ERR_IO, "%s: %s: %.*s: HTTP %ld leads nowhere",
                                   c->repository, file ? file : "the list of its files", shown(url),
                                   url, reply->status);
-        else
+        else if (!(status = mc_hub_may_follow(c, file, url, next)))
             memcpy(url, next, strlen(next) + 1);
         /* where the way leaves the hub its own ETag counts, not that of the host that stores it */
         if (!status && !*reply->linked_etag && !mc_hub_is_endpoint(c, url))

@@ -9,11 +9,15 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 #include "core/base/memory_internal.h"
 
-enum { CONNECTIONS = 8, HASH_STEP = 1 << 20, REFUSAL_ROOM = 256 };
+enum {
+    CONNECTIONS = 8,
+    HASH_STEP = 1 << 20,
+    LEAST_RATE = 1024, /* bytes a second that all connections together bring, on average */
+    RATE_WINDOW = 6    /* timeouts over which that is measured */
+};
 
 typedef enum slot_state { SLOT_IDLE = 0, SLOT_BUSY, SLOT_WAITING } slot_state;
 
@@ -46,14 +50,10 @@ typedef struct fetch {
     uint64_t hashed;
     uint8_t *buffer; /* (HASH_STEP) */
     int64_t before;  /* progress.done of the files before this one */
+    /* the least rate: seconds of transfers since `arrived` bytes were there; when that was noted */
+    double busy, noted;
+    uint64_t arrived;
 } fetch;
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static mc_status fail_nomem(fetch *f)
 {
@@ -79,7 +79,7 @@ static bool take_bytes(void *user, const char *data, size_t size)
     fetch *f = s->fetch;
     uint64_t room = f->no_ranges ? f->parts.size - mc_hub_parts_arrived(&f->parts)
                                  : mc_hub_parts_length(&f->parts, s->part) - f->parts.done[s->part];
-    s->heard = now();
+    s->heard = mc_hub_now();
     if (!fits(s)) return s->transfer.reply.status >= 300; /* what a refusal says is passed over */
     if (size > room) return false;
     while (size) { /* a whole file fills part after part */
@@ -115,7 +115,7 @@ static mc_status begin(slot *s)
         return fail_nomem(f);
     s->state = SLOT_BUSY;
     s->at_home = strcmp(f->url, f->home) == 0;
-    s->heard = now();
+    s->heard = mc_hub_now();
     return MC_OK;
 }
 
@@ -160,6 +160,7 @@ static bool change_url(slot *s)
     else if (status >= 400 && status < 500 && status != 408 && status != 429 && !s->at_home)
         next = (char *)f->home;
     if (!next || strlen(next) >= sizeof f->url) return false;
+    if (next != f->home && mc_hub_may_follow(f->client, f->file->name, f->url, next)) return false;
     memmove(f->url, next, strlen(next) + 1);
     s->hops++;
     return true;
@@ -186,7 +187,7 @@ static mc_status retry(slot *s, CURLcode result)
         return mc_hub_refused(f->client, f->file->name, f->url, result, &s->transfer,
                               s->tries.count);
     if (f->no_ranges) return take_whole(f);
-    s->wake = now() + (more ? 0 : seconds);
+    s->wake = mc_hub_now() + (more ? 0 : seconds);
     s->state = SLOT_WAITING;
     return MC_OK;
 }
@@ -232,7 +233,7 @@ static int start_slots(fetch *f)
     int active = 0;
     for (int i = 0; i < CONNECTIONS; i++) {
         slot *s = &f->slots[i];
-        bool wakes = s->state == SLOT_WAITING && now() >= s->wake;
+        bool wakes = s->state == SLOT_WAITING && mc_hub_now() >= s->wake;
         while (s->state == SLOT_IDLE && f->next_part < f->parts.count) {
             s->part = f->next_part++;
             s->tries = (mc_hub_tries){.answered = s->tries.answered};
@@ -265,11 +266,33 @@ static mc_status end_stalled(fetch *f)
     double limit = f->client->settings.timeout;
     for (int i = 0; i < CONNECTIONS && !status; i++) {
         slot *s = &f->slots[i];
-        if (s->state != SLOT_BUSY || now() - s->heard < limit) continue;
+        if (s->state != SLOT_BUSY || mc_hub_now() - s->heard < limit) continue;
         snprintf(s->transfer.failure, sizeof s->transfer.failure, "no byte for %g s", limit);
         status = end_transfer(s, CURLE_OPERATION_TIMEDOUT);
     }
     return status;
+}
+
+/* Ends a download that brings a byte now and then. Pauses that the host has asked for do not
+ * count. */
+static mc_status check_rate(fetch *f)
+{
+    double at = mc_hub_now(), window = RATE_WINDOW * f->client->settings.timeout;
+    uint64_t arrived = mc_hub_parts_arrived(&f->parts);
+    bool busy = false;
+    for (int i = 0; i < CONNECTIONS; i++) busy = busy || f->slots[i].state == SLOT_BUSY;
+    if (busy) f->busy += at - f->noted;
+    f->noted = at;
+    if (f->busy < window) return MC_OK;
+    uint64_t came = arrived > f->arrived ? arrived - f->arrived : 0;
+    double seconds = f->busy;
+    f->busy = 0;
+    f->arrived = arrived;
+    if ((double)came >= LEAST_RATE * seconds) return MC_OK;
+    return mc_error_set(f->client->err, MC_ERR_IO,
+                        "%s: %s: %llu bytes came in %.0f s, expected %d bytes a second or more",
+                        f->client->repository, f->file->name, (unsigned long long)came, seconds,
+                        LEAST_RATE);
 }
 
 /* How long there is nothing to do unless something arrives. */
@@ -279,7 +302,7 @@ static int idle_ms(const fetch *f)
     if (mc_hub_parts_prefix(&f->parts) > f->hashed) return 0;
     for (int i = 0; i < CONNECTIONS; i++) {
         const slot *s = &f->slots[i];
-        double left = s->state == SLOT_WAITING ? s->wake - now() : 0.05;
+        double left = s->state == SLOT_WAITING ? s->wake - mc_hub_now() : 0.05;
         if (s->state == SLOT_IDLE) continue;
         int ms = left <= 0 ? 1 : left > 0.05 ? 50 : 1 + (int)(1000 * left);
         if (!least || ms < least) least = ms;
@@ -291,6 +314,8 @@ static int idle_ms(const fetch *f)
 static mc_status transfer(fetch *f)
 {
     mc_status status = MC_OK;
+    f->noted = mc_hub_now();
+    f->arrived = mc_hub_parts_arrived(&f->parts);
     for (;;) {
         int active = start_slots(f), running, left;
         if (active <= 0) return f->client->err->status;
@@ -303,6 +328,7 @@ static mc_status transfer(fetch *f)
             if (m->msg == CURLMSG_DONE) status = end_transfer(s, m->data.result);
         }
         if (!status) status = end_stalled(f);
+        if (!status) status = check_rate(f);
         if (!status) status = hash_step(f);
         f->client->watch->progress.done = f->before + (int64_t)mc_hub_parts_arrived(&f->parts);
         if (!status) status = mc_hub_tick(f->client->watch);

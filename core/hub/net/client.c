@@ -76,6 +76,19 @@ bool mc_hub_is_endpoint(const mc_hub_client *c, const char *url)
     return read_origin(&c->lib, url, origin) && strcasecmp(origin, c->origin) == 0;
 }
 
+mc_status mc_hub_may_follow(const mc_hub_client *c, const char *file, const char *from,
+                            const char *to)
+{
+    static const char https[] = "https://";
+    bool was = strncasecmp(from, https, strlen(https)) == 0;
+    if (!was || strncasecmp(to, https, strlen(https)) == 0) return MC_OK;
+    return mc_error_set(c->err, MC_ERR_IO,
+                        "%s: %s: %.*s leads on to %.*s: expected https again, which nobody on the "
+                        "way can change",
+                        c->repository, file ? file : "the list of its files",
+                        (int)strcspn(from, "?"), from, (int)strcspn(to, "?"), to);
+}
+
 bool mc_hub_url_add(char url[MC_HUB_URL_MAX], const char *text, bool slashes)
 {
     static const char digits[] = "0123456789ABCDEF";

@@ -67,10 +67,10 @@ bool mc_hub_try_again(mc_hub_tries *tries, CURLcode result, const mc_hub_reply *
 /* Waits, watching. */
 mc_status mc_hub_pause(mc_hub_client *c, double seconds);
 
-/* A request for something small, with redirects, retried. `head` asks for the header alone, and
- * ends at the redirect that leads to the contents, which *url (MC_HUB_URL_MAX) then is. A body of
- * up to `limit` bytes goes to *body (mc_free it; NULL for a head). Anything but 200 is an error,
- * which names `file` (NULL: the repository). */
+/* A request for something small, with redirects, retried, within 60 timeouts as a whole. `head`
+ * asks for the header alone, and ends at the redirect that leads to the contents, which *url
+ * (MC_HUB_URL_MAX) then is. A body of up to `limit` bytes goes to *body (mc_free it; NULL for a
+ * head). Anything but 200 is an error, which names `file` (NULL: the repository). */
 mc_status mc_hub_ask(mc_hub_client *c, const char *file, char *url, bool head, size_t limit,
                      mc_hub_reply *reply, char **body, size_t *size);
 
@@ -80,6 +80,11 @@ mc_status mc_hub_refused(mc_hub_client *c, const char *file, const char *url, CU
 
 /* Whether a URL has the scheme, host and port of the endpoint. */
 bool mc_hub_is_endpoint(const mc_hub_client *c, const char *url);
+
+/* Whether a redirect may be followed: from https to http is an error, for on that way anybody may
+ * read along and answer. */
+mc_status mc_hub_may_follow(const mc_hub_client *c, const char *file, const char *from,
+                            const char *to);
 
 /* Appends `text` to a URL with all but letters, digits and "-._~" escaped, and '/' where `slashes`
  * says so. False if it does not fit. */

@@ -101,7 +101,7 @@ static bool read_list(snapshot *s, const cJSON *json, const char *name)
     {
         const char *path = "";
         if (!mc_json_get_string(err, file, name, "rfilename", &path) ||
-            mc_hub_list_add(err, &s->list, path))
+            mc_hub_list_add(err, &s->list, path) || mc_hub_tick(s->client.watch))
             return false;
     }
     return true;
