@@ -1,6 +1,6 @@
 #!/bin/sh
 # Everything that takes a GPU, in one go: the tests, the same kernels under compute-sanitizer, and
-# the measurements of bench/RESULTS.md. Needs a build (with -DMC_BUILD_BENCH=ON), or a copy of its
+# measurements of bench/RESULTS.md. Needs a build (with -DMC_BUILD_BENCH=ON), or a copy of its
 # folder, and neither CMake nor the sources. What fails does not stop what follows; each part has a
 # time limit and leaves its output in a file of its own. The last line counts: `N passed, N failed,
 # N skipped`; the exit code is 0 only if nothing failed.

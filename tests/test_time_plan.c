@@ -462,8 +462,9 @@ static mc_time_plan plan_large(mc_context *ctx, const floor_case *f)
     return time;
 }
 
-/* Steps as they were measured on one card and another (bench/RESULTS.md): 98 to 102 ms, 280 to
- * 293 ms, and 1.10 to 1.12 s on four. */
+/* Steps as they were measured on one card and another: 98 to 102 ms, 280 to 293 ms, and 1.10 to
+ * 1.12 s on four (bench/notebook/2026-11-21-one-h200.md#four-cards-of-one-host-at-75343e1 and
+ * bench/notebook/2026-11-23-recompute.md#run-on-two-and-on-four-gpus). */
 static void test_h200(void **state)
 {
     static const floor_case cases[] = {

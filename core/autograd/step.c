@@ -201,7 +201,7 @@ void mc_step_forget_user(mc_context *ctx, const void *user)
 }
 
 /* Of several ranks only on demand: in a CUDA graph collectives take more from what computes beside
- * them than they do without (bench/RESULTS.md). */
+ * them than they do without (bench/notebook/2026-11-20-four-h200.md#recorded-or-not). */
 static bool can_record(mc_context *ctx)
 {
     const char *graphs = getenv("MC_CUDA_GRAPHS");

@@ -29,7 +29,8 @@ bool mc_rates_add(mc_rates *rates, mc_work work, double rate)
 
 /* One NVIDIA H200 (141 GB, NVLink), CUDA 13.0, cuBLAS 13.1, cuDNN 9.19, NCCL 2.28, measured
  * 2026-11-20: medians, random data, bf16 in and out with f32 accumulation, the fastest of the
- * algorithms that cuBLASLt proposes. Weight gradients are written in bf16 but where it says f32. */
+ * algorithms that cuBLASLt proposes. Weight gradients are written in bf16 but where it says f32
+ * (bench/notebook/2026-11-20-peers.md#products-by-cublaslt). */
 typedef struct h200_rate {
     mc_work_kind kind;
     int64_t a, b, c;

@@ -402,7 +402,7 @@ template <class T> kernel_fn kernel_for(int head_dim, int warps)
 
 /* Shared memory that each of many small blocks asks for and leaves alone, bytes: a multiprocessor that
  * is free early shall not get more of them than its share. 32 sequences of GPT-2 XL are 4 % faster
- * for it on an H200, larger blocks are not (bench/RESULTS.md). */
+ * for it on an H200, larger blocks are not (bench/notebook/2026-11-26-attention-over-the-cache.md). */
 size_t unused_shared(mc_device *d, int warps)
 {
     enum { OTHER = 3 << 10 }; /* what a block takes of it besides, with heads of 64 */

@@ -8,7 +8,8 @@
  * computes them: on an H200 at its limit of power they cost 40 % of a product of GPT-2 124M, here
  * 25 %, and 36 % with the sums, which are a pass over dx otherwise (20 %). The product by itself
  * takes 1 to 2 % longer than cuBLASLt's; the sums of dy's columns, which are in shared memory
- * anyway, save a pass over dy.
+ * anyway, save a pass over dy
+ * (bench/notebook/2026-11-21-one-h200.md#products-with-gelu-by-our-own-kernel).
  *
  * A tile of the result is 128 rows by 192 columns. A block of threads stays on its multiprocessor,
  * for one tile after another, and has three groups of four warps:
@@ -525,7 +526,7 @@ static int64_t tile_pairs_of(const mc_own_product *p)
  * vain because tiles are as wide as they are. Tiles are dealt to multiprocessors beforehand: the
  * share of one that a collective has is computed when the others have ended theirs, which costs
  * more than is gained unless products are short (four H200: GPT-2 124M 1.9 % faster, 1558M 0.5 %
- * and 13B 5 % slower). */
+ * and 13B 5 % slower; bench/notebook/2026-11-20-four-h200.md#at-e8c8591). */
 static bool is_faster(const mc_cuda_device *cuda, const mc_own_product *p, int64_t tiles)
 {
     enum { SHORT = 1024 }; /* terms */

@@ -7,8 +7,9 @@
  * A GPU that trains is at its limit of power, and its clock is what that leaves: an algorithm that
  * moves fewer bytes then overtakes one that is faster in a few runs by themselves (by 1 to 10 % in
  * one product of three on an H200 of 700 W; of a whole step that leaves 0.5 % with GPT-2 1558M and
- * nothing with 124M). The clock follows the load within a tenth of a second, so that seeing it
- * takes some tenths of a second a candidate: done where MC_TUNING=sustained asks for it. */
+ * nothing with 124M: bench/notebook/2026-11-20-one-h200.md#products-at-the-limit-of-power). The
+ * clock follows the load within a tenth of a second, so that seeing it takes some tenths of a
+ * second a candidate: done where MC_TUNING=sustained asks for it. */
 #include <math.h>
 #include "core/device/cuda/gemm_internal.h"
 

@@ -395,8 +395,9 @@ bool is_vector(mc_matrix m, mc_dtype dtype)
 }
 
 /* Whether it is known to be faster than a product and a norm: an H200 at its limit of power makes a
- * pass of BERT-base with four turns of tiles in 3 % less time. A turn in which few blocks have a tile
- * takes as long as one in which all have. */
+ * pass of BERT-base with four turns of tiles in 3 % less time
+ * (bench/notebook/2026-11-23-bert-forward.md). A turn in which few blocks have a tile takes as long as
+ * one in which all have. */
 bool is_faster(const mc_cuda_device *cuda, int64_t tiles, int cluster)
 {
     enum { MEASURED = 4 }; /* turns */

@@ -204,7 +204,7 @@ template <class T, int ROWS, int WARPS> mc_status launch(mc_device *d, const mc_
 
 /* Of large weights one block a multiprocessor is a little faster (on an H200, GPT-J: 282 tokens a
  * second instead of 259); of others two are, for the next kernel's block may begin beside the last
- * one (GPT-2 XL: 612 instead of 577). */
+ * one (GPT-2 XL: 612 instead of 577; bench/notebook/2026-11-23-few-rows.md). */
 template <class T> mc_status launch_one(mc_device *d, const mc_few_call &c)
 {
     bool large = c.out * c.weight_stride >= LARGE && bytes_of<16>(d, c, 1) <= mc_shared_limit(d);
