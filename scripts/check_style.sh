@@ -97,6 +97,7 @@ findings=$(
 
     scripts/check_rooms.py || true # its findings are what it prints
     scripts/figures.py --check || true
+    scripts/check_links.py || true
 
     # shellcheck disable=SC2046
     awk '

@@ -2,10 +2,11 @@
 """Draws bench/figures.json: the table in README.md and the chart docs/figures.svg.
 
     scripts/figures.py            writes both
-    scripts/figures.py --check    exit code 1 where they are not what the file says
+    scripts/figures.py --check    exit code 1 where they are not what the file says, or where no line of
+                                  bench/RESULTS.md has all of a row: the rates, the date and the command
 
 A row has our figure and one or several peers', measured on the same work; more is better. Bars are
-relative to our figure.
+relative to our figure. A row whose peers are all eager has no ratio: a compiled one may be faster.
 """
 
 import html
@@ -16,6 +17,7 @@ import sys
 DATA = pathlib.Path("bench/figures.json")
 README = pathlib.Path("README.md")
 CHART = pathlib.Path("docs/figures.svg")
+RESULTS = pathlib.Path("bench/RESULTS.md")
 BEGIN, END = "<!-- figures: scripts/figures.py -->\n", "<!-- end of figures -->\n"
 
 OURS, PEER, TEXT, MUTED = "#1f6feb", "#b8c0cc", "#24292f", "#57606a"
@@ -28,8 +30,9 @@ def number(value):
 
 def row_cells(row):
     peers = "; ".join(f"{name} {number(value)}" for name, value in row["peers"])
-    ratio = row["ours"] / max(value for _, value in row["peers"])
-    return (row["work"], f"**{number(row['ours'])}** {row['unit']}", peers, f"{ratio:.2f}",
+    rates = [value for name, value in row["peers"] if not name.endswith("eager")]
+    ratio = f"{row['ours'] / max(rates):.2f}" if rates else ""
+    return (row["work"], f"**{number(row['ours'])}** {row['unit']}", peers, ratio,
             f"`{row['command']}`, {row['date']}")
 
 
@@ -73,6 +76,16 @@ def chart(groups):
             f'<rect width="{WIDTH}" height="{y}" fill="#ffffff"/>\n{body}</svg>\n')
 
 
+def without_result(groups):
+    """The rows that no line of bench/RESULTS.md has."""
+    lines = RESULTS.read_text().splitlines()
+    for row in (row for group in groups for row in group["rows"]):
+        parts = [number(value) for value in [row["ours"]] + [rate for _, rate in row["peers"]]]
+        parts += [row["date"], f"`{row['command']}`"]
+        if not any(all(part in line for part in parts) for line in lines):
+            yield f"{DATA}: {row['work']}: no line of {RESULTS} has all of {', '.join(parts)}"
+
+
 def main():
     groups = json.loads(DATA.read_text())["groups"]
     readme = README.read_text()
@@ -85,7 +98,9 @@ def main():
     if sys.argv[1:] == ["--check"]:
         for path in stale:
             print(f"{path}: not what {DATA} says: run scripts/figures.py")
-        return bool(stale)
+        for finding in (unfounded := list(without_result(groups))):
+            print(finding)
+        return bool(stale or unfounded)
     if sys.argv[1:]:
         sys.exit(__doc__)
     for path in stale:
