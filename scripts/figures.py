@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Draws bench/figures.json: the table in README.md and the chart docs/figures.svg.
+"""Draws bench/figures.json as the chart of README.md, docs/figures.svg.
 
-    scripts/figures.py            writes both
-    scripts/figures.py --check    exit code 1 where they are not what the file says, or where no line of
-                                  bench/RESULTS.md has all of a row: the rates, the date and the command
+    scripts/figures.py            writes the chart
+    scripts/figures.py --check    exit code 1 if the chart is stale, README.md does not show it, or no
+                                  line of bench/RESULTS.md has all of a row: rates, date and command
 
 A row has our figure and one or several peers', measured on the same work; more is better. Bars are
-relative to our figure. A row whose peers are all eager has no ratio: a compiled one may be faster.
+relative to our figure.
 """
 
 import html
@@ -18,7 +18,6 @@ DATA = pathlib.Path("bench/figures.json")
 README = pathlib.Path("README.md")
 CHART = pathlib.Path("docs/figures.svg")
 RESULTS = pathlib.Path("bench/RESULTS.md")
-BEGIN, END = "<!-- figures: scripts/figures.py -->\n", "<!-- end of figures -->\n"
 
 OURS, PEER, TEXT, MUTED = "#1f6feb", "#b8c0cc", "#24292f", "#57606a"
 WIDTH, LEFT, FULL, BAR, GAP, TITLE = 860, 330, 330, 15, 10, 30
@@ -26,23 +25,6 @@ WIDTH, LEFT, FULL, BAR, GAP, TITLE = 860, 330, 330, 15, 10, 30
 
 def number(value):
     return f"{value:,.0f}" if value >= 1000 else f"{value:,.4g}"
-
-
-def row_cells(row):
-    peers = "; ".join(f"{name} {number(value)}" for name, value in row["peers"])
-    rates = [value for name, value in row["peers"] if not name.endswith("eager")]
-    ratio = f"{row['ours'] / max(rates):.2f}" if rates else ""
-    return (row["work"], f"**{number(row['ours'])}** {row['unit']}", peers, ratio,
-            f"`{row['command']}`, {row['date']}")
-
-
-def table(groups):
-    lines = ["![Training and inference beside others](docs/figures.svg)\n", "\n"]
-    for group in groups:
-        lines += [f"| {group['title']} | ours | others, same work | times the best of them | command |\n",
-                  "|---|---|---|---|---|\n"]
-        lines += ["| " + " | ".join(row_cells(row)) + " |\n" for row in group["rows"]] + ["\n"]
-    return "".join(lines)
 
 
 def text(x, y, content, anchor="start", size=12, colour=TEXT, weight="normal"):
@@ -88,23 +70,19 @@ def without_result(groups):
 
 def main():
     groups = json.loads(DATA.read_text())["groups"]
-    readme = README.read_text()
-    if readme.count(BEGIN) != 1 or readme.count(END) != 1:
-        sys.exit(f"{README}: expected one line {BEGIN.strip()} and one {END.strip()}")
-    before, rest = readme.split(BEGIN)
-    wanted = {README: before + BEGIN + table(groups) + END + rest.split(END)[1], CHART: chart(groups)}
-    stale = [path for path, content in wanted.items()
-             if not path.exists() or path.read_text() != content]
+    drawn = chart(groups)
     if sys.argv[1:] == ["--check"]:
-        for path in stale:
-            print(f"{path}: not what {DATA} says: run scripts/figures.py")
-        for finding in (unfounded := list(without_result(groups))):
+        findings = list(without_result(groups))
+        if not CHART.exists() or CHART.read_text() != drawn:
+            findings.append(f"{CHART}: not what {DATA} says: run scripts/figures.py")
+        if f"]({CHART})" not in README.read_text():
+            findings.append(f"{README}: does not show {CHART}")
+        for finding in findings:
             print(finding)
-        return bool(stale or unfounded)
+        return bool(findings)
     if sys.argv[1:]:
         sys.exit(__doc__)
-    for path in stale:
-        path.write_text(wanted[path])
+    CHART.write_text(drawn)
     return 0
 
 
