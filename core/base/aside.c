@@ -1,4 +1,4 @@
-#include "core/base/aside.h"
+#include "core/base/aside_internal.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -130,20 +130,30 @@ static bool is_temporary(const char *entry, const char *name)
     return strspn(digits, "0123456789abcdef") == TAG_DIGITS && !digits[TAG_DIGITS];
 }
 
-/* Removes temporaries of the target whose writers are gone. */
-static void remove_stale(const mc_aside *a)
+/* Whether nobody is at work on a temporary: it is a link of a caller that holds the lock of all who
+ * make it, or a file whose lock is free, which is taken until *fd is closed. */
+static bool is_stale(int folder, const char *name, bool links, int *fd)
+{
+    struct stat info;
+    *fd = -1;
+    if (links)
+        return fstatat(folder, name, &info, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(info.st_mode);
+    *fd = openat(folder, name, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    return *fd >= 0 && fstat(*fd, &info) == 0 && S_ISREG(info.st_mode) &&
+           flock(*fd, LOCK_EX | LOCK_NB) == 0;
+}
+
+/* Removes temporaries of the target, files or links, whose writers are gone. */
+static void remove_stale(const mc_aside *a, bool links)
 {
     char folder[MC_ASIDE_PATH];
     folder_of(a->target, folder);
     DIR *dir = opendir(folder);
     for (struct dirent *entry; dir && (entry = readdir(dir));) {
         if (!is_temporary(entry->d_name, strrchr(a->target, '/') + 1)) continue;
-        int fd = openat(dirfd(dir), entry->d_name, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-        struct stat info;
-        if (fd < 0) continue;
-        if (fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && flock(fd, LOCK_EX | LOCK_NB) == 0)
-            unlinkat(dirfd(dir), entry->d_name, 0);
-        close(fd);
+        int fd;
+        if (is_stale(dirfd(dir), entry->d_name, links, &fd)) unlinkat(dirfd(dir), entry->d_name, 0);
+        if (fd >= 0) close(fd);
     }
     if (dir) closedir(dir);
 }
@@ -168,7 +178,9 @@ static int make_temporary(mc_aside *a)
         if (a->fd < 0 && errno != EEXIST) return errno;
         if (a->fd >= 0 && lock_temporary(a->fd)) {
             /* what is replaced keeps its permissions, where the file system can */
-            int kept = stat(a->target, &old) == 0 ? fchmod(a->fd, old.st_mode & 0777) : 0;
+            int kept = lstat(a->target, &old) == 0 && S_ISREG(old.st_mode)
+                           ? fchmod(a->fd, old.st_mode & 0777)
+                           : 0;
             (void)kept;
             a->pending = true;
             return 0;
@@ -207,8 +219,46 @@ int mc_aside_open(mc_aside *a, const char *path)
     int failed = mc_aside_resolve(path, a->target, &a->direct);
     if (failed) return failed;
     if (a->direct) return open_direct(a);
-    remove_stale(a);
+    remove_stale(a, false);
     return make_temporary(a);
+}
+
+/* The path of the name itself. */
+static int resolve_here(const char *path, char target[MC_ASIDE_PATH])
+{
+    char folder[MC_ASIDE_PATH], name[MC_ASIDE_PATH];
+    struct stat info;
+    int failed = split(path, folder, name);
+    if (!failed) failed = join(target, folder, name);
+    if (!failed && lstat(target, &info) == 0 && S_ISDIR(info.st_mode)) failed = EISDIR;
+    return failed;
+}
+
+int mc_aside_open_here(mc_aside *a, const char *path)
+{
+    *a = (mc_aside){.fd = -1};
+    int failed = resolve_here(path, a->target);
+    if (failed) return failed;
+    remove_stale(a, false);
+    return make_temporary(a);
+}
+
+int mc_aside_link(const char *to, const char *path)
+{
+    mc_aside a = {.fd = -1};
+    int failed = resolve_here(path, a.target);
+    if (!failed) remove_stale(&a, true);
+    for (int tries = 0; !failed && tries < 100 && !a.pending; tries++) {
+        a.tag = random_tag();
+        failed = name_temporary(&a);
+        a.pending = !failed && symlink(to, a.path) == 0;
+        if (!failed && !a.pending && errno != EEXIST) failed = errno;
+    }
+    if (!failed && !a.pending) failed = EEXIST;
+    if (!failed && rename(a.path, a.target) != 0) failed = errno;
+    a.pending = a.pending && failed;
+    mc_aside_close(&a);
+    return failed;
 }
 
 int mc_aside_join(mc_aside *a, const char *path, uint64_t tag)

@@ -1,6 +1,8 @@
 #include "core/checkpoint/hub_internal.h"
 
+#include <dirent.h>
 #include <errno.h>
+#include <limits.h>
 #include <pwd.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -167,11 +169,44 @@ static bool read_commit(mc_error *err, const char *path, char commit[MC_HUB_REVI
     return good;
 }
 
+bool mc_hub_leads_out(const char *repository, const char *path)
+{
+    char inside[PATH_MAX], real[PATH_MAX];
+    if (!realpath(path, real)) return false; /* it leads nowhere */
+    size_t length = realpath(repository, inside) ? strlen(inside) : 0;
+    return !length || strncmp(real, inside, length) != 0 || (real[length] && real[length] != '/');
+}
+
+static bool find_stray(const char *repository, const char *folder, int depth,
+                       char stray[MC_PATH_MAX])
+{
+    DIR *dir = opendir(folder);
+    bool found = false;
+    for (struct dirent *entry; dir && !found && (entry = readdir(dir));) {
+        char path[MC_PATH_MAX];
+        struct stat info;
+        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) continue;
+        int written = snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
+        if (written < 0 || written >= MC_PATH_MAX || lstat(path, &info) != 0) continue;
+        found = S_ISLNK(info.st_mode) && mc_hub_leads_out(repository, path);
+        if (found) memcpy(stray, path, (size_t)written + 1);
+        if (S_ISDIR(info.st_mode) && depth) found = find_stray(repository, path, depth - 1, stray);
+    }
+    if (dir) closedir(dir);
+    return found;
+}
+
+bool mc_hub_find_stray(const char *repository, const char *folder, char stray[MC_PATH_MAX])
+{
+    enum { MOST_DEPTH = 8 };
+    return find_stray(repository, folder, MOST_DEPTH, stray);
+}
+
 /* Looks for the snapshot of a revision in one repository folder of the cache. */
 static bool find_snapshot(mc_error *err, const char *repository, const char *revision,
                           char folder[MC_PATH_MAX], char *reason, size_t reason_size)
 {
-    char path[MC_PATH_MAX], commit[MC_HUB_REVISION_MAX + 1];
+    char path[MC_PATH_MAX], stray[MC_PATH_MAX], commit[MC_HUB_REVISION_MAX + 1];
     if (!mc_path_is_folder(repository)) {
         snprintf(reason, reason_size, "not there");
         return false;
@@ -188,6 +223,10 @@ static bool find_snapshot(mc_error *err, const char *repository, const char *rev
     }
     written = snprintf(path, sizeof path, "%s/snapshots/%s", repository, wanted);
     if (written < 0 || written >= MC_PATH_MAX || !mc_path_is_folder(path)) return false;
+    if (mc_hub_leads_out(repository, path) || mc_hub_find_stray(repository, path, stray)) {
+        snprintf(reason, reason_size, "its snapshot has a link that leads out of the repository");
+        return false;
+    }
     memcpy(folder, path, (size_t)written + 1);
     return true;
 }

@@ -51,12 +51,20 @@ typedef struct mc_hub_answer {
  * "gpt2") are looked up under their bare name and under their organisation's, whichever of the two
  * forms is given. The given one goes first; one that is whole goes before one that is not.
  *
+ * A snapshot with a link that leads out of its repository is not taken.
+ *
  * An identifier that is in no cache is no error: answer->folder is "". Errors: MC_ERR_ARGUMENT for
  * an absent or empty identifier, one that names a file, a revision that no hub could have, and two
  * revisions (`@v1` and where->revision) that differ; MC_ERR_NOT_FOUND for what is neither a folder
  * nor an identifier. */
 mc_status mc_hub_resolve(mc_error *err, const char *identifier, const mc_hub_where *where,
                          mc_hub_answer *answer);
+
+/* Whether a path leads, through links, to a place that is not below the repository's folder (which
+ * may be a link itself). */
+bool mc_hub_leads_out(const char *repository, const char *path);
+/* Looks for a link in a snapshot's folder that does, and writes its path to `stray`. */
+bool mc_hub_find_stray(const char *repository, const char *folder, char stray[MC_PATH_MAX]);
 
 /* Whether a text has the form of an identifier. */
 bool mc_hub_is_identifier(const char *text);

@@ -123,7 +123,8 @@ static mc_status download(mc_context *ctx, const char *identifier, const mc_hub_
         .ctx = ctx, .progress = {.repository = name}, .together = request->together};
     /* the first rank is the one that shows progress: it gets the lock */
     if (ctx->rank) nanosleep(&(struct timespec){.tv_nsec = 200 * 1000 * 1000}, NULL);
-    int lock = lock_path(err, path, answer) ? -1 : mc_hub_lock(err, path, wait, &watch);
+    int lock =
+        lock_path(err, path, answer) ? -1 : mc_hub_lock(err, answer->root, path, wait, &watch);
     if (lock >= 0 && mc_hub_resolve(err, identifier, where, answer) == MC_OK && !answer->whole)
         mc_hub_fetch(&watch, answer, where->user, answer->folder);
     mc_hub_unlock(lock);

@@ -491,6 +491,42 @@ def test_failing_allocations(c):
     c.notes = "no fault injection in this build" if r.returncode else r.stdout.strip()
 
 
+def test_planted_links(c):
+    """Links that others have put into the cache lead nothing out of it."""
+    repo = c.add("a/b", {"config.json": b"{}", "model.safetensors": large_file(MIB), "vocab.txt": b"x"})
+    folder, outside = c.folder_of("a/b"), c.folder / "outside"
+    snapshot, blobs = folder / "snapshots" / repo.commit, folder / "blobs"
+    weights = blobs / repo.hash("model.safetensors")
+    places = [folder / "refs/main", snapshot / "config.json", snapshot / "other.json", weights,
+              pathlib.Path(f"{weights}.modelcenter.incomplete"),
+              folder / ".no_exist" / repo.commit / "merges.txt"]
+    outside.mkdir()
+    for i, place in enumerate(places):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        (outside / str(i)).write_bytes(bytes([65 + i]) * (MIB if place == weights else 40))
+        os.symlink(outside / str(i), place)
+    hard = pathlib.Path(f"{blobs / repo.hash('vocab.txt')}.modelcenter.incomplete")
+    (outside / "hard").write_text("hard")
+    os.link(outside / "hard", hard)
+    before = {p.name: p.read_bytes() for p in outside.iterdir()}
+    (folder / "refs/v1").write_text(repo.commit)
+    c.refused(["a/b@v1"], "leads out of the repository", HF_HUB_OFFLINE="1")
+    c.matches(c.get("a/b"), repo, ["config.json", "model.safetensors", "vocab.txt"])
+    same({p.name: p.read_bytes() for p in outside.iterdir()}, before)
+    check(not (folder / "refs/main").is_symlink(), "the ref is the planted link")
+    c.get("a/b@v1", HF_HUB_OFFLINE="1")
+    # folders and the lock
+    for place in (".locks/models--a--b", "models--a--b", "models--a--b/blobs", "models--a--b/refs",
+                  "models--a--b/snapshots", "models--a--b/.no_exist",
+                  ".locks/models--a--b/modelcenter.lock"):
+        shutil.rmtree(c.cache)
+        (c.cache / place).parent.mkdir(parents=True, exist_ok=True)
+        lock = place.endswith("lock")
+        os.symlink(outside / "none" if lock else outside, c.cache / place)
+        c.refused(["a/b"], place, "symbolic link")
+        same({p.name: p.read_bytes() for p in outside.iterdir()}, before, place)
+
+
 # ---- processes -----------------------------------------------------------------------------------
 
 def test_processes(c):

@@ -435,15 +435,15 @@ static void a_lock_has_one_owner(void **state)
     fixture *f = *state;
     int asked = 0;
     const char *path = temp_path(&f->folder, "a/b/lock");
-    int first = mc_hub_lock(&f->ctx->error, path, give_up, &asked);
+    int first = mc_hub_lock(&f->ctx->error, f->folder.path, path, give_up, &asked);
     assert_true(first >= 0);
-    assert_int_equal(mc_hub_lock(&f->ctx->error, path, give_up, &asked), -1);
+    assert_int_equal(mc_hub_lock(&f->ctx->error, f->folder.path, path, give_up, &asked), -1);
     assert_int_equal(asked, 3);
     mc_hub_unlock(first);
-    int second = mc_hub_lock(&f->ctx->error, path, give_up, &asked);
+    int second = mc_hub_lock(&f->ctx->error, f->folder.path, path, give_up, &asked);
     assert_true(second >= 0 && asked == 3);
     mc_hub_unlock(second);
-    assert_int_equal(mc_hub_lock(&f->ctx->error, "/proc/lock", give_up, &asked), -1);
+    assert_int_equal(mc_hub_lock(&f->ctx->error, "/proc", "/proc/lock", give_up, &asked), -1);
     expect_failure(f, MC_ERR_IO, "/proc/lock: cannot open the lock");
 }
 

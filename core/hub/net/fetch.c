@@ -5,8 +5,10 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include "core/base/aside_internal.h"
 #include "core/base/json_internal.h"
 #include "core/base/memory_internal.h"
+#include "core/hub/folders_internal.h"
 #include "core/hub/net/blob_internal.h"
 
 enum { COMMIT_MAX = 64 };
@@ -43,10 +45,7 @@ static bool join_link(const snapshot *s, char out[MC_PATH_MAX], const mc_hub_fil
 
 static bool make_parent(const snapshot *s, const char *path)
 {
-    char folder[MC_PATH_MAX];
-    snprintf(folder, sizeof folder, "%s", path);
-    *strrchr(folder, '/') = '\0';
-    return mc_make_folders(s->client.err, folder) == MC_OK;
+    return mc_hub_make_parent(s->client.err, s->answer->root, path) == MC_OK;
 }
 
 /* Asks the disk to keep what a folder's names are. */
@@ -169,7 +168,7 @@ static bool ask_file(snapshot *s, mc_hub_file *file)
     mc_hub_reply reply;
     if (file->known) return true;
     if (!join_link(s, path, file)) return false;
-    if (mc_path_is_file(path)) return true;
+    if (mc_path_is_file(path) && !mc_hub_leads_out(s->folder, path)) return true;
     return write_url(s, url, file) &&
            mc_hub_ask(&s->client, file->name, url, true, 0, &reply, NULL, NULL) == MC_OK &&
            take_reply(s, file, &reply, url);
@@ -180,7 +179,7 @@ static bool has_blob(const snapshot *s, const mc_hub_file *file)
 {
     char path[MC_PATH_MAX];
     struct stat info;
-    return join(s, path, "blobs", file->hash) && stat(path, &info) == 0 && S_ISREG(info.st_mode) &&
+    return join(s, path, "blobs", file->hash) && lstat(path, &info) == 0 && S_ISREG(info.st_mode) &&
            (uint64_t)info.st_size == file->size;
 }
 
@@ -221,24 +220,18 @@ static bool fetch_wanted(snapshot *s)
 /* "../../blobs/<hash>" from the folder of the link, which may be deeper. */
 static bool link_file(snapshot *s, const mc_hub_file *file)
 {
-    char path[MC_PATH_MAX], aside[MC_PATH_MAX], target[MC_PATH_MAX] = "../../";
+    char path[MC_PATH_MAX], target[MC_PATH_MAX] = "../../";
     size_t used = strlen(target);
-    mc_error *err = s->client.err;
     if (!file->wanted || !file->known) return true;
     for (const char *c = file->name; *c && used + 128 < sizeof target; c++)
         if (*c == '/') used += (size_t)snprintf(target + used, sizeof target - used, "../");
     snprintf(target + used, sizeof target - used, "blobs/%s", file->hash);
     if (!join_link(s, path, file) || !make_parent(s, path)) return false;
-    int written = snprintf(aside, sizeof aside, "%s.tmp-%ld", path, (long)getpid());
-    if (written < 0 || written >= MC_PATH_MAX) {
-        mc_error_set(err, MC_ERR_ARGUMENT, "path too long: %.100s...", path);
-        return false;
-    }
-    unlink(aside);
-    if (symlink(target, aside) == 0 && rename(aside, path) == 0) return true;
-    mc_error_set(err, MC_ERR_IO, "%s: cannot make the link: %s", path, strerror(errno));
-    unlink(aside);
-    return false;
+    int failed = mc_aside_link(target, path);
+    if (failed)
+        mc_error_set(s->client.err, MC_ERR_IO, "%s: cannot make the link: %s", path,
+                     strerror(failed));
+    return !failed;
 }
 
 /* The contents of sharded weights, which the index names. */
@@ -257,11 +250,13 @@ static bool mark_absent(snapshot *s)
 {
     char folder[MC_PATH_MAX], path[MC_PATH_MAX];
     const char *name;
-    if (!join(s, folder, ".no_exist", s->commit) || mc_make_folders(s->client.err, folder))
+    if (!join(s, folder, ".no_exist", s->commit) ||
+        mc_hub_make_folders(s->client.err, s->answer->root, folder))
         return false;
     for (size_t next = 0; (name = mc_hub_next_absent(&s->list, &next));) {
         if (mc_path_join(s->client.err, path, folder, name)) return false;
-        int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+        int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+        if (fd < 0 && errno == EEXIST) continue;
         if (fd < 0) {
             mc_error_set(s->client.err, MC_ERR_IO, "%s: cannot make it: %s", path, strerror(errno));
             return false;
@@ -271,12 +266,28 @@ static bool mark_absent(snapshot *s)
     return true;
 }
 
+/* Not as mc_file_writer, which follows a link that has the name. */
+static bool write_ref(snapshot *s, const char *path)
+{
+    mc_aside ref;
+    ssize_t length = (ssize_t)strlen(s->commit);
+    errno = mc_aside_open_here(&ref, path);
+    if (!errno && write(ref.fd, s->commit, (size_t)length) == length)
+        errno = mc_aside_sync(&ref);
+    else if (!errno)
+        errno = ENOSPC;
+    if (!errno) errno = mc_aside_rename(&ref, true);
+    if (errno)
+        mc_error_set(s->client.err, MC_ERR_IO, "%s: cannot write it: %s", path, strerror(errno));
+    mc_aside_close(&ref);
+    return !mc_error_is_set(s->client.err);
+}
+
 /* The links, which are all made within a moment, and the ref. A commit has none. */
 static bool make_visible(snapshot *s)
 {
     char path[MC_PATH_MAX];
     const char *revision = s->answer->id.revision;
-    mc_file_writer writer;
     if (!join(s, path, "blobs", "")) return false;
     sync_folder(path);
     for (size_t i = 0; i < s->list.count; i++)
@@ -284,17 +295,22 @@ static bool make_visible(snapshot *s)
     if (!mark_absent(s) || !join(s, path, "snapshots", s->commit)) return false;
     sync_folder(path);
     if (strcmp(revision, s->commit) == 0) return true;
-    if (!join(s, path, "refs", revision) || !make_parent(s, path)) return false;
-    if (mc_file_writer_init(s->client.err, &writer, path) == MC_OK &&
-        mc_file_write(&writer, s->commit, strlen(s->commit)) == MC_OK)
-        mc_file_commit(&writer);
-    mc_file_writer_release(&writer);
-    return !mc_error_is_set(s->client.err);
+    return join(s, path, "refs", revision) && make_parent(s, path) && write_ref(s, path);
+}
+
+/* Links that lead out of the repository: nobody would believe the snapshot that has them. */
+static void remove_strays(const snapshot *s)
+{
+    char folder[MC_PATH_MAX], stray[MC_PATH_MAX];
+    if (!join(s, folder, "snapshots", s->commit)) return;
+    while (mc_hub_find_stray(s->folder, folder, stray))
+        if (unlink(stray) != 0) break;
 }
 
 static bool download(snapshot *s, const mc_hub_needs *needs)
 {
     if (!ask_list(s) || mc_hub_choose(s->client.err, needs, &s->list)) return false;
+    remove_strays(s);
     mc_log(s->client.watch->ctx, MC_LOG_INFO, "downloading %s from %s to %s", s->client.repository,
            s->client.settings.endpoint, s->folder);
     return fetch_wanted(s) && fetch_shards(s) && make_visible(s);

@@ -112,6 +112,18 @@ static mc_status make_anew(mc_error *err, mc_hub_parts *p)
     return MC_OK;
 }
 
+/* Opens what an earlier call left, or makes it. What is no file of its own (a symbolic link, one of
+ * several names of a file) is replaced, for what is written must not go elsewhere. */
+static int open_own(const char *path)
+{
+    struct stat info;
+    int fd = open(path, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (fd >= 0 && fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && info.st_nlink == 1) return fd;
+    if (fd >= 0) close(fd);
+    unlink(path);
+    return open(path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+}
+
 mc_status mc_hub_parts_open(mc_error *err, mc_hub_parts *p, const char *path, uint64_t size)
 {
     *p = (mc_hub_parts){.fd = -1, .size = size};
@@ -123,7 +135,7 @@ mc_status mc_hub_parts_open(mc_error *err, mc_hub_parts *p, const char *path, ui
     if (!p->done)
         return mc_error_set(err, MC_ERR_NOMEM, "%s: out of memory for a list of %zu parts", path,
                             p->count);
-    p->fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    p->fd = open_own(path);
     if (p->fd < 0) return failed(err, p, "make it");
     if (!read_table(p)) return make_anew(err, p);
     p->resumed = mc_hub_parts_arrived(p) > 0;
