@@ -4,8 +4,9 @@
  *     mc_prepare_tokens(ctx, tok, (const char *[]){ "a.txt", "b.jsonl" }, 2, "train.bin",
  *                       NULL, &r);
  *
- * Inputs. A file whose name ends in .jsonl, .ndjson or .json is JSON Lines: each line an object
- * with the text of a document; blank lines are passed over. Any other file is a text and one
+ * Inputs. A file whose name ends in .jsonl, .ndjson or .json is JSON: an object a line with the
+ * text of a document (JSON Lines; blank lines are passed over), or one list of such objects, on any
+ * number of lines. Any other file is a text and one
  * document. All are UTF-8; a byte order mark is not part of the text. Each may be a gzip file,
  * whose name ends in .gz after that (.jsonl.gz), of one or several members; in a library without
  * zlib that is an error. Its bytes are inflated by one thread at a time, while others tokenize: so

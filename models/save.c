@@ -16,6 +16,8 @@ static bool add_labels(cJSON *json, const mc_model *m)
         char key[16];
         const char *name = m->label_names[i];
         snprintf(key, sizeof key, "%d", i);
+        cJSON_DeleteItemFromObjectCaseSensitive(label2id,
+                                                name); /* a repeated name: the last one's */
         if (!cJSON_AddStringToObject(id2label, key, name) ||
             !cJSON_AddNumberToObject(label2id, name, i))
             return false;

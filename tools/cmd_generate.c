@@ -41,6 +41,7 @@ typedef struct generate_options {
 /* A prompt as text and as ids. */
 typedef struct prompt {
     const char *text;
+    size_t size;         /* of the text, which may hold NUL characters */
     mc_text_prompt made; /* of the text; empty with --ids */
     int32_t *ids;
     int count;
@@ -72,6 +73,7 @@ static bool fail(const char *where, const char *what)
 static bool parse_ids(prompt *p)
 {
     size_t room = strlen(p->text) / 2 + 1;
+    if (strlen(p->text) < p->size) return fail("--ids", "a NUL character, expected token ids");
     if (!(p->ids = malloc(room * sizeof *p->ids))) return fail("--ids", "out of memory");
     for (const char *at = p->text; *(at += strspn(at, " ,\t"));) {
         char *end;
@@ -90,9 +92,8 @@ static bool parse_ids(prompt *p)
 
 static bool encode(generation *g, prompt *p)
 {
-    if (!is_utf8(p->text)) return fail("--prompt", "not UTF-8");
-    if (mc_text_prompt_init(&p->made, g->model, g->tokenizer, p->text, strlen(p->text)))
-        return false;
+    if (!is_utf8(p->text, p->size)) return fail("--prompt", "not UTF-8");
+    if (mc_text_prompt_init(&p->made, g->model, g->tokenizer, p->text, p->size)) return false;
     p->ids = p->made.ids;
     p->count = p->made.count;
     return true;
@@ -119,7 +120,13 @@ static bool make_prompts(generation *g)
     for (g->count = 0; g->count < given + g->file.count; g->count++) {
         prompt *p = &g->prompts[g->count];
         p->made.end = -1;
-        p->text = g->count < given ? o->prompts.items[g->count] : g->file.texts[g->count - given];
+        if (g->count < given) {
+            p->text = o->prompts.items[g->count];
+            p->size = strlen(p->text);
+        } else {
+            p->text = g->file.texts[g->count - given].data;
+            p->size = g->file.texts[g->count - given].size;
+        }
         if (!(o->ids ? parse_ids(p) : encode(g, p)) || !begin_text(g, p)) {
             g->count++; /* to be freed with the others */
             return false;
@@ -202,7 +209,7 @@ static bool print_piece(const generation *g, const char *piece, size_t size)
 
 static bool stream_ids(const generation *g, mc_generator *generator)
 {
-    bool first = !g->o->echo || !*g->prompts[0].text;
+    bool first = !g->o->echo || !g->prompts[0].size;
     for (int32_t token; mc_generator_next(generator, &token); first = false) {
         if (!g->silent) print_id(token, first);
         if (!print_piece(g, "", 0)) return false;
@@ -234,7 +241,7 @@ static bool stream(generation *g)
     mc_stop stop = answer_stop(&g->o->answer, &g->how, g->tokenizer, &p->made.end);
     mc_generate_options how = how_to_answer(g, &stop);
     mc_generator *generator = mc_model_generator_new(g->model, &ids, &p->count, 1, &how);
-    if (generator && g->o->echo && !g->silent) fputs(p->text, stdout);
+    if (generator && g->o->echo && !g->silent) fwrite(p->text, 1, p->size, stdout);
     bool good =
         generator && (g->tokenizer ? stream_text(g, generator, &stop) : stream_ids(g, generator));
     if (good && !g->silent) fputc('\n', stdout);
@@ -280,16 +287,16 @@ static bool add_log_probs(cJSON *json, const float *x, int count)
     return list;
 }
 
-/* A text as JSON writes it, NULL when memory is out. It may hold NULs, which strings of cJSON may
- * not. */
-static char *json_text(const char *plain, size_t size)
+/* A text, which may hold NULs, as strings of cJSON may not. */
+static bool add_bytes_of(cJSON *json, const char *key, const char *plain, size_t size)
 {
-    char *json = plain ? malloc(6 * size + 3) : NULL;
-    if (json) {
-        text t = text_into(json, 6 * size + 3);
-        text_add_json_bytes(&t, plain, size);
-    }
-    return json;
+    char *written = malloc(6 * size + 3);
+    if (!written) return false;
+    text t = text_into(written, 6 * size + 3);
+    text_add_json_bytes(&t, plain, size);
+    bool good = cJSON_AddRawToObject(json, key, written);
+    free(written);
+    return good;
 }
 
 /* An answer; `plain` is its text of `size` bytes, NULL with --ids. */
@@ -325,14 +332,12 @@ static bool put_line(generation *g, cJSON *json)
 static bool print_json(generation *g, const prompt *p, const answer *a)
 {
     cJSON *json = cJSON_CreateObject();
-    char *written = g->tokenizer ? json_text(a->plain, a->size) : NULL;
-    bool good =
-        json && (!g->tokenizer || written) && cJSON_AddStringToObject(json, "prompt", p->text) &&
-        (!written || cJSON_AddRawToObject(json, "text", written)) &&
-        add_ids(json, "ids", a->ids, a->count) &&
-        cJSON_AddNumberToObject(json, "tokens", a->count) && add_number(json, "score", a->score) &&
-        (!g->o->log_probs || add_log_probs(json, a->log_probs, a->count));
-    free(written);
+    bool good = json && add_bytes_of(json, "prompt", p->text, p->size) &&
+                (!g->tokenizer || add_bytes_of(json, "text", a->plain, a->size)) &&
+                add_ids(json, "ids", a->ids, a->count) &&
+                cJSON_AddNumberToObject(json, "tokens", a->count) &&
+                add_number(json, "score", a->score) &&
+                (!g->o->log_probs || add_log_probs(json, a->log_probs, a->count));
     if (good) return put_line(g, json);
     cJSON_Delete(json);
     return fail("an answer", "out of memory");
@@ -342,9 +347,9 @@ static bool print_json(generation *g, const prompt *p, const answer *a)
 static bool print_text(const generation *g, const prompt *p, const answer *a)
 {
     if (g->silent) return true;
-    if (g->o->echo) fputs(p->text, stdout);
+    if (g->o->echo) fwrite(p->text, 1, p->size, stdout);
     for (int i = 0; i < a->count && !g->tokenizer; i++)
-        print_id(a->ids[i], i == 0 && (!g->o->echo || !*p->text));
+        print_id(a->ids[i], i == 0 && (!g->o->echo || !p->size));
     if (g->tokenizer) fwrite(a->plain, 1, a->size, stdout);
     fputc('\n', stdout);
     return true;
@@ -382,7 +387,7 @@ static bool answer_one(generation *g, bool json)
 static bool print_error(generation *g, const prompt *p, const char *error)
 {
     cJSON *json = cJSON_CreateObject();
-    if (json && cJSON_AddStringToObject(json, "prompt", p->text) &&
+    if (json && add_bytes_of(json, "prompt", p->text, p->size) &&
         cJSON_AddStringToObject(json, "error", error))
         return put_line(g, json);
     cJSON_Delete(json);
@@ -523,7 +528,7 @@ static void add_prompt_rows(args_table *table, generate_options *o)
             {ARGS_TEXTS("prompt", &o->prompts, "a text to continue; may be repeated")},
             {ARGS_PATH(
                  "prompts", &o->prompts_file,
-                 "a file with a prompt a line, or of JSON Lines (.jsonl); - for stdin, in either "
+                 "a file with a prompt a line, or of JSON (.jsonl, .json); - for stdin, in either "
                  "form"),
              .default_text = "stdin, where prompts are piped in", .known_as = "input,file"},
             {ARGS_TEXT("json-key", &o->json_key, "where a line of JSON has its prompt"),

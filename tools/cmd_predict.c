@@ -305,7 +305,7 @@ static bool choose_how(predict *p)
     return true;
 }
 
-static bool open_model(predict *p)
+static bool open_model(predict *p, run_log *log)
 {
     const text_job_options *o = &p->job;
     char folder[4096];
@@ -327,6 +327,7 @@ static bool open_model(predict *p)
                      answer_option_given(&p->answer), o->from.model);
         return false;
     }
+    if (!predict_rows_name(&p->rows, log)) return out_of_memory(p);
     p->classifier = mc_text_classifier_new(
         p->model, p->tok, &(mc_text_classifier_options){.max_length = o->max_length});
     return p->classifier;
@@ -362,7 +363,7 @@ static bool work(text_job *job, void *user)
 {
     predict *p = user;
     p->ctx = job->ctx;
-    bool good = open_model(p);
+    bool good = open_model(p, &job->log);
     if (good) tell_length(p, &job->log);
     if (good) rank_file_init(&p->file, job->ctx, p->job.output, p->job.overwrite);
     good = good && text_job_run(job, take, p) && rank_file_finish(&p->file) == MC_OK;
@@ -382,12 +383,11 @@ static const char details[] =
     "  {\"text\": TEXT}                                            of a generating model\n\n"
     "OUTPUT.csv has the input's columns and then the same as columns: label, probability and\n"
     "probabilities.NAME; labels, with | between them; value or values.NAME; text. A name that the\n"
-    "input has gets predicted_ before it.\n\n"
-    "Texts come from --data, from --text, or through a pipe: JSON Lines where the first line is "
-    "an\n"
-    "object, a table where it names the column among others, else a text a line. The last line on\n"
-    "stdout, or on stderr where OUTPUT is stdout, is `result rows=... seconds=... "
-    "rows_per_s=...`.\n\n"
+    "input has gets predicted_ before it. Of two labels with one name the second is NAME#2.\n\n"
+    "Texts come from --data, from --text, or through a pipe: JSON where the first line is an\n"
+    "object or begins a list of them, a table where it names the column, else a text a line. The\n"
+    "last line on stdout, or on stderr where OUTPUT is stdout, is\n"
+    "`result rows=... seconds=... rows_per_s=...`.\n\n"
     "  modelcenter predict --model stars-bert --data reviews.csv --output stars.jsonl\n"
     "  modelcenter predict --model stars-bert --text 'What a film!'\n"
     "  tail -n +2 reviews.tsv | cut -f 3 | modelcenter predict --model stars-bert > stars.jsonl\n";
@@ -441,6 +441,7 @@ int cmd_predict(int argc, char **argv)
     answer_options_release(&p.answer);
     text_job_options_release(&p.job);
     task_file_release(&p.task);
+    predict_rows_release(&p.rows);
     free(p.logits);
     free(p.lines);
     return code;

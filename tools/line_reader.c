@@ -70,6 +70,13 @@ static line_state find(line_reader *r, bool wait, size_t *size, size_t *next)
     }
 }
 
+bool line_begins_list(const char *line, size_t size)
+{
+    size_t at = 1;
+    while (at < size && strchr(" \t\r", line[at])) at++;
+    return size && *line == '[' && (at == size || line[at] == '{');
+}
+
 line_state line_reader_next(line_reader *r, bool wait, const char **line, size_t *size)
 {
     size_t next;

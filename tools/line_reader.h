@@ -22,6 +22,9 @@ typedef struct line_reader {
     int64_t number; /* of the last line, from 1 */
 } line_reader;
 
+/* Whether a line begins a JSON list of objects, on one line or on several. */
+bool line_begins_list(const char *line, size_t size);
+
 /* The next line without its end (LF or CRLF), closed with a NUL, valid until the next call. Without
  * `wait` LINE_LATER where it would have to be waited for. */
 line_state line_reader_next(line_reader *r, bool wait, const char **line, size_t *size);

@@ -1,5 +1,6 @@
 #include "tools/predict_rows.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "tools/task_run.h"
@@ -8,15 +9,58 @@ enum { NUMBER_ROOM = 32, ROW_ROOM = 128 };
 
 static const char prefix[] = "predicted_";
 
-static const char *label_name(const predict_rows *r, int k)
+/* ---- names ----------------------------------------------------------------------------------- */
+
+/* Whether label k may be called so: no label before it is, and none of the model's own. */
+static bool is_free(const predict_rows *r, int k, const char *name)
 {
-    return mc_model_label_name(r->model, k);
+    for (int i = 0; i < r->labels; i++)
+        if (i != k && ((i < k && strcmp(r->names[i], name) == 0) ||
+                       strcmp(mc_model_label_name(r->model, i), name) == 0))
+            return false;
+    return true;
+}
+
+static bool is_repeated(const predict_rows *r, int k)
+{
+    for (int i = 0; i < k; i++)
+        if (strcmp(mc_model_label_name(r->model, i), mc_model_label_name(r->model, k)) == 0)
+            return true;
+    return false;
+}
+
+bool predict_rows_name(predict_rows *r, run_log *log)
+{
+    r->names = calloc((size_t)r->labels + 1, sizeof *r->names);
+    for (int k = 0; r->names && k < r->labels; k++) {
+        const char *own = mc_model_label_name(r->model, k);
+        size_t room = strlen(own) + NUMBER_ROOM;
+        bool repeated = is_repeated(r, k);
+        char *name = r->names[k] = malloc(room);
+        if (!name) return false;
+        snprintf(name, room, "%s", own);
+        for (int n = 2; repeated && !is_free(r, k, name); n++)
+            snprintf(name, room, "%s#%d", own, n);
+        if (repeated)
+            run_log_line(log,
+                         "warning: id2label has the name \"%s\" twice: label %d is written as "
+                         "\"%s\"",
+                         own, k, name);
+    }
+    return r->names;
+}
+
+void predict_rows_release(predict_rows *r)
+{
+    for (int k = 0; r->names && k < r->labels; k++) free(r->names[k]);
+    free(r->names);
+    r->names = NULL;
 }
 
 size_t predict_rows_room(const predict_rows *r)
 {
     size_t room = ROW_ROOM;
-    for (int k = 0; k < r->labels; k++) room += 2 * (6 * strlen(label_name(r, k)) + NUMBER_ROOM);
+    for (int k = 0; k < r->labels; k++) room += 2 * (6 * strlen(r->names[k]) + NUMBER_ROOM);
     return room;
 }
 
@@ -32,7 +76,7 @@ static int most_probable(const predict_rows *r, const float *probability)
 
 static void add_label(text *t, const predict_rows *r, int k)
 {
-    text_add_json_string(t, label_name(r, k));
+    text_add_json_string(t, r->names[k]);
 }
 
 static void add_class(text *t, const predict_rows *r, const float *probability)
@@ -94,7 +138,7 @@ static void add_object(text *t, const predict_rows *r, const float *row)
 
 static void add_csv_label(text *t, const predict_rows *r, int k)
 {
-    text_add_csv_bytes(t, label_name(r, k), strlen(label_name(r, k)));
+    text_add_csv_bytes(t, r->names[k], strlen(r->names[k]));
 }
 
 static void add_csv_class(text *t, const predict_rows *r, const float *probability)
@@ -111,12 +155,12 @@ static void add_csv_labels(text *t, const predict_rows *r, const float *probabil
 {
     bool any = false, quoted = false;
     for (int k = 0; k < r->labels; k++)
-        quoted = quoted || (probability[k] > 0.5f && strpbrk(label_name(r, k), ",\"\r\n"));
+        quoted = quoted || (probability[k] > 0.5f && strpbrk(r->names[k], ",\"\r\n"));
     text_add(t, quoted ? ",\"" : ",");
     for (int k = 0; k < r->labels; k++) {
         if (!(probability[k] > 0.5f)) continue;
         if (any) text_add(t, "|");
-        for (const char *c = label_name(r, k); *c; c++) text_add(t, *c == '"' ? "\"\"" : "%c", *c);
+        for (const char *c = r->names[k]; *c; c++) text_add(t, *c == '"' ? "\"\"" : "%c", *c);
         any = true;
     }
     if (quoted) text_add(t, "\"");
@@ -168,7 +212,7 @@ static void add_names(text *t, const predict_rows *r, const text_source *input, 
         add_name(t, input, "value", NULL, name, room);
     else if (r->kind != MC_TASK_GENERATE)
         for (int k = 0; k < r->labels; k++)
-            add_name(t, input, regress ? "values" : "probabilities", label_name(r, k), name, room);
+            add_name(t, input, regress ? "values" : "probabilities", r->names[k], name, room);
     text_add(t, "\n");
 }
 
@@ -179,7 +223,7 @@ char *predict_rows_header(const predict_rows *r, const text_source *input)
     size_t longest = 0, room = 3, own = (size_t)r->labels + 2;
     for (int i = 0; i < columns; i++) room += 2 * strlen(text_source_column_name(input, i)) + 3;
     for (int k = 0; k < r->labels; k++)
-        if (strlen(label_name(r, k)) > longest) longest = strlen(label_name(r, k));
+        if (strlen(r->names[k]) > longest) longest = strlen(r->names[k]);
     size_t name_room = longest + NUMBER_ROOM + strlen(prefix) * ((size_t)columns + 1);
     room += own * (2 * name_room + 3);
     char *line = malloc(room), *name = malloc(name_room);

@@ -6,15 +6,22 @@
 #define MC_TOOLS_PREDICT_ROWS_H
 
 #include "core/modelcenter.h"
+#include "tools/run_log.h"
 #include "tools/text.h"
 #include "tools/text_source.h"
 
 typedef struct predict_rows {
     mc_task_kind kind;
     const mc_model *model;
-    int labels; /* of the model */
+    int labels;   /* of the model */
+    char **names; /* (labels) each once: of two classes "x" the second one's is "x#2" */
     bool csv;
 } predict_rows;
+
+/* Finds the names of the model's labels, with a warning for each that is there twice. False: out of
+ * memory. */
+bool predict_rows_name(predict_rows *r, run_log *log);
+void predict_rows_release(predict_rows *r);
 
 /* The first line of CSV; the caller frees it. NULL: out of memory. */
 char *predict_rows_header(const predict_rows *r, const text_source *input);

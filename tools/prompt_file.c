@@ -29,14 +29,16 @@ static bool continues_character(unsigned char first, int at, unsigned char next)
     return (next & 0xc0) == 0x80;
 }
 
-bool is_utf8(const char *string)
+bool is_utf8(const char *bytes, size_t size)
 {
-    while (*string) {
-        unsigned char first = (unsigned char)*string;
-        int length = character_length(first), at = 1;
-        while (at < length && continues_character(first, at, (unsigned char)string[at])) at++;
-        if (length == 0 || at < length) return false;
-        string += length;
+    for (size_t i = 0; i < size;) {
+        unsigned char first = (unsigned char)bytes[i];
+        size_t length = (size_t)character_length(first), at = 1;
+        if (length == 0 || length > size - i) return false;
+        while (at < length && continues_character(first, (int)at, (unsigned char)bytes[i + at]))
+            at++;
+        if (at < length) return false;
+        i += length;
     }
     return true;
 }
@@ -49,28 +51,26 @@ static bool fail(const char *path, const char *what)
     return false;
 }
 
-/* Takes the text over. */
-static bool add(prompt_file *f, const char *path, char *text)
+static bool add(prompt_file *f, const char *path, const char *bytes, size_t size)
 {
-    if (text && f->count == f->room) {
+    if (f->count == f->room) {
         size_t room = 2 * f->room + 16;
-        char **grown = realloc(f->texts, room * sizeof *grown);
-        if (grown) {
-            f->texts = grown;
-            f->room = room;
-        }
+        prompt_text *grown = realloc(f->texts, room * sizeof *grown);
+        if (!grown) return fail(path, "out of memory");
+        f->texts = grown;
+        f->room = room;
     }
-    if (text && f->count < f->room) {
-        f->texts[f->count++] = text;
-        return true;
-    }
-    free(text);
-    return fail(path, "out of memory");
+    char *copy = malloc(size + 1);
+    if (!copy) return fail(path, "out of memory");
+    memcpy(copy, bytes, size);
+    copy[size] = '\0';
+    f->texts[f->count++] = (prompt_text){copy, size};
+    return true;
 }
 
 void prompt_file_release(prompt_file *f)
 {
-    for (size_t i = 0; i < f->count; i++) free(f->texts[i]);
+    for (size_t i = 0; i < f->count; i++) free(f->texts[i].data);
     free(f->texts);
     *f = (prompt_file){0};
 }
@@ -79,7 +79,9 @@ void prompt_file_release(prompt_file *f)
 
 static bool check_line(const char *path, size_t number, const char *line, size_t length)
 {
-    const char *bad = strlen(line) < length ? "a NUL byte" : is_utf8(line) ? NULL : "not UTF-8";
+    const char *bad = strlen(line) < length   ? "a NUL byte"
+                      : is_utf8(line, length) ? NULL
+                                              : "not UTF-8";
     if (bad) fprintf(stderr, "error: %s:%zu: %s, expected a prompt a line\n", path, number, bad);
     return !bad;
 }
@@ -96,9 +98,8 @@ static bool read_lines(prompt_file *f, const char *path)
     while (good && (length = getline(&line, &room, file)) >= 0) {
         if (length && line[length - 1] == '\n') line[--length] = '\0';
         if (length && line[length - 1] == '\r') line[--length] = '\0';
-        good = check_line(path, f->count + 1, line, (size_t)length) && add(f, path, line);
-        line = NULL; /* the list's now */
-        room = 0;
+        good = check_line(path, f->count + 1, line, (size_t)length) &&
+               add(f, path, line, (size_t)length);
     }
     if (good && !feof(file)) good = fail(path, errno ? strerror(errno) : "cannot read");
     free(line);
@@ -120,7 +121,7 @@ bool prompt_file_is_json(const char *path)
     return false;
 }
 
-/* Takes the table over. */
+/* Takes the table over. A text may hold NUL characters, which are tokens as others are. */
 static bool read_rows(prompt_file *f, mc_context *ctx, mc_table *rows, const char *path,
                       const char *key)
 {
@@ -129,9 +130,7 @@ static bool read_rows(prompt_file *f, mc_context *ctx, mc_table *rows, const cha
     while (good && mc_table_next(rows)) {
         size_t size;
         const char *text = mc_table_text(rows, column, &size);
-        if (text && strlen(text) < size)
-            mc_table_fail(rows, column, "a NUL character, expected a prompt without");
-        good = text && !mc_failed(ctx) && add(f, path, strdup(text));
+        good = text && !mc_failed(ctx) && add(f, path, text, size);
     }
     mc_table_free(rows);
     return good && !mc_failed(ctx);
@@ -139,11 +138,13 @@ static bool read_rows(prompt_file *f, mc_context *ctx, mc_table *rows, const cha
 
 /* ---- standard input -------------------------------------------------------------------------- */
 
-/* Whether the line is an object with the key: else it is a prompt, whatever it looks like. */
-static bool is_row(const char *line, size_t size, const char *key)
+/* Whether the text is an object with the key, or a list that begins with one: else its lines are
+ * prompts, whatever they look like. */
+static bool has_rows(const char *data, size_t size, const char *key)
 {
-    cJSON *json = size && *line == '{' ? cJSON_ParseWithLength(line, size) : NULL;
-    const cJSON *at = json;
+    bool may_be = size && (*data == '{' || *data == '[');
+    cJSON *json = may_be ? cJSON_ParseWithLength(data, size) : NULL;
+    const cJSON *at = cJSON_IsArray(json) ? cJSON_GetArrayItem(json, 0) : json;
     char part[256];
     while (at && *key) {
         size_t length = strcspn(key, ".");
@@ -162,7 +163,7 @@ static bool read_input_lines(prompt_file *f, line_reader *input)
     size_t size;
     line_state state;
     while ((state = line_reader_next(input, true, &line, &size)) == LINE_READ)
-        if (!check_line("-", f->count + 1, line, size) || !add(f, "-", strdup(line))) return false;
+        if (!check_line("-", f->count + 1, line, size) || !add(f, "-", line, size)) return false;
     return state == LINE_END || fail("-", strerror(errno));
 }
 
@@ -172,12 +173,13 @@ static bool read_input(prompt_file *f, mc_context *ctx, const char *key)
     const char *data;
     size_t size;
     line_state state = line_reader_peek(&input, &data, &size);
+    bool list = state == LINE_READ && line_begins_list(data, size);
+    bool rows = state == LINE_READ && !list && has_rows(data, size, key);
+    if (list || rows) state = line_reader_rest(&input, &data, &size);
     bool good = state != LINE_FAILED || fail("-", strerror(errno));
-    if (good && state == LINE_READ && is_row(data, size, key)) {
+    if (good && (rows || (list && has_rows(data, size, key)))) {
         const mc_table_options form = {.format = MC_TABLE_JSONL};
-        good = line_reader_rest(&input, &data, &size) == LINE_READ || fail("-", strerror(errno));
-        good =
-            good && read_rows(f, ctx, mc_table_from_memory(ctx, "-", data, size, &form), "-", key);
+        good = read_rows(f, ctx, mc_table_from_memory(ctx, "-", data, size, &form), "-", key);
     } else if (good) {
         good = read_input_lines(f, &input);
     }

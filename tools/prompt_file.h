@@ -4,20 +4,26 @@
 
 #include "core/modelcenter.h"
 
+/* UTF-8 that may hold NUL characters, and has one more behind it. */
+typedef struct prompt_text {
+    char *data;
+    size_t size;
+} prompt_text;
+
 typedef struct prompt_file {
-    char **texts; /* (count) */
+    prompt_text *texts; /* (count) */
     size_t count, room;
 } prompt_file;
 
-/* Whether the file's name says that it holds JSON Lines. */
+/* Whether the file's name says that it holds JSON: an object a line, or a list of objects. */
 bool prompt_file_is_json(const char *path);
-/* Reads all of it; "-" is stdin: JSON Lines where the first line is an object with the key, else a
- * prompt a line. `key` is where an object of JSON Lines has its
+/* Reads all of it; "-" is stdin: JSON where the first line is an object with the key, or the whole
+ * is a list whose first object has it; else a prompt a line. `key` is where an object has its
  * prompt, "a.b" for key "b" of the object at "a". False after an error, which is on stderr or on
  * the context. */
 bool prompt_file_read(prompt_file *f, mc_context *ctx, const char *path, const char *key);
 void prompt_file_release(prompt_file *f);
 
-bool is_utf8(const char *string);
+bool is_utf8(const char *bytes, size_t size);
 
 #endif

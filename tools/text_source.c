@@ -115,7 +115,7 @@ static bool copy_line(text_source *s, chunk *c, size_t i)
         mc_set_error(s->own, MC_ERR_IO, "standard input: cannot read: %s", strerror(errno));
     if (state != LINE_READ) return false;
     if (strlen(line) < size) return fail_line(s, "a NUL byte");
-    if (!is_utf8(line)) return fail_line(s, "not UTF-8");
+    if (!is_utf8(line, size)) return fail_line(s, "not UTF-8");
     if (!copy_text(s, c, line, size, &c->view.texts[i])) return false;
     c->view.texts[i].file = "standard input";
     c->view.texts[i].line = (int64_t)s->lines.number;
@@ -274,11 +274,14 @@ static bool has_field(const char *line, size_t size, char separator, const char 
     return false;
 }
 
-/* The form that the first line shows; 0: a text a line. */
+/* The form that the first line shows; 0: a text a line. A line that is no more than the name of the
+ * column that was trained on, or asked for, is the head of a table of one column, as in a file. */
 static mc_table_format form_of(const text_source *s, const char *line, size_t size)
 {
     const char *name = s->o.text ? s->o.text : "text", *separators = "\t,;";
-    if (size && *line == '{') return MC_TABLE_JSONL;
+    if (size >= 3 && memcmp(line, "\xEF\xBB\xBF", 3) == 0) line += 3, size -= 3;
+    if ((size && *line == '{') || line_begins_list(line, size)) return MC_TABLE_JSONL;
+    if (s->o.text && has_field(line, size, '\n', name)) return MC_TABLE_CSV;
     for (; *separators; separators++) {
         bool several = memchr(line, *separators, size);
         if (several && has_field(line, size, *separators, name))

@@ -66,12 +66,68 @@ static size_t mark_size(const mc_input *input)
     return input->size >= 3 && memcmp(input->text, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0;
 }
 
+/* ---- lists of objects ---- */
+
+size_t mc_json_skip_space(const char *text, size_t at, size_t size)
+{
+    while (at < size && strchr(" \t\r\n", text[at]) && text[at]) at++;
+    return at;
+}
+
+size_t mc_json_value_end(const char *text, size_t at, size_t size)
+{
+    bool in_string = false;
+    for (int depth = 0; at < size; at++) {
+        char c = text[at];
+        if (in_string && c == '\\')
+            at++;
+        else if (c == '"')
+            in_string = !in_string;
+        else if (in_string)
+            continue;
+        else if (c == '{' || c == '[')
+            depth++;
+        else if (depth && (c == '}' || c == ']') && --depth == 0)
+            return at + 1;
+        else if (!depth && (c == ',' || c == ']'))
+            return at;
+    }
+    return size;
+}
+
+/* Whether JSON begins with a bracket: one list of objects, and not an object a line. */
+static bool is_list(const mc_input *input)
+{
+    size_t at = mc_json_skip_space(input->text, mark_size(input), input->size);
+    return input->lines && at < input->size && input->text[at] == '[';
+}
+
+/* A piece of a list ends behind a comma between two objects, the last one behind the bracket. */
+static size_t find_list_end(const mc_input *input, size_t at)
+{
+    const char *text = input->text;
+    size_t size = input->size, from = at;
+    at = mc_json_skip_space(text, at, size);
+    if (at < size && text[at] == '[') at++;
+    while (at < size) {
+        at = mc_json_value_end(text, at, size);
+        at = mc_json_skip_space(text, at, size);
+        if (at >= size) return size;
+        char c = text[at++];
+        if (c == ']') at = mc_json_skip_space(text, at, size);
+        if (c == ']') return at < size ? at + 1 : size;
+        if (c != ',' || at - from > MC_PIECE_BYTES) return at; /* a flaw is found in the piece */
+    }
+    return size;
+}
+
 /* Where the piece from `at` on ends; the input's size where no place to cut it is found. */
 static size_t find_end(const mc_piece_source *source, const mc_input *input, size_t at)
 {
     size_t left = input->size - at;
     if (left <= MC_PIECE_BYTES) return input->size;
     const char *text = input->text + at;
+    if (input->list) return find_list_end(input, at);
     if (!input->lines) return at + mc_tokenizer_cut(source->tok, text, left, MC_PIECE_BYTES);
     const char *end = memchr(text + MC_PIECE_BYTES, '\n', left - MC_PIECE_BYTES);
     return end ? at + (size_t)(end - text) + 1 : input->size;
@@ -86,6 +142,7 @@ static bool next_of_map(mc_error *err, mc_piece_source *source, const char *path
         source->input = map_input(err, path);
         if (!source->input) return false;
         source->at = mark_size(source->input);
+        source->input->list = is_list(source->input);
     }
     mc_input *input = source->input;
     size_t end = find_end(source, input, source->at);
@@ -132,6 +189,8 @@ static bool inflate_piece(mc_error *err, mc_piece_source *source, mc_input *inpu
     for (size_t size = MC_PIECE_BYTES + AHEAD;; size *= 2) {
         if (!gz->ended && size > input->size && !inflate_to(err, gz, input, size)) return false;
         if (!begin && gz->opens) begin = mark_size(input);
+        if (gz->opens) gz->list = is_list(input);
+        input->list = gz->list;
         *end = find_end(source, input, begin);
         if (gz->ended || *end + AHEAD / 2 < input->size) return true;
     }

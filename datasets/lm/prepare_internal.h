@@ -51,7 +51,8 @@ typedef struct mc_input {
     int64_t line;  /* and lines before it */
     mc_file_map map;
     char *own;
-    bool lines; /* JSON Lines */
+    bool lines; /* JSON, which has documents in it: an object a line, */
+    bool list;  /* or a list of objects */
     _Atomic int references;
 } mc_input;
 
@@ -68,6 +69,7 @@ typedef struct mc_piece {
 typedef struct mc_gz_source {
     bool open;
     bool opens, ended; /* nothing was cut off yet; all of it is inflated */
+    bool list;         /* it is a JSON list */
     mc_file_reader reader;
     char *kept; /* (kept_size) inflated, for the next piece */
     size_t kept_size;
@@ -86,6 +88,10 @@ typedef struct mc_piece_source {
 } mc_piece_source;
 
 bool mc_input_is_lines(const char *path);
+/* Behind the object, or the plain value, that begins at `at`; `size` where it does not end. */
+size_t mc_json_value_end(const char *text, size_t at, size_t size);
+/* The first byte from `at` on that is no white space; `size` where there is none. */
+size_t mc_json_skip_space(const char *text, size_t at, size_t size);
 void mc_input_unref(mc_input *input);
 
 /* Cuts off the next piece. False when there are none left, and on an error. */

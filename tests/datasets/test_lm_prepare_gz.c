@@ -125,6 +125,43 @@ static void test_same_tokens(void **state)
     }
 }
 
+/* Lines of JSON as a list of objects. */
+static char *make_list(const char *rows)
+{
+    char *list = malloc(2 * strlen(rows) + 4), *to = list;
+    assert_non_null(list);
+    *to++ = '[';
+    for (const char *c = rows; *c; c++) {
+        if (*c == '\n' && c[1]) *to++ = ',';
+        if (*c != '\n' || (c - rows) % 3 == 0) *to++ = *c;
+    }
+    memcpy(to, "]\n", 3);
+    return list;
+}
+
+/* A list has the tokens of its objects on lines of their own; a flaw is found at its line. */
+static void test_list(void **state)
+{
+    fixture *f = *state;
+    char *rows = make_text(true), *list = make_list(rows);
+    compare(f, "a.json", list, strlen(list), SIZE / 3);
+    write_bytes(temp_path(&f->folder, "a.jsonl"), rows, strlen(rows));
+    prepare(f, temp_path(&f->folder, "a.jsonl"), temp_path(&f->folder, "lines"), 3);
+    expect_ok(f->ctx);
+    expect_same_files(f, "plain.bin", "lines.bin");
+    expect_same_files(f, "plain.idx", "lines.idx");
+    char *comma = strstr(list + 2 * (SIZE / 3), "},"), expected[64];
+    int line = 1;
+    comma[1] = ';';
+    for (const char *c = list; c < comma + 1; c++) line += *c == '\n';
+    snprintf(expected, sizeof expected, "b.json:%d: expected a comma", line);
+    write_bytes(temp_path(&f->folder, "b.json"), list, strlen(list));
+    prepare(f, temp_path(&f->folder, "b.json"), temp_path(&f->folder, "no"), 3);
+    expect_error(f->ctx, MC_ERR_FORMAT, expected);
+    free(rows);
+    free(list);
+}
+
 /* A line, or a text without a space, is one piece however long; a byte order mark is none of it. */
 static void test_long_lines(void **state)
 {
@@ -224,6 +261,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_same_tokens, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_list, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_long_lines, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_places, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_damaged, set_up, tear_down),

@@ -373,6 +373,26 @@ static void test_nul(void **state)
     assert_non_null(strstr(out, "\"text\":\"\\u0000\\u0000\\u0000\",\"ids\":[188,188,188]"));
     assert_int_equal(generate("--model zeros --prompt 'a' --max-new-tokens 3 | tr '\\0' x"), 0);
     assert_string_equal(out, "xxx\n");
+    write_text(temp_path(&folder, "nul.json"), "[{\"prompt\": \"a\\u0000b\"}, {\"prompt\": \"\"}]");
+    assert_int_equal(generate("--model zeros --prompts nul.json --max-new-tokens 1"), 0);
+    assert_non_null(strstr(out, "{\"prompt\":\"a\\u0000b\",\"text\":\"\\u0000\",\"ids\":[188]"));
+    assert_non_null(strstr(out, "{\"prompt\":\"\",\"text\":"));
+    assert_int_equal(generate("--ids --prompts nul.json"), 1);
+    assert_non_null(strstr(err, "--ids: a NUL character, expected token ids"));
+}
+
+/* A list of objects on stdin is prompts where its objects have the key, else its lines are. */
+static void test_list_on_stdin(void **state)
+{
+    (void)state;
+    static char expected[sizeof out];
+    assert_int_equal(generate("--ids --prompt '1 2' --prompt 7 --max-new-tokens 3"), 0);
+    memcpy(expected, out, sizeof out);
+    write_text(temp_path(&folder, "list"), "[\n{\"prompt\": \"1 2\"},\n {\"prompt\": \"7\"}\n]\n");
+    assert_int_equal(generate("--ids --max-new-tokens 3 < list"), 0);
+    assert_string_equal(out, expected);
+    assert_int_equal(generate("--ids --max-new-tokens 3 --json-key q < list"), 1);
+    assert_non_null(strstr(err, "--ids: \"[\": expected token ids"));
 }
 
 /* So is the token 0, where nothing says that it ends an answer. */
@@ -467,6 +487,7 @@ int main(void)
         cmocka_unit_test(test_several_searches),
         cmocka_unit_test(test_generation_config),
         cmocka_unit_test(test_nul),
+        cmocka_unit_test(test_list_on_stdin),
         cmocka_unit_test(test_token_0),
         cmocka_unit_test(test_larger_tokenizer),
         cmocka_unit_test(test_what_is_wrong),

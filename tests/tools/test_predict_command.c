@@ -467,6 +467,41 @@ static void test_csv_of_other_inputs(void **state)
                "text,value\n");
 }
 
+/* Names are keys and columns: of labels with one name each but the first gets a number. */
+static void test_repeated_names(void **state)
+{
+    (void)state;
+    must("cp -r classes same && sed -i 's/\"0\":[[:space:]]*\"bad\"/\"0\":\"fine\"/' "
+         "same/config.json && "
+         "grep -q '\"0\":\"fine\"' same/config.json && "
+         "$MC predict --model same --text 'is the' > same.jsonl");
+    must_hold(err, "warning: id2label has the name \"fine\" twice: label 1 is written as "
+                   "\"fine#2\"\n");
+    must("grep -q '\"probabilities\":{\"fine\":[0-9.e-]*,\"fine#2\":[0-9.e-]*,\"so ' same.jsonl");
+    must("$MC predict --model same --text 'is the' --output same.csv && "
+         "grep -q '^text,label,probability,probabilities.fine,probabilities.fine#2,\"prob' "
+         "same.csv");
+    must(
+        "$MC predict --model classes --text 'is the' | sed 's/.*probabilities//;s/[^0-9.,]//g' > a "
+        "&& sed 's/fine#2//;s/.*probabilities//;s/[^0-9.,]//g' same.jsonl | cmp - a");
+    must("sed -i 's/\"so [^,}]*\"/\"fine#2\"/' same/config.json && "
+         "$MC predict --model same --text 'is the' | "
+         "grep -q '{\"fine\":[0-9.e-]*,\"fine#3\":[0-9.e-]*,\"fine#2\":'");
+    must("$MC convert --model same --output again --to hf && $MC predict --model again --text is | "
+         "grep -q '\"fine#3\"'");
+}
+
+/* RFC 4180 has no escape for a NUL character: it is written as it is, as Python's csv reads it. */
+static void test_nul_in_csv(void **state)
+{
+    (void)state;
+    must("printf '{\"text\": \"is\", \"a\": \"x\\\\u0000,y\"}\\n' > nul.jsonl && "
+         "$MC predict --model classes --text-column text --data nul.jsonl --output nul.csv && "
+         "tr '\\0' @ < nul.csv | grep -q '^is,\"x@,y\",'");
+    must_refuse(1, "nul.csv:2:6: a NUL character",
+                "$MC predict --model classes --text-column text --data nul.csv");
+}
+
 /* A key that the first row does not have is no column. */
 static void test_csv_of_other_keys(void **state)
 {
@@ -519,6 +554,8 @@ int main(void)
         cmocka_unit_test(test_csv),
         cmocka_unit_test(test_csv_of_other_inputs),
         cmocka_unit_test(test_csv_of_other_keys),
+        cmocka_unit_test(test_repeated_names),
+        cmocka_unit_test(test_nul_in_csv),
         cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests(tests, set_up, remove_folder);

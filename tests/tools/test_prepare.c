@@ -57,6 +57,40 @@ static void test_formats(void **state)
     expect_tokens(f, "x.bin", (int32_t[]){7}, 1);
 }
 
+/* A list of objects is as good as an object a line. */
+static void test_list(void **state)
+{
+    fixture *f = *state;
+    write_text(temp_path(&f->folder, "a.json"),
+               "\xEF\xBB\xBF [\n {\"text\": \"\\\"!]\"},\r\n{\"x\": [1, {}], \"text\": \"#\"} ]\n");
+    write_text(temp_path(&f->folder, "a.jsonl"), "{\"text\": \"\\\"!]\"}\n{\"text\": \"#\"}\n");
+    assert_int_equal(run_prepare(f, "$P --input a.json --output x.bin && $P --input a.jsonl "
+                                    "--output y.bin && cmp x.bin y.bin"),
+                     0);
+    assert_memory_equal(out, "result documents=2 tokens=", 26);
+    static const struct {
+        const char *text, *error;
+    } bad[] = {
+        {"[]", "no tokens in it"},
+        {"[\n{\"text\": \"!\"}\n{\"text\": \"!\"}]",
+         "b.json:3: expected a comma or ] after the object before"},
+        {"[{\"text\": \"!\"},\n\n", "b.json:3: the list of objects does not end, expected ]"},
+        {"[{\"text\": \"!\"}\n", "b.json:2: the list of objects does not end, expected ]"},
+        {"[", "b.json:1: the list of objects does not end, expected ]"},
+        {"[{\"text\": \"!\"}]\n\n{}", "b.json:3: text after the end of the list of objects"},
+        {"[{\"text\": \"!\"},\n]", "b.json:2: "},
+        {"[{\"text\": \"!\"},\n\"!\"]", "b.json:2: expected a JSON object, found \"!\""},
+        {"[{\"text\": \"!\"},\n[{}]]", "b.json:2: expected a JSON object, found a list"},
+        {"[{\"text\": \"!\"},\n{\"a\": 1}]", "b.json:2: key \"text\" is missing"},
+        {"[{\"text\": \"!", "b.json:1: "},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        write_text(temp_path(&f->folder, "b.json"), bad[i].text);
+        assert_int_equal(run_prepare(f, "$P --input b.json --output z.bin"), 1);
+        if (!strstr(err, bad[i].error)) fail_msg("%s: %s", bad[i].text, err);
+    }
+}
+
 static void test_errors(void **state)
 {
     fixture *f = *state;
@@ -80,6 +114,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_formats, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_list, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_errors, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -45,6 +45,13 @@ static void test_ways(void **state)
         "printf 'q\\nthe good film\\n\"the bad, film\"\\nfilm\\n' > q.csv && "
         "$MC predict --model bert --data q.csv --text q",
         "$MC predict --model bert --data q.csv --text-column q --output - < rows.csv",
+        "printf 'text\\nthe good film\\n\"the bad, film\"\\nfilm\\n' | $MC predict --model bert",
+        "printf '\\357\\273\\277\"text\"\\r\\nthe good film\\r\\n\"the bad, film\"\\r\\nfilm' | "
+        "$MC predict --model bert",
+        "printf '[{\"text\":\"the good film\"}, {\"text\":\"the bad, film\"},{\"text\":\"film\"}]' "
+        "| $MC predict --model bert",
+        "printf '[\\n {\"text\":\"the good film\"},\\n{\"text\":\"the bad, "
+        "film\"},{\"text\":\"film\"}\\n]\\n' | $MC predict --model bert --data -",
     };
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
         must(lines[i]);
@@ -53,6 +60,18 @@ static void test_ways(void **state)
         must_hold(err, "result rows=3 "); /* stdout has the answers alone */
     }
     must_hold(expected, "{\"label\":");
+}
+
+/* A name that was not asked for and not trained on is a text, and so is a line with a bracket. */
+static void test_lines_that_look_like_more(void **state)
+{
+    (void)state;
+    must("printf 'good\\nfilm\\n' | $MC predict --model bert");
+    must_hold(err, "result rows=2 ");
+    must("printf 'text\\ngood\\n' | $MC embed --model bert --output e.npy");
+    must_hold(out, "result rows=2 ");
+    must("printf '[good] film\\n' | $MC predict --model bert");
+    must_hold(err, "result rows=1 ");
 }
 
 static void test_pairs(void **state)
@@ -138,9 +157,13 @@ static void test_generate(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ways),         cmocka_unit_test(test_pairs),
-        cmocka_unit_test(test_as_they_come), cmocka_unit_test(test_embed),
-        cmocka_unit_test(test_errors),       cmocka_unit_test(test_generate),
+        cmocka_unit_test(test_ways),
+        cmocka_unit_test(test_pairs),
+        cmocka_unit_test(test_lines_that_look_like_more),
+        cmocka_unit_test(test_as_they_come),
+        cmocka_unit_test(test_embed),
+        cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_generate),
     };
     return cmocka_run_group_tests(tests, make_inputs, remove_folder);
 }
