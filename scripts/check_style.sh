@@ -95,6 +95,12 @@ findings=$(
         page { if ($0 in read) delete read[$0]; else print "docs/environment.md: " $0 " is not read" }
         END { for (name in read) print "docs/environment.md: " name " is missing" }'
 
+    # Pages are plain English: words that were bent, or that hide who does what.
+    # shellcheck disable=SC2046
+    grep -nwEi 'tells|told|whoever|what becomes of|(is|are) handed|where there (is|are) none' \
+        README.md CONTRIBUTING.md $(find docs examples -name '*.md' | sort) /dev/null |
+        sed 's/^\([^:]*:[0-9]*\):.*/\1: not plain English: tells, told, whoever, handed, .../' || true
+
     scripts/check_rooms.py || true # its findings are what it prints
     scripts/figures.py --check || true
     scripts/check_links.py || true
