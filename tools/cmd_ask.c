@@ -21,8 +21,8 @@ typedef struct ask_options {
 } ask_options;
 
 /* The question as an unlabelled row of BoolQ, which a dataset turns into the model's input. */
-static mc_dataset *make_row(mc_context *ctx, const ask_options *o, const mc_tokenizer *tokenizer,
-                            const mc_model *model)
+static mc_dataset *make_row(mc_context *ctx, const ask_options *o, const task_file *saved,
+                            const mc_tokenizer *tokenizer, const mc_model *model)
 {
     cJSON *row = cJSON_CreateObject();
     cJSON_AddStringToObject(row, "question", o->question);
@@ -30,11 +30,8 @@ static mc_dataset *make_row(mc_context *ctx, const ask_options *o, const mc_toke
     char *line = cJSON_PrintUnformatted(row);
     cJSON_Delete(row);
     if (!line) return NULL;
-    task_file saved;
-    task_file_read(ctx, o->from.model, &saved);
     mc_dataset_options options =
-        task_rows(model, tokenizer, saved.max_length, saved.max_target_length);
-    task_file_release(&saved);
+        task_rows(model, tokenizer, saved->max_length, saved->max_target_length);
     if (mc_model_get_heads(model).labels) options.prompt = (mc_prompt){0}; /* as a classifier */
     mc_dataset *dataset = mc_dataset_from_memory(ctx, "BoolQ", "--question and --passage", line,
                                                  strlen(line), "test", tokenizer, &options);
@@ -75,8 +72,20 @@ static const char *word_for(const mc_model *model, int k)
     return mc_label_find(yes, 2, name) >= 0 ? "yes" : name;
 }
 
-static bool ask(const ask_options *o, mc_context *ctx)
+/* A model of rows of one's own answers about a passage if it was trained on pairs of texts. */
+static bool takes_pairs(const ask_options *o, const task_file *saved)
 {
+    if (!saved->kind || (saved->kind == MC_TASK_CLASSIFY && saved->pair)) return true;
+    fprintf(stderr,
+            "error: %s: expected a model fine-tuned on BoolQ or on pairs of texts, found one that "
+            "was trained on the column \"%s\": see `modelcenter predict`\n",
+            o->from.model, saved->text ? saved->text : saved->messages);
+    return false;
+}
+
+static bool ask(const ask_options *o, const task_file *saved, mc_context *ctx)
+{
+    if (!takes_pairs(o, saved)) return false;
     mc_load_options load = {.revision = o->from.revision, .base = o->from.base};
     mc_tokenizer *tokenizer = mc_tokenizer_open(
         ctx, o->from.model,
@@ -92,7 +101,7 @@ static bool ask(const ask_options *o, mc_context *ctx)
         return false;
     }
     float logits[2] = {0};
-    mc_dataset *dataset = make_row(ctx, o, tokenizer, model);
+    mc_dataset *dataset = make_row(ctx, o, saved, tokenizer, model);
     if (!answer(ctx, model, dataset, logits)) return false;
     double yes = 1 / (1 + exp((double)logits[0] - (double)logits[1]));
     mc_print_rank(ctx, 0, "%s %.4f\n", word_for(model, yes >= 0.5), yes >= 0.5 ? yes : 1 - yes);
@@ -133,7 +142,10 @@ int cmd_ask(int argc, char **argv)
     if (code != EXIT_OK) return code;
     run_log log = {0};
     mc_context *ctx = ranks_start(&o.ranks, 0, train_device_of(o.device).name, &log);
-    code = !mc_failed(ctx) && ask(&o, ctx) ? EXIT_OK : EXIT_RUN_FAILED;
+    task_file saved = {.kind = 0};
+    bool good = !mc_failed(ctx) && task_file_read(ctx, o.from.model, &saved) == MC_OK;
+    code = good && ask(&o, &saved, ctx) ? EXIT_OK : EXIT_RUN_FAILED;
+    task_file_release(&saved);
     if (mc_print_error(ctx, stderr)) code = EXIT_RUN_FAILED;
     if (code != EXIT_OK) ranks_refuse(ctx, "ask cannot go on");
     return ranks_leave(ctx, code);

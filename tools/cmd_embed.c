@@ -6,6 +6,7 @@
 #include "tools/interrupt.h"
 #include "tools/output.h"
 #include "tools/rank_file.h"
+#include "tools/task_file.h"
 #include "tools/text.h"
 #include "tools/text_job.h"
 
@@ -24,6 +25,7 @@ typedef struct embed {
     const char *prompt, *prompt_name;
     int64_t truncate_dim;
     bool as_npy, run;
+    task_file task; /* of the model's folder; kind 0: it has none */
     mc_embedder *embedder;
     int64_t dim;
     rank_file file;
@@ -101,6 +103,18 @@ static bool take_lines(text_job *job, const text_part *part, void *user)
 
 /* ---- the command ----------------------------------------------------------------------------- */
 
+/* The column that the model was trained with, where a table has it. */
+static bool read_task(embed *e, mc_context *ctx)
+{
+    char folder[4096];
+    mc_hub_options options = {.revision = e->job.from.revision};
+    if (mc_failed(ctx) || mc_hub_download(ctx, e->job.from.model, &options, folder, sizeof folder))
+        return false;
+    if (task_file_read(ctx, folder, &e->task)) return false;
+    if (e->task.kind) e->job.usual = e->task.text;
+    return true;
+}
+
 static bool work(text_job *job, void *user)
 {
     embed *e = user;
@@ -115,6 +129,7 @@ static bool work(text_job *job, void *user)
                                                        .prompt = e->prompt,
                                                        .prompt_name = e->prompt_name});
     e->dim = mc_embedder_dim(e->embedder);
+    if (!read_task(e, job->ctx)) return false;
     rank_file_init(&e->file, job->ctx, e->job.output, e->job.overwrite);
     bool good = text_job_run(job, e->as_npy ? take_npy : take_lines, e);
     if (good && e->as_npy && mc_rank(job->ctx) == 0) write_header(e, job->rows);
@@ -133,9 +148,9 @@ static const char details[] =
     "A folder of sentence-transformers says how its vectors are made; other encoders' are the\n"
     "mean of their last hidden states. Texts come from --data, from --text, or through a pipe: "
     "JSON\n"
-    "Lines where the first line is an object, a table where it names the column among others, "
-    "else\n"
-    "a text a line. The last line on stdout, or on stderr where OUTPUT is stdout, is\n"
+    "where the first line is an object or begins a list of them, a table where it names the "
+    "column,\n"
+    "else a text a line. The last line on stdout, or on stderr where OUTPUT is stdout, is\n"
     "`result rows=... dim=... seconds=... rows_per_s=...`.\n\n"
     "  modelcenter embed --model sentence-transformers/all-MiniLM-L6-v2 --data reviews.csv \\\n"
     "      --text-column review --output reviews.npy\n"
@@ -193,6 +208,7 @@ int cmd_embed(int argc, char **argv)
         code = text_job_start(&job, work, &e);
     }
     text_job_options_release(&e.job);
+    task_file_release(&e.task);
     free(e.vectors);
     free(e.lines);
     return code;

@@ -278,6 +278,14 @@ static int64_t default_new_tokens(const predict *p)
     return half && half < DEFAULT_NEW_TOKENS ? half : DEFAULT_NEW_TOKENS;
 }
 
+/* Whether answers of that length leave positions for a prompt: training cuts rows, and its length
+ * may be longer than the model. */
+static bool leaves_room(const predict *p, int64_t length)
+{
+    mc_model_shape shape = mc_model_get_shape(p->model);
+    return shape.kind != MC_MODEL_DECODER || !shape.positions || length < shape.positions;
+}
+
 /* Columns and lengths that are not given are those the model was trained with. */
 static bool fill_options(predict *p)
 {
@@ -292,7 +300,8 @@ static bool fill_options(predict *p)
     if (!p->job.pair && f->kind) p->job.pair = f->pair;
     if (f->kind) p->job.messages = f->messages;
     if (!p->job.max_length) p->job.max_length = f->max_length;
-    if (!p->max_target_length) p->max_target_length = f->max_target_length;
+    if (!p->max_target_length && leaves_room(p, f->max_target_length))
+        p->max_target_length = f->max_target_length;
     if (!p->max_target_length) p->max_target_length = default_new_tokens(p);
     return true;
 }

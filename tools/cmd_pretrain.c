@@ -244,6 +244,7 @@ static bool set_up(pretrain *p)
     make_loaders(p);
     if (mc_failed(p->ctx) || !pretrain_check_options(p) || !pretrain_make(p)) return false;
     describe(p);
+    pretrain_keep_tokenizer(p);
     return pretrain_restore(p) && pretrain_check_room(p) && open_log(p) && pretrain_begin(p);
 }
 
@@ -437,7 +438,7 @@ static void add_sample_rows(args_table *table, pretrain_options *o)
             {ARGS_PATH("tokenizer", &o->tokenizer,
                        "folder or identifier, for samples and for the tokens that an objective "
                        "puts in; it is saved with the model"),
-             .default_text = "that of --model, where one is needed"},
+             .default_text = "that of --model"},
             {0},
         });
 }

@@ -72,6 +72,14 @@ static folder_lock_result go_without(folder_lock *lock, const char *folder, int 
     return FOLDER_LOCK_NONE;
 }
 
+/* Of a full disk: nothing of the lock stays. */
+static folder_lock_result give_up(folder_lock *lock)
+{
+    fail(lock, "write there");
+    unlink(lock->path);
+    return FOLDER_LOCK_FAILED;
+}
+
 static void close_file(folder_lock *lock)
 {
     close(lock->fd);
@@ -113,7 +121,7 @@ folder_lock_result folder_lock_take(folder_lock *lock, const char *folder)
         if (failed)
             result = is_busy(failed) ? refuse(lock, folder) : go_without(lock, folder, failed);
         else if (is_named(lock) && !write_owner(lock->fd))
-            result = fail(lock, "write there");
+            result = give_up(lock);
         else if (is_named(lock))
             lock->taken = true;
         if (lock->taken) return FOLDER_LOCK_TAKEN;

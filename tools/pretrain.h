@@ -75,6 +75,7 @@ typedef struct pretrain {
     mc_objective *train, *val;
     mc_lm_position val_start;
     int64_t val_batches; /* of a validation */
+    mc_tokenizer *kept;  /* is saved with the model, where the run has no use for one; NULL: none */
     mc_tokenizer *tokenizer;
     int32_t *prompt;
     int prompt_length;
@@ -115,6 +116,9 @@ bool pretrain_fits_objective(const pretrain_options *o, char *message, size_t ro
 mc_model_heads pretrain_heads(const pretrain *p);
 /* Makes `objective` and `window` of the model, the options and the tokenizer, which it opens. */
 bool pretrain_find_objective(pretrain *p);
+/* Finds the tokenizer that is saved with a model whose objective needs none: that of --model or of
+ * the run that is resumed; says so where there is none. */
+void pretrain_keep_tokenizer(pretrain *p);
 void pretrain_describe_objective(pretrain *p);
 /* What of it a run that goes on has to have too. */
 void pretrain_add_objective_settings(settings *list, const pretrain *p);

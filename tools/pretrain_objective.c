@@ -102,6 +102,33 @@ static bool open_tokenizer(pretrain *p, const mc_objective_style *style)
                            p->shape.vocab_size);
 }
 
+/* Whether a tokenizer opens, found with a context of its own. Else `why` is its error, "" where the
+ * folder has none. */
+static bool opens(const char *from, const mc_tokenizer_options *options, char why[512])
+{
+    mc_context *probe = mc_init_distributed(&(mc_init_options){.single = true});
+    bool good = mc_tokenizer_open(probe, from, options);
+    bool none = mc_error_status(probe) == MC_ERR_NOT_FOUND;
+    snprintf(why, 512, "%s", good || none ? "" : mc_error_message(probe));
+    mc_context_free(probe);
+    return good;
+}
+
+void pretrain_keep_tokenizer(pretrain *p)
+{
+    char why[512] = "";
+    const char *from = p->resumed ? mc_checkpoint_folder(p->resumed) : p->o.from.model;
+    mc_tokenizer_options options = {.revision = p->resumed ? NULL : p->o.from.revision,
+                                    .base = p->o.from.base};
+    if (p->tokenizer || !p->o.output || mc_failed(p->ctx)) return;
+    if (from && opens(from, &options, why)) p->kept = mc_tokenizer_open(p->ctx, from, &options);
+    if (!p->kept && !mc_failed(p->ctx))
+        run_log_line(&p->log,
+                     "no tokenizer is saved with the model, which `generate` needs: give "
+                     "--tokenizer%s%s",
+                     *why ? "; " : "", why);
+}
+
 /* ---- the objective --------------------------------------------------------------------------- */
 
 static bool has_heads(pretrain *p, const mc_objective_style *style)

@@ -190,7 +190,7 @@ bool pretrain_check_options(pretrain *p)
 bool pretrain_restore(pretrain *p)
 {
     p->checkpoints.model = p->work.model;
-    p->checkpoints.tokenizer = p->tokenizer;
+    p->checkpoints.tokenizer = p->tokenizer ? p->tokenizer : p->kept;
     p->checkpoints.optim = p->work.optim;
     if (!p->resumed) return true;
     mc_lm_position at = kept_position(p);

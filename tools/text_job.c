@@ -185,6 +185,7 @@ bool text_job_run(text_job *job, bool (*take)(text_job *job, const text_part *pa
                                          .count = o->texts.count,
                                          .asked = o->column_given,
                                          .text = o->text,
+                                         .usual = o->usual,
                                          .pair = o->pair,
                                          .messages = o->messages,
                                          .first_rows = ranks * (gpu ? GPU_FIRST_ROWS : CPU_ROWS),

@@ -17,8 +17,8 @@ typedef struct text_job_options {
     bool column_given;
     const char *data; /* its first, or "-" for stdin; NULL: texts are given */
     const char *text, *pair, *output;
-    const char *messages; /* see text_source_options */
-    int64_t max_length;   /* 0: the default */
+    const char *usual, *messages; /* see text_source_options */
+    int64_t max_length;           /* 0: the default */
     bool overwrite;
     int device, dtype;
     ranks_options ranks;

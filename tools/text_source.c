@@ -251,6 +251,8 @@ static int choose_column(text_source *s)
     int chats = !s->o.text && s->o.messages ? find_column(s, s->o.messages) : -1;
     s->chats = chats >= 0;
     if (s->chats) return chats;
+    if (!s->o.text && s->o.usual && find_column(s, s->o.usual) >= 0)
+        return find_column(s, s->o.usual);
     if (!s->o.text && find_column(s, "text") >= 0) return find_column(s, "text");
     if (!s->o.text && mc_table_columns(s->table) == 1) return 0;
     return mc_table_column(s->table, s->o.text ? s->o.text : "text");
@@ -278,14 +280,15 @@ static bool has_field(const char *line, size_t size, char separator, const char 
  * column that was trained on, or asked for, is the head of a table of one column, as in a file. */
 static mc_table_format form_of(const text_source *s, const char *line, size_t size)
 {
-    const char *name = s->o.text ? s->o.text : "text", *separators = "\t,;";
+    static const char separators[] = "\t,;";
+    const char *trained = s->o.text ? s->o.text : s->o.usual;
     if (size >= 3 && memcmp(line, "\xEF\xBB\xBF", 3) == 0) line += 3, size -= 3;
     if ((size && *line == '{') || line_begins_list(line, size)) return MC_TABLE_JSONL;
-    if (s->o.text && has_field(line, size, '\n', name)) return MC_TABLE_CSV;
-    for (; *separators; separators++) {
-        bool several = memchr(line, *separators, size);
-        if (several && has_field(line, size, *separators, name))
-            return *separators == '\t' ? MC_TABLE_TSV : MC_TABLE_CSV;
+    if (trained && has_field(line, size, '\n', trained)) return MC_TABLE_CSV;
+    for (const char *c = separators; *c; c++) {
+        bool named = (trained && has_field(line, size, *c, trained)) ||
+                     (!s->o.text && has_field(line, size, *c, "text"));
+        if (named && memchr(line, *c, size)) return *c == '\t' ? MC_TABLE_TSV : MC_TABLE_CSV;
     }
     return s->o.asked ? MC_TABLE_CSV : 0;
 }

@@ -17,8 +17,8 @@
 typedef struct text_source text_source;
 
 typedef struct text_source_options {
-    /* The table; "-" is standard input, by its first line: JSON Lines where that is an object, CSV
-     * or TSV where it names `text` among others or `asked` is set, else a text a line. NULL: the
+    /* The table; "-" is standard input, by its first line: JSON where that is an object or begins a
+     * list, CSV or TSV where it names `text`, or `asked` is set, else a text a line. NULL: the
      * texts are `given`. */
     const char *path;
     const char *const *paths; /* (path_count) of `path`, the first, and what is read after it: paths
@@ -26,7 +26,8 @@ typedef struct text_source_options {
     int path_count;
     const char *const *given, *const *given_pairs; /* (count); pairs NULL: single texts */
     int count;
-    const char *text;         /* the column; NULL: "text", or the only one */
+    const char *text;         /* the column; NULL: `usual`, "text", or the only one */
+    const char *usual;        /* a column that is taken where the table has it; NULL: none */
     bool asked;               /* the user named the column */
     const char *pair;         /* of the second text; NULL: none */
     const char *messages;     /* a column of conversations, whose prompts are the texts, in place of

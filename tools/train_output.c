@@ -69,17 +69,23 @@ bool train_output_open(train_output *t, run_log *log, const train_options *o, co
     return true;
 }
 
-/* Bytes of a model's weights, of an adapter its own, and of an optimizer's state: two moments, and
+/* Bytes of what lies beside the weights: configs and block sizes; a tensor's entry in a head; a
+ * token of a tokenizer (GPT-2's files have 48 bytes a token, T5's 70). */
+enum { BESIDE = 64 << 10, NAMED = 160, TOKEN = 80 };
+
+/* Bytes of a model's folder, of an adapter its own, and of an optimizer's state: two moments, and
  * masters of what is narrower than f32. */
 static void count_bytes(mc_model *model, double *weights, double *state)
 {
     mc_parameter_iterator at = {0};
     bool adapter = mc_model_lora(model) || mc_model_soft_prompt(model);
-    *weights = *state = 0;
+    *weights = BESIDE + TOKEN * (double)mc_model_get_shape(model).vocab_size;
+    *state = 0;
     for (mc_parameter *p; (p = mc_module_next_parameter(mc_model_module(model), &at));) {
         double count = (double)mc_shape_count(mc_parameter_shape(p));
         bool trains = mc_parameter_trainable(p), narrow = mc_parameter_dtype(p) != MC_F32;
-        if (trains || !adapter) *weights += count * (double)mc_dtype_size(mc_parameter_dtype(p));
+        if (trains || !adapter)
+            *weights += NAMED + count * (double)mc_dtype_size(mc_parameter_dtype(p));
         if (trains) *state += count * (narrow ? 12 : 8);
     }
 }

@@ -276,12 +276,11 @@ static void test_run_folder(void **state)
     must_refuse(1, "cannot write there", "touch file && $F --config tiny --output file/run");
 }
 
-/* A disk without room is found before the first step. */
-static void test_full_disk(void **state)
+/* A disk without room for all of a model's folder is found before the first step. */
+static void check_full_disk(const char *options)
 {
-    (void)state;
-    must("mkdir small");
-    if (mount("tmpfs", temp_path(&folder, "small"), "tmpfs", 0, "size=16k") != 0) {
+    must("mkdir -p small");
+    if (mount("tmpfs", temp_path(&folder, "small"), "tmpfs", 0, options) != 0) {
         printf("SKIPPED: a full disk: no file system may be mounted here\n");
         skip();
     }
@@ -291,6 +290,32 @@ static void test_full_disk(void **state)
     must_hold(err, "small/run: saving needs ");
     must_hold(err, " free: the run is not begun");
     assert_null(strstr(err, "\nstep "));
+}
+
+static void test_full_disk(void **state)
+{
+    (void)state;
+    check_full_disk("size=16k");
+    check_full_disk("size=40k"); /* room for the weights alone */
+}
+
+/* Nothing stays of a command that could write nothing. */
+static void test_no_room_for_a_lock(void **state)
+{
+    (void)state;
+    must("mkdir -p small");
+    if (mount("tmpfs", temp_path(&folder, "small"), "tmpfs", 0, "size=4k") != 0) {
+        printf("SKIPPED: a full disk: no file system may be mounted here\n");
+        skip();
+    }
+    int filled = run("head -c 4096 /dev/zero > small/full");
+    int code = run("$MC convert --model base --output small/run --to hf");
+    bool gone = access(temp_path(&folder, "small/run"), F_OK) != 0;
+    assert_int_equal(umount(temp_path(&folder, "small")), 0);
+    assert_int_equal(filled, 0);
+    assert_int_equal(code, 1);
+    must_hold(err, "small/run/.modelcenter.lock: cannot write there: No space left on device");
+    assert_true(gone);
 }
 
 int main(void)
@@ -307,6 +332,7 @@ int main(void)
         cmocka_unit_test(test_lock),
         cmocka_unit_test(test_run_folder),
         cmocka_unit_test(test_full_disk),
+        cmocka_unit_test(test_no_room_for_a_lock),
     };
     return cmocka_run_group_tests(tests, set_up, remove_folder);
 }

@@ -431,6 +431,24 @@ static void test_samples(void **state)
 
 /* ---- errors ---------------------------------------------------------------------------------- */
 
+/* What `generate` opens has a tokenizer: the given one, that of --model, or that of the run. */
+static void test_tokenizer_is_kept(void **state)
+{
+    (void)state;
+    must("mkdir words && printf '%s\\n' '[PAD]' '[UNK]' '[CLS]' '[SEP]' a b c > words/vocab.txt");
+    must("$T --steps 2 --output none");
+    must_hold(err, "no tokenizer is saved with the model, which `generate` needs: give "
+                   "--tokenizer\n");
+    must("! ls none | grep vocab && $T --steps 2 --tokenizer words --output kept");
+    assert_null(strstr(err, "no tokenizer"));
+    must("cmp kept/vocab.txt words/vocab.txt && $T --steps 3 --output kept --resume && "
+         "cmp kept/vocab.txt words/vocab.txt && $MC generate --model kept --prompt a");
+    must("$MC pretrain --model kept --data train.bin --batch-size 2 --seq-length 16 --steps 2 "
+         "--output on && cmp on/vocab.txt words/vocab.txt");
+    must("$T --steps 2 --no-save");
+    assert_null(strstr(err, "no tokenizer"));
+}
+
 static void test_errors(void **state)
 {
     (void)state;
@@ -524,6 +542,7 @@ int main(void)
         cmocka_unit_test(test_interrupted_save),
         cmocka_unit_test(test_common_options),
         cmocka_unit_test(test_samples),
+        cmocka_unit_test(test_tokenizer_is_kept),
         cmocka_unit_test(test_errors),
         cmocka_unit_test(test_resume_errors),
     };

@@ -21,6 +21,7 @@ static int make_inputs(void **state)
          "--batch-size 4");
     must("$MC finetune --config tiny --data rows.csv --text-column text --text-pair-column other "
          "--label label --output pairs --batch-size 4");
+    must("cp -r bert tiny-encoder && rm tiny-encoder/task.json");
     return 0;
 }
 
@@ -68,7 +69,7 @@ static void test_lines_that_look_like_more(void **state)
     (void)state;
     must("printf 'good\\nfilm\\n' | $MC predict --model bert");
     must_hold(err, "result rows=2 ");
-    must("printf 'text\\ngood\\n' | $MC embed --model bert --output e.npy");
+    must("printf 'text\\ngood\\n' | $MC embed --model tiny-encoder --output e.npy");
     must_hold(out, "result rows=2 ");
     must("printf '[good] film\\n' | $MC predict --model bert");
     must_hold(err, "result rows=1 ");
@@ -114,6 +115,31 @@ static void test_embed(void **state)
     must("printf 'good\\nthe film\\n' | $MC embed --model bert --output b.npy && cmp a.npy b.npy");
     must("printf 'good\\nthe film\\n' | $MC embed --model bert > c.jsonl && "
          "test $(grep -c '^{\"embedding\":' c.jsonl) = 2");
+    /* the column that a model was trained with is the usual one, but not the only one */
+    must("sed 's/^text,/review,/' rows.csv > reviews.csv && $MC finetune --config tiny --data "
+         "reviews.csv --text review --label label --output of-reviews --batch-size 4");
+    must("$MC embed --model of-reviews --data reviews.csv --output a.npy --overwrite && $MC embed "
+         "--model of-reviews --data reviews.csv --text-column review --output b.npy --overwrite && "
+         "cmp a.npy b.npy && $MC embed --model of-reviews --output b.npy --overwrite < reviews.csv "
+         "&& cmp a.npy b.npy");
+    must(
+        "$MC embed --model of-reviews --data rows.csv --output b.npy --overwrite && cmp a.npy "
+        "b.npy "
+        "&& $MC embed --model of-reviews --output b.npy --overwrite < rows.csv && cmp a.npy b.npy");
+    must("printf 'review\ngood\nfilm\n' | $MC embed --model of-reviews --output b.npy "
+         "--overwrite");
+    must_hold(out, "result rows=2 ");
+    must_refuse(1, "reviews.csv: no column \"text\"",
+                "$MC embed --model tiny-encoder --data reviews.csv --output b.npy --overwrite");
+}
+
+/* What it was trained on says whether a model answers questions about passages. */
+static void test_ask(void **state)
+{
+    (void)state;
+    must("$MC ask --model pairs --question good --passage 'the film'");
+    must_refuse(1, "found one that was trained on the column \"text\"",
+                "$MC ask --model bert --question good --passage 'the film'");
 }
 
 static void test_errors(void **state)
@@ -162,6 +188,7 @@ int main(void)
         cmocka_unit_test(test_lines_that_look_like_more),
         cmocka_unit_test(test_as_they_come),
         cmocka_unit_test(test_embed),
+        cmocka_unit_test(test_ask),
         cmocka_unit_test(test_errors),
         cmocka_unit_test(test_generate),
     };
