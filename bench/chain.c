@@ -1,6 +1,5 @@
-/* A decoder's step of one token a sequence, of random weights, as a recording of the kernels by
- * themselves and as one kernel (core/device/cuda/chain.cu): whether both come to the same, and the
- * time of each.
+/* A decoder's step of one token a sequence, of random weights, as a recording of single kernels and
+ * as one kernel (core/device/hopper/chain.cu): whether both give the same, and the time of each.
  *
  *     MC_CUDA_CHAIN=1 bench_chain SHAPE [weights=int8|fp8] [length=320] [rows=1] [layers=N]
  *
@@ -9,7 +8,7 @@
  * lines. The rate is that of weights and cache, read once. Embedding and choice of tokens are left
  * out. */
 #include "bench/bench.h"
-#include "core/device/cuda/chain_internal.h"
+#include "core/device/hopper/chain_internal.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

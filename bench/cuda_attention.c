@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "core/device/cuda/cuda_internal.h"
+#include "core/device/cuda/runtime/cuda_internal.h"
 
 enum { MOST = 64, SETS = 3, RUNS = 15, CALLS = 12 };
 

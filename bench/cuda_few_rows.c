@@ -3,13 +3,13 @@
  * begin before the one in front of them has ended.
  *
  *     bench_cuda_few_rows ROWS...                            e.g. 8 32 64
- *     MC_CUDA_FEW_ROWS=hopper bench_cuda_few_rows ROWS...    by linear_few_hopper.cu
+ *     MC_CUDA_FEW_ROWS=hopper bench_cuda_few_rows ROWS...    by hopper/linear_few.cu
  *
  * Each line: us a product, the least that reading its weight takes at 4.24 TB/s (an H200's memory
  * as copies measure it), and the weight's bytes a second. */
 #include <stdio.h>
 #include <stdlib.h>
-#include "core/device/cuda/cuda_internal.h"
+#include "core/device/cuda/runtime/cuda_internal.h"
 
 enum { MOST_ROWS = 64, MOST_TERMS = 16384, MOST_COLUMNS = 50400, MOST_PRODUCTS = 40, RUNS = 7 };
 

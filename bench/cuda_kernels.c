@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "core/device/cuda/cuda_internal.h"
+#include "core/device/cuda/runtime/cuda_internal.h"
 
 enum {
     ROWS = 65536,

@@ -2,6 +2,7 @@
 set(MC_ENABLE_CUDA AUTO CACHE STRING "the CUDA device: AUTO (where the toolkit is found), ON, OFF")
 set(MC_ENABLE_NCCL AUTO CACHE STRING "GPU ranks over NCCL: AUTO (where nccl.h is found), ON, OFF")
 set(MC_ENABLE_MPI AUTO CACHE STRING "CPU ranks over MPI: AUTO (where MPI is found), ON, OFF")
+option(MC_HOPPER "with CUDA: code for compute capability 9.0 alone, where it is among the architectures" ON)
 set_property(CACHE MC_ENABLE_CUDA MC_ENABLE_NCCL MC_ENABLE_MPI PROPERTY STRINGS AUTO ON OFF)
 
 # ---- CUDA: the toolkit with nvcc and cuBLAS; cuBLASLt and cuDNN are loaded when a program runs
@@ -21,6 +22,9 @@ if(MC_CUDA_SIMULATOR) # for tests: see tests/cuda_sim/README.md
     enable_language(CXX)
     set(MC_HAVE_CUDA ON)
     target_compile_definitions(mc_dependencies INTERFACE MC_HAVE_CUDA)
+    if(MC_HOPPER) # of Hopper's code what has no instructions of its own: decoding in one kernel
+        target_compile_definitions(mc_dependencies INTERFACE MC_HAVE_CHAIN)
+    endif()
     target_include_directories(mc_dependencies SYSTEM INTERFACE ${MC_CUDA_INCLUDE_DIR}
                                ${MC_CUDA_INCLUDE_DIR}/cccl)
     target_link_libraries(mc_dependencies INTERFACE ${CMAKE_DL_LIBS} stdc++)
@@ -50,10 +54,10 @@ else()
             target_compile_definitions(mc_dependencies INTERFACE MC_HAVE_CUDA)
             target_link_libraries(mc_dependencies INTERFACE CUDA::cudart_static ${CMAKE_DL_LIBS})
             # 90a alone has Hopper's matrix instructions; beside code for 90 it might not be taken.
-            if(CMAKE_CUDA_ARCHITECTURES MATCHES "90a" AND
+            if(MC_HOPPER AND CMAKE_CUDA_ARCHITECTURES MATCHES "90a" AND
                NOT CMAKE_CUDA_ARCHITECTURES MATCHES "(^|;)90(-real)?(;|$)")
                 set(MC_HAVE_HOPPER ON)
-                target_compile_definitions(mc_dependencies INTERFACE MC_HAVE_HOPPER)
+                target_compile_definitions(mc_dependencies INTERFACE MC_HAVE_HOPPER MC_HAVE_CHAIN)
             endif()
             list(APPEND mc_link_names ${CUDA_cudart_static_LIBRARY} rt dl)
             # nvcc then leaves out most optimisations, in a third of the time; older ones cannot.

@@ -9,7 +9,7 @@
 #include <string.h>
 #include "core/device/cpu/cpu_internal.h"
 #ifdef MC_HAVE_CUDA
-#include "core/device/cuda/open_internal.h"
+#include "core/device/cuda/runtime/open_internal.h"
 #endif
 
 #ifdef MC_HAVE_CUDA

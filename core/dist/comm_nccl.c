@@ -19,7 +19,7 @@
 #include <string.h>
 #include <time.h>
 #include "core/base/library_names_internal.h"
-#include "core/device/cuda/cuda_internal.h"
+#include "core/device/cuda/runtime/cuda_internal.h"
 #include "core/dist/comm_internal.h"
 
 _Static_assert(sizeof(((mc_comm_id *)0)->bytes) == NCCL_UNIQUE_ID_BYTES, "an id holds NCCL's");

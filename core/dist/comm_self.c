@@ -2,7 +2,7 @@
 #include <string.h>
 #include "core/dist/comm_internal.h"
 #ifdef MC_HAVE_CUDA
-#include "core/device/cuda/cuda_internal.h"
+#include "core/device/cuda/runtime/cuda_internal.h"
 #endif
 
 /* Calls of the open group between the rank and itself that have no other end yet. */

@@ -6,8 +6,12 @@ set(sim_folder ${PROJECT_SOURCE_DIR}/tests/cuda_sim)
 # Sources of kernels are translated to C++, each into the folder of the build that stands for ours.
 function(mc_translate_kernels result)
     find_program(PYTHON3 python3 REQUIRED)
-    file(GLOB sources CONFIGURE_DEPENDS core/device/cuda/*.cu core/device/cuda/*.cuh)
-    list(FILTER sources EXCLUDE REGEX "hopper\\.cuh?$") # instructions that nothing here stands for
+    file(GLOB sources CONFIGURE_DEPENDS core/device/cuda/*/*.cu core/device/cuda/*/*.cuh)
+    if(MC_HOPPER) # the rest has instructions that nothing here stands for
+        file(GLOB chain CONFIGURE_DEPENDS core/device/hopper/chain*.cu core/device/hopper/chain*.cuh)
+        list(FILTER chain EXCLUDE REGEX "chain_ring")
+        list(APPEND sources ${chain})
+    endif()
     set(made "")
     foreach(source ${sources})
         cmake_path(RELATIVE_PATH source BASE_DIRECTORY ${PROJECT_SOURCE_DIR} OUTPUT_VARIABLE name)
@@ -34,7 +38,10 @@ endif()
 option(MC_CUDA_SIM_RACES "find races in simulated kernels (slow; not with MC_SANITIZE)" OFF)
 
 function(mc_build_cuda_simulator target)
-    file(GLOB host_sources CONFIGURE_DEPENDS core/device/cuda/*.c)
+    file(GLOB host_sources CONFIGURE_DEPENDS core/device/cuda/*/*.c)
+    if(MC_HOPPER)
+        list(APPEND host_sources core/device/hopper/chain_plan.c core/device/hopper/put_off.c)
+    endif()
     file(GLOB own_sources CONFIGURE_DEPENDS ${sim_folder}/*.cpp)
     mc_translate_kernels(kernels)
     target_sources(${target} PRIVATE ${host_sources} ${own_sources} ${kernels})
@@ -62,10 +69,10 @@ function(mc_build_cuda_simulator target)
         set_source_files_properties(${own_sources} PROPERTIES COMPILE_DEFINITIONS MC_SIM_RACES)
         set_source_files_properties(${kernels} PROPERTIES COMPILE_OPTIONS -fsanitize=thread)
     endif()
-    set_source_files_properties(core/device/cuda/cudnn.c PROPERTIES
+    set_source_files_properties(core/device/cuda/runtime/cudnn.c PROPERTIES
                                 COMPILE_DEFINITIONS dlopen=mc_sim_dlopen)
     set_source_files_properties(core/dist/comm_nccl.c PROPERTIES COMPILE_DEFINITIONS
                                 "dlopen=mc_sim_dlopen_nccl;dlsym=mc_sim_dlsym")
-    set_source_files_properties(core/device/cuda/libraries.c PROPERTIES
+    set_source_files_properties(core/device/cuda/runtime/libraries.c PROPERTIES
                                 COMPILE_DEFINITIONS MC_CUBLASLT_LINKED)
 endfunction()

@@ -11,7 +11,7 @@ int main(void)
 }
 #else
 
-#include "core/device/cuda/attention_internal.h"
+#include "core/device/cuda/attention/attention_internal.h"
 #include "tests/device/gpu_test.h"
 
 enum { MOST = 400 }; /* sequences */

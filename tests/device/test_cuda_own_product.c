@@ -1,4 +1,4 @@
-/* Our own products (gemm_hopper.cu, linear_norm_hopper.cu) against sums in double: every element of
+/* Our own products (hopper/gemm.cu, hopper/linear_norm.cu) against sums in double: every element of
  * small ones, some of larger ones, all sums of columns, and that nothing is written beside a
  * result's rows. Skipped without a GPU of compute capability 9.0. */
 #include <math.h>
@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include "core/base/context_internal.h"
-#include "core/device/cuda/gemm_internal.h"
+#include "core/device/cuda/product/gemm_internal.h"
 #include "core/modelcenter.h"
 #include "tests/device_choice.h"
 #include "tests/test_part.h"

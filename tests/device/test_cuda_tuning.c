@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include "core/base/context_internal.h"
-#include "core/device/cuda/gemm_internal.h"
+#include "core/device/cuda/product/gemm_internal.h"
 #include "core/modelcenter.h"
 #include "tests/device_choice.h"
 #include "tests/temp_folder.h"

@@ -20,7 +20,7 @@ int main(void)
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include "core/device/cuda/cudnn_internal.h"
+#include "core/device/cuda/runtime/cudnn_internal.h"
 #include "tests/temp_folder.h"
 #if __has_include(<cudnn.h>)
 #include <cudnn.h>

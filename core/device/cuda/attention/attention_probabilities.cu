@@ -1,0 +1,106 @@
+/* The probabilities of attention, for looking at them: a warp for each query of each head. */
+#include <cmath>
+#include "core/device/cuda/runtime/kernels.cuh"
+
+namespace
+{
+
+constexpr int THREADS = 128;
+
+struct call {
+    const int32_t *length, *offset, *key_length, *key_offset;
+    int heads, head_dim, longest, columns;
+    int64_t items; /* (sequence, head, query) */
+    float scale;
+    bool causal;
+    const uint8_t *mask;
+    const int32_t *marks;
+    mc_view q, k, bias;
+    int64_t bias_first, bias_head, bias_query;
+    float *out;
+};
+
+struct place {
+    int sequence, head, query, keys;
+    int64_t row, key_row;
+};
+
+__device__ bool is_seen(const call &c, const place &p, int key)
+{
+    if (c.causal && key > p.query) return false;
+    if (c.mask && !c.mask[p.key_row + key]) return false;
+    if (!c.marks) return true;
+    int32_t q = c.marks[p.row], k = c.marks[p.key_row + key];
+    return ((q ^ k) & ~1) == 0 && ((k & 1) || (!(q & 1) && key <= p.query)); /* mc_marks_see */
+}
+
+__device__ float score(const call &c, const place &p, int key)
+{
+    int64_t q_at = p.row * c.q.stride + (int64_t)p.head * c.head_dim;
+    int64_t k_at = (p.key_row + key) * c.k.stride + (int64_t)p.head * c.head_dim;
+    float sum = 0.0f;
+    if (!is_seen(c, p, key)) return -INFINITY;
+    for (int i = 0; i < c.head_dim; i++)
+        sum = fmaf(mc_load_one(c.q, q_at + i), mc_load_one(c.k, k_at + i), sum);
+    int64_t bias_at = c.bias_first + p.head * c.bias_head + p.query * c.bias_query + key;
+    return sum * c.scale + (c.bias.data ? mc_load_one(c.bias, bias_at) : 0.0f);
+}
+
+__global__ void __launch_bounds__(THREADS) find_probabilities(const __grid_constant__ call c)
+{
+    int64_t item = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / 32;
+    if (item >= c.items) return;
+    place p;
+    p.query = (int)(item % c.longest);
+    p.head = (int)(item / c.longest % c.heads);
+    p.sequence = (int)(item / c.longest / c.heads);
+    p.row = c.offset[p.sequence] + p.query;
+    p.key_row = c.key_offset[p.sequence];
+    p.keys = p.query < c.length[p.sequence] ? c.key_length[p.sequence] : 0;
+    float *out = c.out + item * c.columns, most = -INFINITY, sum = 0.0f;
+    for (int key = threadIdx.x % 32; key < p.keys; key += 32)
+        most = fmaxf(most, out[key] = score(c, p, key));
+#pragma unroll
+    for (int lane = 16; lane > 0; lane /= 2)
+        most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, lane));
+    float base = most == -INFINITY ? 0.0f : most; /* no key: all become 0 */
+    for (int key = threadIdx.x % 32; key < p.keys; key += 32)
+        sum += out[key] = expf(out[key] - base);
+    sum = mc_warp_sum(sum);
+    for (int key = threadIdx.x % 32; key < c.columns; key += 32)
+        out[key] = key < p.keys && sum != 0.0f ? out[key] / sum : 0.0f;
+}
+
+} // namespace
+
+extern "C" mc_status mc_cuda_attention_probabilities(mc_device *d, const mc_attention_shape *s,
+                                                     mc_matrix q, mc_matrix k, float *out)
+{
+    const mc_lengths *queries = s->lengths, *keys = mc_key_lengths(s);
+    const int32_t *of_keys = s->key_lengths ? s->device_key_lengths : s->device_lengths;
+    const mc_score_bias bias = mc_score_bias_of(s);
+    call c = {};
+    c.length = s->device_lengths;
+    c.offset = s->device_lengths + queries->count;
+    c.key_length = of_keys;
+    c.key_offset = of_keys + keys->count;
+    c.heads = s->heads;
+    c.head_dim = s->head_dim;
+    c.longest = queries->longest;
+    c.columns = keys->longest;
+    c.items = (int64_t)queries->count * s->heads * queries->longest;
+    c.scale = s->scale;
+    c.causal = s->causal;
+    c.mask = s->key_mask;
+    c.marks = s->marks;
+    c.q = mc_view_of(q, 2, mc_width<mc_mixed>);
+    c.k = mc_view_of(k, 2, mc_width<mc_mixed>);
+    c.bias = mc_view_of(bias.values, 2, mc_width<mc_mixed>);
+    c.bias_first = bias.first;
+    c.bias_head = bias.head_step;
+    c.bias_query = bias.query_step;
+    c.out = out;
+    unsigned blocks = (unsigned)mc_ceil_div(c.items, THREADS / 32);
+    if (blocks && c.columns) find_probabilities<<<blocks, THREADS, 0, mc_cuda_of(d)->stream>>>(c);
+    return mc_cuda_launched(d, "attention_probabilities");
+}

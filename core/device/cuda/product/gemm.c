@@ -1,0 +1,590 @@
+/* Products of matrices through cuBLASLt.
+ *
+ * cuBLASLt counts columns first: our row-major C = op(A) op(B) is its C^T = op(B)^T op(A)^T, so it
+ * is given B as its first operand and A as its second, both as they lie.
+ *
+ * For every kind of product (mc_gemm_key) there is a plan: the algorithm that gemm_tuning.c found
+ * the first time, kept in memory and in a file for the next start. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "core/base/file_internal.h"
+#include "core/base/hash_internal.h"
+#include "core/base/memory_internal.h"
+#include "core/device/cuda/product/gemm_internal.h"
+
+/* ---- small things ---------------------------------------------------------------------------- */
+
+mc_status mc_gemm_check(mc_device *d, cublasStatus_t status, const mc_gemm_call *c,
+                        const char *what)
+{
+    if (status == CUBLAS_STATUS_SUCCESS) return MC_OK;
+    mc_status result = status == CUBLAS_STATUS_ALLOC_FAILED ? MC_ERR_NOMEM : MC_ERR_DEVICE;
+    return mc_cuda_fail(d, result, "cuBLASLt: %s of (%lld, %lld, %lld), epilogue %d: %s", what,
+                        (long long)c->key.n, (long long)c->key.m, (long long)c->key.k,
+                        c->key.epilogue, mc_cuda_of(d)->gemm->lt.GetStatusString(status));
+}
+
+static cudaDataType_t type_of(mc_dtype dtype)
+{
+    return dtype == MC_F32 ? CUDA_R_32F : dtype == MC_F16 ? CUDA_R_16F : CUDA_R_16BF;
+}
+
+static int32_t alignment_of(const void *data)
+{
+    uintptr_t bits = (uintptr_t)data | 64; /* what memory of the device has in any case */
+    return (int32_t)(bits & -bits);
+}
+
+/* ---- descriptors ----------------------------------------------------------------------------- */
+
+static void descriptors_release(mc_gemm_descriptors *s)
+{
+    if (s->operation) s->lt->MatmulDescDestroy(s->operation);
+    if (s->a) s->lt->MatrixLayoutDestroy(s->a);
+    if (s->b) s->lt->MatrixLayoutDestroy(s->b);
+    if (s->c) s->lt->MatrixLayoutDestroy(s->c);
+}
+
+static cublasStatus_t set(const mc_gemm_descriptors *s, cublasLtMatmulDescAttributes_t name,
+                          const void *value, size_t size)
+{
+    return s->lt->MatmulDescSetAttribute(s->operation, name, value, size);
+}
+
+static cublasStatus_t describe_operation(const mc_gemm_descriptors *d, const mc_gemm_call *c)
+{
+    const mc_gemm_key *k = &c->key;
+    int32_t transpose_a = k->transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N,
+            transpose_b = k->transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
+    cublasStatus_t s = set(d, CUBLASLT_MATMUL_DESC_TRANSA, &transpose_a, sizeof(int32_t));
+    if (!s) s = set(d, CUBLASLT_MATMUL_DESC_TRANSB, &transpose_b, sizeof(int32_t));
+    if (!s) s = set(d, CUBLASLT_MATMUL_DESC_EPILOGUE, &k->epilogue, sizeof(int32_t));
+    if (!s && c->bias) s = set(d, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &c->bias, sizeof c->bias);
+    if (!s && c->bias) s = set(d, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &k->out, sizeof(int32_t));
+    if (!s && c->aux) s = set(d, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &c->aux, sizeof c->aux);
+    if (!s && c->aux) s = set(d, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &k->ldaux, sizeof(int64_t));
+    return s;
+}
+
+static cublasStatus_t describe_batch(const mc_gemm_descriptors *s, const mc_gemm_key *k)
+{
+    const cublasLtMatrixLayout_t all[] = {s->a, s->b, s->c};
+    cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
+    for (int i = 0; k->batch > 1 && i < 3 && !status; i++) {
+        status = s->lt->MatrixLayoutSetAttribute(all[i], CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT,
+                                                 &k->batch, sizeof k->batch);
+        if (!status)
+            status =
+                s->lt->MatrixLayoutSetAttribute(all[i], CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET,
+                                                &k->step[i], sizeof k->step[i]);
+    }
+    return status;
+}
+
+static mc_status descriptors_init(mc_device *d, mc_gemm_descriptors *s, const mc_gemm_call *c)
+{
+    const mc_gemm_key *k = &c->key;
+    cudaDataType_t in = (cudaDataType_t)k->in, out = (cudaDataType_t)k->out;
+    *s = (mc_gemm_descriptors){.lt = &mc_cuda_of(d)->gemm->lt};
+    cublasStatus_t status = s->lt->MatmulDescCreate(&s->operation, CUBLAS_COMPUTE_32F, CUDA_R_32F);
+    if (!status) status = describe_operation(s, c);
+    if (!status)
+        status = s->lt->MatrixLayoutCreate(&s->a, in, (uint64_t)(k->transpose_a ? k->k : k->m),
+                                           (uint64_t)(k->transpose_a ? k->m : k->k), k->lda);
+    if (!status)
+        status = s->lt->MatrixLayoutCreate(&s->b, in, (uint64_t)(k->transpose_b ? k->n : k->k),
+                                           (uint64_t)(k->transpose_b ? k->k : k->n), k->ldb);
+    if (!status)
+        status = s->lt->MatrixLayoutCreate(&s->c, out, (uint64_t)k->m, (uint64_t)k->n, k->ldc);
+    if (!status) status = describe_batch(s, k);
+    return mc_gemm_check(d, status, c, "describing a product");
+}
+
+cublasStatus_t mc_gemm_run(mc_cuda_device *cuda, const mc_gemm_descriptors *s,
+                           const mc_gemm_call *c, void *to, const cublasLtMatmulAlgo_t *algorithm)
+{
+    const float beta = c->key.accumulate ? 1 : 0;
+    struct mc_cuda_gemm *g = cuda->gemm;
+    return g->lt.Matmul(g->handle, s->operation, &c->alpha, c->a, s->a, c->b, s->b, &beta, to, s->c,
+                        to, s->c, algorithm, g->workspace, MC_GEMM_WORKSPACE, cuda->stream);
+}
+
+/* ---- plans ----------------------------------------------------------------------------------- */
+
+static mc_gemm_plan *find_plan(struct mc_cuda_gemm *g, const mc_gemm_key *key)
+{
+    for (size_t i = 0; i < g->count; i++)
+        if (memcmp(&g->plans[i].key, key, sizeof *key) == 0) return &g->plans[i];
+    return NULL;
+}
+
+/* Makes and keeps the plan for a call, or makes a kept one anew. */
+static mc_status make_plan(mc_cuda_device *cuda, const mc_gemm_descriptors *s,
+                           const mc_gemm_call *c, mc_gemm_plan **plan)
+{
+    struct mc_cuda_gemm *g = cuda->gemm;
+    mc_gemm_plan made;
+    if (!*plan && !mc_grow(&g->plans, &g->capacity, g->count, sizeof *g->plans))
+        return mc_cuda_fail(&cuda->device, MC_ERR_NOMEM, "out of memory for a plan");
+    memset(&made, 0, sizeof made);
+    made.key = c->key;
+    mc_status status = mc_gemm_tune(cuda, s, c, &made);
+    if (status) return status;
+    if (*plan && made.care == MC_GEMM_FIRST) made.algorithm = (*plan)->algorithm; /* no memory */
+    if (!*plan) *plan = &g->plans[g->count++];
+    **plan = made;
+    g->changed |= made.care != MC_GEMM_FIRST;
+    return MC_OK;
+}
+
+/* Whether a plan need not be found again, with more care. */
+static bool is_good(const mc_cuda_device *cuda, const mc_gemm_plan *p)
+{
+    return p->care != MC_GEMM_QUICK || mc_gemm_care_now(cuda) != MC_GEMM_SUSTAINED;
+}
+
+/* Runs a call; MC_ERR_UNSUPPORTED where cuBLASLt has nothing for it. */
+static mc_status multiply(mc_device *d, const mc_gemm_call *c)
+{
+    mc_cuda_device *cuda = mc_cuda_of(d);
+    mc_gemm_descriptors s;
+    *d->failure = '\0';
+    mc_gemm_plan *p = find_plan(cuda->gemm, &c->key);
+    if (p && !p->usable) return MC_ERR_UNSUPPORTED;
+    mc_status status = descriptors_init(d, &s, c);
+    if (!status && (!p || !is_good(cuda, p))) status = make_plan(cuda, &s, c, &p);
+    if (!status && !p->usable) status = MC_ERR_UNSUPPORTED;
+    if (!status)
+        status = mc_gemm_check(d, mc_gemm_run(cuda, &s, c, c->c, &p->algorithm), c, "a product");
+    descriptors_release(&s);
+    return status;
+}
+
+/* ---- products of any types ------------------------------------------------------------------- */
+
+static mc_gemm_call call_of(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k,
+                            float alpha, mc_matrix a, mc_matrix b, float beta, mc_matrix c)
+{
+    mc_gemm_call out;
+    memset(&out, 0, sizeof out);
+    out.a = b.data;
+    out.b = a.data;
+    out.c = c.data;
+    out.alpha = alpha;
+    out.key.m = n;
+    out.key.n = m;
+    out.key.k = k;
+    /* strides of single rows are never used, but checked */
+    int64_t a_least = transpose_a ? m : k, b_least = transpose_b ? k : n;
+    out.key.lda = b.stride > b_least ? b.stride : b_least;
+    out.key.ldb = a.stride > a_least ? a.stride : a_least;
+    out.key.ldc = c.stride > n ? c.stride : n;
+    out.key.transpose_a = transpose_b;
+    out.key.transpose_b = transpose_a;
+    out.key.in = type_of(a.dtype);
+    out.key.out = type_of(c.dtype);
+    out.key.epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+    out.key.accumulate = beta != 0;
+    out.key.batch = 1;
+    out.key.alignment[0] = alignment_of(out.a);
+    out.key.alignment[1] = alignment_of(out.b);
+    out.key.alignment[2] = alignment_of(out.c);
+    return out;
+}
+
+static void call_bias(mc_gemm_call *c, const void *bias)
+{
+    c->bias = bias;
+    c->key.alignment[3] = alignment_of(bias);
+}
+
+static void call_aux(mc_gemm_call *c, mc_matrix aux)
+{
+    c->aux = aux.data;
+    c->key.ldaux = aux.stride > c->key.m ? aux.stride : c->key.m;
+    c->key.alignment[4] = alignment_of(aux.data);
+}
+
+/* y [+]= x (rows, columns), converting dtypes. */
+static mc_status copy_matrix(mc_device *d, int64_t rows, int64_t columns, mc_matrix x, mc_matrix y,
+                             bool accumulate)
+{
+    return mc_cuda_dropout(d, rows, columns, x, false, (mc_dropout_mask){0}, y, accumulate);
+}
+
+/* A contiguous copy of x (rows, columns) in another dtype, in scratch memory; rows are padded to
+ * whole 16 bytes. */
+static mc_status converted(mc_device *d, mc_matrix x, int64_t rows, int64_t columns, mc_dtype dtype,
+                           mc_matrix *out, size_t *bytes)
+{
+    int64_t stride = (columns + 7) / 8 * 8;
+    *bytes = (size_t)(rows * stride) * mc_dtype_size(dtype);
+    *out = (mc_matrix){d->alloc(d, *bytes), dtype, stride};
+    if (!out->data) return MC_ERR_NOMEM;
+    return copy_matrix(d, rows, columns, x, *out, false);
+}
+
+static bool is_supported(mc_dtype in, mc_dtype out) { return in == out || out == MC_F32; }
+
+/* Operands of two dtypes, or an output that cuBLASLt does not write from them: in f32, by way of
+ * scratch memory. */
+static mc_status gemm_mixed(mc_device *d, bool transpose_a, bool transpose_b, int64_t m, int64_t n,
+                            int64_t k, float alpha, mc_matrix a, mc_matrix b, float beta,
+                            mc_matrix c)
+{
+    mc_matrix ca = a, cb = b, cc = c;
+    size_t a_bytes = 0, b_bytes = 0, c_bytes = 0;
+    mc_status status = MC_OK;
+    if (a.dtype != MC_F32)
+        status = converted(d, a, transpose_a ? k : m, transpose_a ? m : k, MC_F32, &ca, &a_bytes);
+    if (!status && b.dtype != MC_F32)
+        status = converted(d, b, transpose_b ? n : k, transpose_b ? k : n, MC_F32, &cb, &b_bytes);
+    if (!status && c.dtype != MC_F32) {
+        c_bytes = (size_t)(m * n) * sizeof(float);
+        cc = (mc_matrix){d->alloc(d, c_bytes), MC_F32, n};
+        if (!cc.data) status = MC_ERR_NOMEM;
+    }
+    bool direct = c.dtype == MC_F32;
+    if (!status) {
+        mc_gemm_call product =
+            call_of(transpose_a, transpose_b, m, n, k, alpha, ca, cb, direct ? beta : 0, cc);
+        status = multiply(d, &product);
+    }
+    if (!status && !direct) status = copy_matrix(d, m, n, cc, c, beta != 0);
+    if (ca.data != a.data) d->free(d, ca.data, a_bytes);
+    if (cb.data != b.data) d->free(d, cb.data, b_bytes);
+    if (!direct) d->free(d, cc.data, c_bytes);
+    return status;
+}
+
+/* C = 0 (m, n). */
+static mc_status clear(mc_device *d, int64_t m, int64_t n, mc_matrix c)
+{
+    size_t size = mc_dtype_size(c.dtype);
+    int64_t stride = c.stride > n ? c.stride : n; /* that of a single row is never used */
+    cudaError_t error = cudaMemset2DAsync(c.data, (size_t)stride * size, 0, (size_t)n * size,
+                                          (size_t)m, mc_cuda_of(d)->stream);
+    return mc_cuda_check(d, error, "gemm");
+}
+
+mc_status mc_cuda_gemm(mc_device *d, bool transpose_a, bool transpose_b, int64_t m, int64_t n,
+                       int64_t k, float alpha, mc_matrix a, mc_matrix b, float beta, mc_matrix c)
+{
+    if (m == 0 || n == 0 || (k == 0 && beta != 0)) return MC_OK;
+    if (k == 0) return clear(d, m, n, c);
+    if (a.dtype != b.dtype || !is_supported(a.dtype, c.dtype))
+        return gemm_mixed(d, transpose_a, transpose_b, m, n, k, alpha, a, b, beta, c);
+    mc_gemm_call product = call_of(transpose_a, transpose_b, m, n, k, alpha, a, b, beta, c);
+    mc_status status = multiply(d, &product);
+    /* operands that lie at odd addresses or strides are copied to where they are supported */
+    if (status == MC_ERR_UNSUPPORTED && a.dtype != MC_F32)
+        status = gemm_mixed(d, transpose_a, transpose_b, m, n, k, alpha, a, b, beta, c);
+    return status;
+}
+
+static mc_matrix step_matrix(mc_matrix x, int64_t elements)
+{
+    x.data = (char *)x.data + elements * (int64_t)mc_dtype_size(x.dtype);
+    return x;
+}
+
+/* The alignment that a matrix and all that lie `step` elements apart from it have. */
+static int32_t alignment_of_steps(int32_t first, int64_t step, mc_dtype dtype)
+{
+    int32_t between = alignment_of((const void *)(uintptr_t)(step * (int64_t)mc_dtype_size(dtype)));
+    return first < between ? first : between;
+}
+
+/* All products in one call; MC_ERR_UNSUPPORTED where cuBLASLt has none for these operands. */
+static mc_status gemm_together(mc_device *d, int64_t batch, bool transpose_a, bool transpose_b,
+                               int64_t m, int64_t n, int64_t k, mc_matrix a, int64_t a_step,
+                               mc_matrix b, int64_t b_step, float beta, mc_matrix c, int64_t c_step)
+{
+    if (a.dtype != b.dtype || !is_supported(a.dtype, c.dtype) || k == 0 || batch > INT32_MAX)
+        return MC_ERR_UNSUPPORTED;
+    mc_gemm_call product = call_of(transpose_a, transpose_b, m, n, k, 1, a, b, beta, c);
+    mc_gemm_key *key = &product.key;
+    key->batch = (int32_t)batch;
+    key->step[0] = b_step;
+    key->step[1] = a_step;
+    key->step[2] = c_step;
+    key->alignment[0] = alignment_of_steps(key->alignment[0], b_step, b.dtype);
+    key->alignment[1] = alignment_of_steps(key->alignment[1], a_step, a.dtype);
+    key->alignment[2] = alignment_of_steps(key->alignment[2], c_step, c.dtype);
+    return multiply(d, &product);
+}
+
+mc_status mc_cuda_batched_gemm(mc_device *d, int64_t batch, bool transpose_a, bool transpose_b,
+                               int64_t m, int64_t n, int64_t k, mc_matrix a, int64_t a_step,
+                               mc_matrix b, int64_t b_step, float beta, mc_matrix c, int64_t c_step)
+{
+    if (batch == 0 || m == 0 || n == 0) return MC_OK;
+    mc_status status = gemm_together(d, batch, transpose_a, transpose_b, m, n, k, a, a_step, b,
+                                     b_step, beta, c, c_step);
+    if (status != MC_ERR_UNSUPPORTED) return status;
+    status = MC_OK;
+    for (int64_t i = 0; i < batch && !status; i++)
+        status = mc_cuda_gemm(d, transpose_a, transpose_b, m, n, k, 1, step_matrix(a, i * a_step),
+                              step_matrix(b, i * b_step), beta, step_matrix(c, i * c_step));
+    return status;
+}
+
+/* ---- linear ---------------------------------------------------------------------------------- */
+
+static bool is_half(mc_dtype dtype) { return dtype != MC_F32; }
+
+/* The epilogue that does bias and activation, or DEFAULT where there is none: cuBLASLt's GELU is
+ * the one with tanh, and keeps the pre-activation in strides of 16 bytes. */
+static cublasLtEpilogue_t epilogue_of(const mc_matrix *bias, mc_activation activation,
+                                      const mc_matrix *pre, const mc_matrix *y)
+{
+    bool same = !bias->data || bias->dtype == y->dtype;
+    if (!same) return CUBLASLT_EPILOGUE_DEFAULT;
+    if (activation == MC_ACTIVATION_NONE)
+        return bias->data ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+    if (activation != MC_ACTIVATION_GELU_NEW || !is_half(y->dtype))
+        return CUBLASLT_EPILOGUE_DEFAULT;
+    if (!pre->data) return bias->data ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
+    if (pre->dtype != y->dtype || pre->stride % 8 || (uintptr_t)pre->data % 16)
+        return CUBLASLT_EPILOGUE_DEFAULT;
+    return bias->data ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+}
+
+/* All in one product; MC_ERR_UNSUPPORTED where cuBLASLt has no such epilogue. */
+static mc_status linear_fused(mc_device *d, const mc_linear_call *c)
+{
+    cublasLtEpilogue_t epilogue = epilogue_of(&c->bias, c->activation, &c->pre, &c->y);
+    bool direct =
+        c->x.dtype == c->weight.dtype && is_supported(c->x.dtype, c->y.dtype) && c->in > 0;
+    if (epilogue == CUBLASLT_EPILOGUE_DEFAULT || !direct) return MC_ERR_UNSUPPORTED;
+    mc_gemm_call product =
+        call_of(false, true, c->rows, c->out, c->in, c->alpha, c->x, c->weight, 0, c->y);
+    product.key.epilogue = (int32_t)epilogue;
+    if (c->bias.data) call_bias(&product, c->bias.data);
+    if (c->activation != MC_ACTIVATION_NONE && c->pre.data) call_aux(&product, c->pre);
+    return multiply(d, &product);
+}
+
+/* By cuBLASLt, with passes behind the product for what it cannot take along. */
+static mc_status linear_passes(mc_device *d, const mc_linear_call *c)
+{
+    bool active = c->activation != MC_ACTIVATION_NONE;
+    mc_matrix to = active && c->pre.data ? c->pre : c->y;
+    mc_status status = linear_fused(d, c);
+    if (status == MC_ERR_UNSUPPORTED && active && c->bias.data) {
+        /* The bias by the product at least: then the activation reads once and writes once. */
+        mc_linear_call biased = *c;
+        biased.activation = MC_ACTIVATION_NONE;
+        biased.y = to;
+        status = linear_fused(d, &biased);
+        if (!status) return mc_cuda_activation(d, c->rows, c->out, c->activation, to, c->y);
+    }
+    if (status != MC_ERR_UNSUPPORTED) return status;
+    status = mc_cuda_gemm(d, false, true, c->rows, c->out, c->in, c->alpha, c->x, c->weight, 0, to);
+    if (!status && (c->bias.data || active))
+        status = mc_cuda_bias_activation(d, c->rows, c->out, to, c->bias, c->activation, c->y);
+    return status;
+}
+
+mc_status mc_cuda_linear(mc_device *d, const mc_linear_call *c)
+{
+    if (c->rows == 0 || c->out == 0) return MC_OK;
+    mc_own_product own = {.rows = c->rows,
+                          .columns = c->out,
+                          .terms = c->in,
+                          .x = c->x,
+                          .weight = c->weight,
+                          .bias = c->bias,
+                          .pre = c->pre,
+                          .y = c->y,
+                          .alpha = c->alpha,
+                          .activation = c->activation};
+    bool ours = mc_cuda_of(d)->gemm->products != MC_PRODUCTS_CUBLAS;
+    if (ours && mc_few_rows_takes(&own)) return mc_few_rows_run(d, &own);
+    if (mc_own_product_takes(d, &own)) return mc_own_product_run(d, &own);
+    return linear_passes(d, c);
+}
+
+mc_status mc_cuda_linear_norm(mc_device *d, const mc_linear_call *linear,
+                              const mc_residual_norm_call *norm)
+{
+    if (mc_own_linear_norm_takes(d, linear, norm)) return mc_own_linear_norm(d, linear, norm);
+    mc_status status = mc_cuda_linear(d, linear);
+    return status ? status : mc_cuda_residual_norm(d, norm);
+}
+
+/* The gradient of the linear's input alone. */
+static mc_status backward_input(mc_device *d, const mc_linear_backward_call *c)
+{
+    mc_matrix dy = c->dy, weight = c->weight, pre = c->pre, dx = c->dx;
+    bool fused = c->activation == MC_ACTIVATION_GELU_NEW && is_half(dx.dtype) && c->out > 0 &&
+                 dy.dtype == weight.dtype && dy.dtype == dx.dtype && pre.dtype == dx.dtype &&
+                 pre.stride % 8 == 0 && (uintptr_t)pre.data % 16 == 0;
+    if (fused) {
+        mc_gemm_call product =
+            call_of(false, false, c->rows, c->in, c->out, c->alpha, dy, weight, c->beta, dx);
+        product.key.epilogue = CUBLASLT_EPILOGUE_DGELU;
+        call_aux(&product, pre);
+        mc_status status = multiply(d, &product);
+        if (status != MC_ERR_UNSUPPORTED) return status;
+    }
+    mc_status status =
+        mc_cuda_gemm(d, false, false, c->rows, c->in, c->out, c->alpha, dy, weight, c->beta, dx);
+    if (!status && c->activation != MC_ACTIVATION_NONE)
+        status =
+            mc_cuda_activation_backward(d, c->rows, c->in, c->activation, pre, 1, dx, dx, false);
+    return status;
+}
+
+mc_status mc_cuda_linear_backward_input(mc_device *d, const mc_linear_backward_call *c)
+{
+    mc_own_product own = mc_own_product_backward(c);
+    bool takes = mc_own_product_takes(d, &own);
+    mc_status status = MC_OK;
+    if (c->dbias && !(takes && own.x_sums))
+        status = mc_cuda_column_sums(d, c->rows, c->out, c->dy, c->dbias);
+    if (status || c->rows == 0 || c->in == 0) return status;
+    if (takes) return mc_own_product_run(d, &own);
+    status = backward_input(d, c);
+    return status || !c->sums ? status : mc_cuda_column_sums(d, c->rows, c->in, c->dx, c->sums);
+}
+
+/* ---- what was tuned, on disk ----------------------------------------------------------------- */
+
+/* The file: a header of this size, then plans as they lie in memory. It is of use to the same
+ * library on the same kind of GPU only, which the header says, as it does what plans follow. */
+typedef struct file_header {
+    char magic[8];
+    uint64_t version, plan_size, count, sum;
+    char gpu[256];
+} file_header;
+
+static bool is_kept(const mc_gemm_plan *p) { return p->care != MC_GEMM_FIRST; }
+
+static file_header header_of(const mc_cuda_device *cuda)
+{
+    const struct mc_cuda_gemm *g = cuda->gemm;
+    file_header h;
+    memset(&h, 0, sizeof h);
+    memcpy(h.magic, "mcgemm5", 8);
+    h.version = g->lt.GetVersion();
+    h.plan_size = sizeof(mc_gemm_plan);
+    h.sum = MC_HASH_START;
+    memcpy(h.gpu, cuda->gpu, sizeof h.gpu);
+    for (size_t i = 0; i < g->count; i++) {
+        if (!is_kept(&g->plans[i])) continue;
+        h.count++;
+        h.sum = mc_hash(h.sum, &g->plans[i], sizeof *g->plans);
+    }
+    return h;
+}
+
+/* A file that is damaged or of another library is as good as none. */
+static void read_file(mc_cuda_device *cuda)
+{
+    char path[4096];
+    file_header found, expected;
+    struct mc_cuda_gemm *g = cuda->gemm;
+    if (!mc_cuda_cache_path(&cuda->device, "gemm.plans", path, sizeof path)) return;
+    FILE *file = fopen(path, "rb");
+    if (!file) return;
+    mc_gemm_plan p;
+    bool whole = fread(&found, sizeof found, 1, file) == 1 && found.plan_size == sizeof p;
+    while (whole && fread(&p, sizeof p, 1, file) == 1 &&
+           mc_grow(&g->plans, &g->capacity, g->count, sizeof *g->plans))
+        g->plans[g->count++] = p;
+    fclose(file);
+    expected = header_of(cuda);
+    if (!whole || memcmp(&found, &expected, sizeof found) != 0) g->count = 0;
+}
+
+static void write_file(mc_cuda_device *cuda)
+{
+    char path[4096];
+    file_header header = header_of(cuda);
+    const struct mc_cuda_gemm *g = cuda->gemm;
+    mc_error error = {0};
+    mc_file_writer writer;
+    if (!mc_cuda_cache_path(&cuda->device, "gemm.plans", path, sizeof path)) return;
+    if (mc_file_writer_init(&error, &writer, path) == MC_OK) {
+        mc_file_write(&writer, &header, sizeof header);
+        for (size_t i = 0; i < g->count; i++)
+            if (is_kept(&g->plans[i])) mc_file_write(&writer, &g->plans[i], sizeof *g->plans);
+        mc_file_sync(&writer);
+        mc_file_rename(&writer);
+    }
+    mc_file_writer_release(&writer);
+    mc_error_clear(&error);
+}
+
+/* What our own kernels for Hopper need of the driver; NULL: this GPU is another. */
+static void *find_encode_map(const mc_cuda_device *cuda)
+{
+#ifdef MC_HAVE_HOPPER
+    if (cuda->capability == 90) return mc_cuda_driver_function("cuTensorMapEncodeTiled");
+#endif
+    return (void)cuda, NULL;
+}
+
+static mc_status read_environment(mc_device *d, struct mc_cuda_gemm *g)
+{
+    int tuning, products, few_rows = 0;
+    mc_status status =
+        mc_cuda_choice(d, "MC_TUNING", (const char *const[3]){"quick", "sustained"}, &tuning);
+    if (!status)
+        status = mc_cuda_choice(d, "MC_CUDA_PRODUCTS", (const char *const[3]){"own", "cublas"},
+                                &products);
+    if (!status)
+        status = mc_cuda_choice(d, "MC_CUDA_FEW_ROWS", (const char *const[3]){"any", "hopper"},
+                                &few_rows);
+    if (status) return status;
+    g->encode_map = find_encode_map(mc_cuda_of(d));
+    g->few_rows_hopper = g->encode_map && few_rows != 1;
+    if (few_rows == 2 && !g->encode_map)
+        return mc_cuda_fail(d, MC_ERR_UNSUPPORTED,
+                            "MC_CUDA_FEW_ROWS=hopper: %s is not a Hopper, or there is no code for "
+                            "it in this build",
+                            mc_cuda_of(d)->gpu);
+    g->sustained = tuning == 2;
+    g->products = products == 1   ? MC_PRODUCTS_OWN
+                  : products == 2 ? MC_PRODUCTS_CUBLAS
+                                  : MC_PRODUCTS_FASTER;
+    return MC_OK;
+}
+
+struct mc_cuda_gemm *mc_cuda_gemm_new(mc_device *d)
+{
+    mc_cuda_device *cuda = mc_cuda_of(d);
+    char why[384];
+    struct mc_cuda_gemm *g = mc_calloc(1, sizeof *g);
+    if (!g) return NULL;
+    if (read_environment(d, g)) {
+        mc_free(g);
+        return NULL;
+    }
+    bool loaded = mc_cublaslt_load(&g->lt, why, sizeof why);
+    cublasStatus_t status = loaded ? g->lt.Create(&g->handle) : CUBLAS_STATUS_SUCCESS;
+    if (!loaded)
+        mc_cuda_fail(d, MC_ERR_DEVICE, "cuBLASLt: %s", why);
+    else if (status)
+        mc_cuda_fail(d, MC_ERR_DEVICE, "cuBLASLt: %s", g->lt.GetStatusString(status));
+    else if (!mc_cuda_check(d, cudaMalloc(&g->workspace, MC_GEMM_WORKSPACE),
+                            "cuBLASLt's workspace")) {
+        cuda->gemm = g;
+        if (!cuda->deterministic) read_file(cuda);
+        return g;
+    }
+    mc_cuda_gemm_free(d, g);
+    return NULL;
+}
+
+void mc_cuda_gemm_free(mc_device *d, struct mc_cuda_gemm *g)
+{
+    if (!g) return;
+    if (g->changed) write_file(mc_cuda_of(d));
+    if (g->workspace) cudaFree(g->workspace);
+    if (g->handle) g->lt.Destroy(g->handle);
+    mc_free(g->plans);
+    mc_free(g);
+}

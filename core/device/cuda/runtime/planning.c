@@ -1,0 +1,155 @@
+/* What the CUDA device's kernels take of scratch memory, for the memory planner. Formulas are not
+ * repeated here: the real kernels are called, with memory that is only counted, while the stream is
+ * capturing, so that nothing is run; what was captured is thrown away. */
+#include "core/device/cuda/attention/attention_internal.h"
+#include "core/device/cuda/runtime/cuda_internal.h"
+#include "core/device/cuda/product/gemm_internal.h"
+#include "core/device/cuda/runtime/planning_internal.h"
+#include "core/device/plan_internal.h"
+
+static void *count_alloc(mc_device *d, size_t bytes)
+{
+    mc_cuda_planning *p = &mc_cuda_of(d)->planning;
+    size_t size = (bytes + 255) / 256 * 256 + 256;
+    p->in_use += bytes;
+    if (p->in_use > p->peak) p->peak = p->in_use;
+    p->address += size;
+    return (void *)(uintptr_t)(p->address - size); /* never followed */
+}
+
+static void count_free(mc_device *d, void *data, size_t bytes)
+{
+    if (data) mc_cuda_of(d)->planning.in_use -= bytes;
+}
+
+static mc_status begin(mc_device *d)
+{
+    mc_cuda_device *cuda = mc_cuda_of(d);
+    cudaError_t error = cudaStreamBeginCapture(cuda->stream, cudaStreamCaptureModeRelaxed);
+    if (error) return mc_cuda_check(d, error, "planning");
+    cuda->planning = (mc_cuda_planning){
+        .alloc = d->alloc, .free = d->free, .address = (uintptr_t)1 << 44, .counts = true};
+    d->alloc = count_alloc;
+    d->free = count_free;
+    d->recording = true;
+    return MC_OK;
+}
+
+/* Ends what `begin` began, and takes as much from the plan as the kernel took. */
+static mc_status end(mc_device *d, mc_device *plan, mc_status status)
+{
+    mc_cuda_device *cuda = mc_cuda_of(d);
+    cudaGraph_t graph = NULL;
+    d->alloc = cuda->planning.alloc;
+    d->free = cuda->planning.free;
+    d->recording = false;
+    cuda->planning.counts = false;
+    cudaError_t error = cudaStreamEndCapture(cuda->stream, &graph);
+    if (graph) cudaGraphDestroy(graph);
+    if (error) cudaGetLastError(); /* is told here */
+    if (!status) status = mc_cuda_check(d, error, "planning");
+    if (status || !cuda->planning.peak) return status;
+    return mc_plan_scratch(plan, cuda->planning.peak);
+}
+
+#define ASK(plan, kernel, ...)                                       \
+    do {                                                             \
+        mc_device *real = mc_plan_like(plan);                        \
+        mc_status status = begin(real);                              \
+        if (status) return status;                                   \
+        return end(real, plan, mc_cuda_##kernel(real, __VA_ARGS__)); \
+    } while (0)
+
+static mc_status plan_column_sums(mc_device *d, int64_t rows, int64_t columns, mc_matrix x,
+                                  float *out)
+{
+    ASK(d, column_sums, rows, columns, x, out);
+}
+
+/* Of the sums alone: products have the workspace, and our own kernels their sums too. */
+static mc_status plan_linear_backward_input(mc_device *d, const mc_linear_backward_call *c)
+{
+    mc_own_product own = mc_own_product_backward(c);
+    bool takes = mc_own_product_takes(mc_plan_like(d), &own);
+    mc_status status = MC_OK;
+    if (c->dbias && !(takes && own.x_sums))
+        status = plan_column_sums(d, c->rows, c->out, c->dy, c->dbias);
+    if (status || !c->sums || takes) return status;
+    return plan_column_sums(d, c->rows, c->in, c->dx, c->sums);
+}
+
+static mc_status plan_sum_leading(mc_device *d, int64_t count, mc_matrix x, int64_t y_count,
+                                  mc_matrix y, bool accumulate)
+{
+    ASK(d, sum_leading, count, x, y_count, y, accumulate);
+}
+
+static mc_status plan_residual_norm_backward(mc_device *d, const mc_residual_norm_backward_call *c)
+{
+    ASK(d, residual_norm_backward, c);
+}
+
+static mc_status plan_embedding_backward(mc_device *d, int64_t rows, int64_t columns, mc_matrix dy,
+                                         const int32_t *index, float scale, mc_matrix dtable)
+{
+    ASK(d, embedding_backward, rows, columns, dy, index, scale, dtable);
+}
+
+static mc_status plan_attention(mc_device *d, const mc_attention_shape *shape, mc_matrix q,
+                                mc_matrix k, mc_matrix v, mc_matrix out, float *log_sum_exp)
+{
+    mc_cuda_attention_prepare(mc_plan_like(d), shape, q, k, v, out, log_sum_exp != NULL);
+    ASK(d, attention, shape, q, k, v, out, log_sum_exp);
+}
+
+static mc_status plan_attention_backward(mc_device *d, const mc_attention_shape *shape, mc_matrix q,
+                                         mc_matrix k, mc_matrix v, mc_matrix out,
+                                         const float *log_sum_exp, mc_matrix dout, mc_matrix dq,
+                                         mc_matrix dk, mc_matrix dv)
+{
+    mc_cuda_attention_prepare(mc_plan_like(d), shape, q, k, v, out, true);
+    ASK(d, attention_backward, shape, q, k, v, out, log_sum_exp, dout, dq, dk, dv);
+}
+
+static mc_status plan_cross_entropy(mc_device *d, int64_t rows, int64_t classes, mc_matrix x,
+                                    const int32_t *labels, int32_t ignore_index, float smoothing,
+                                    const float *seed, float *loss, mc_matrix dx)
+{
+    ASK(d, cross_entropy, rows, classes, x, labels, ignore_index, smoothing, seed, loss, dx);
+}
+
+static mc_status plan_gradient_stats(mc_device *d, int64_t count, mc_matrix gradient, double power,
+                                     int64_t first, mc_gradient_stats *stats)
+{
+    ASK(d, gradient_stats, count, gradient, power, first, stats);
+}
+
+static mc_status plan_pair_loss(mc_device *d, const mc_pair_loss_call *call, const float *seed,
+                                float *loss, mc_matrix dx, bool accumulate)
+{
+    if (dx.data) return MC_OK;
+    ASK(d, pair_loss, call, seed, loss, dx, accumulate);
+}
+
+static mc_status plan_linear_eight(mc_device *d, int64_t rows, float alpha, mc_matrix x,
+                                   mc_matrix8 q, mc_matrix bias, mc_activation activation,
+                                   mc_matrix y)
+{
+    (void)alpha, (void)activation;
+    size_t bytes = mc_cuda_linear_eight_scratch(rows, x, q, bias, y);
+    return bytes ? mc_plan_scratch(d, bytes) : MC_OK;
+}
+
+const mc_kernels mc_cuda_planning_kernels = {
+    .linear_eight = plan_linear_eight,
+    .linear_backward_input = plan_linear_backward_input,
+    .column_sums = plan_column_sums,
+    .sum_leading = plan_sum_leading,
+    .residual_norm_backward = plan_residual_norm_backward,
+    .embedding_backward = plan_embedding_backward,
+    .attention = plan_attention,
+    .attention_backward = plan_attention_backward,
+    .cross_entropy = plan_cross_entropy,
+    .gradient_stats = plan_gradient_stats,
+    .pair_loss = plan_pair_loss,
+};

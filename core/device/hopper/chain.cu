@@ -1,0 +1,443 @@
+/* A step of generation in one kernel: see chain_internal.h. What takes time is reading weights, in
+ * one stream that never stops: of each block one warp tells the copy engine what to load next, into
+ * a ring in shared memory, as far ahead as the ring reaches, whatever the others wait for. What a
+ * block has of a weight is known from the beginning: some whole rows, a column of the result each.
+ * Another warp brings what else is read once into the L2 cache.
+ *
+ * The others compute. Every warp multiplies some terms of each tile of weights (chain_linear.cuh)
+ * and keeps what it gets of each row; when the block's rows are done, or 64 of them, four threads a
+ * row add it up, round and publish the number (exchange, chain.cuh); the next step polls for what
+ * it needs. So no block waits for all others to have ended a step, and the way from a sum to those
+ * who need it is short. Norms, residual sums and gates take no step of their own: each block has
+ * the whole rows in its shared memory, and computes them for itself.
+ *
+ * Words of the exchange are used again after MC_CHAIN_SLOTS results. That nobody waits for the old
+ * ones any more is the plan's to see to (chain_plan.c). */
+#include "core/device/hopper/chain_attention.cuh"
+#ifndef MC_SIM_H
+#include "core/device/hopper/chain_ring.cuh"
+#else
+
+namespace chain
+{
+
+/* Without a copy engine all threads bring each tile themselves. */
+enum { HELPERS = 0 };
+__device__ void open_ring(const place &) {}
+__device__ bool help(const place &) { return false; }
+constexpr float FP8_UNIT = mc_eight_unit<__half, MC_WEIGHTS_FP8>;
+__device__ void widen_fp8(uint32_t word, uint32_t &low, uint32_t &high)
+{
+    low = mc_widen<__half, MC_WEIGHTS_FP8>(word, 0);
+    high = mc_widen<__half, MC_WEIGHTS_FP8>(word, 1);
+}
+__device__ const char *wait_for_tile(const place &, const position &, const share &h, int row,
+                                     int k)
+{
+    const tile t(h, row, k);
+    sync();
+    for (int i = threadIdx.x * 16; i < t.copies * t.bytes; i += THREADS * 16)
+        *(uint4 *)(shared_memory() + i) =
+            *(const uint4 *)(t.from + i / t.bytes * t.pitch + i % t.bytes);
+    sync();
+    return shared_memory();
+}
+__device__ bool has_come(const place &, const position &) { return false; }
+__device__ void release(const place &, const position &) {}
+
+} // namespace chain
+#endif
+#include "core/device/hopper/chain_linear.cuh"
+
+namespace chain
+{
+
+/* ---- sums over a block ------------------------------------------------------------------------ */
+
+/* Of two numbers each, for all threads. `shared` may be used again after the barrier behind this
+ * one. */
+__device__ __forceinline__ float2 block_sums(float x, float y, float2 *shared)
+{
+    x = mc_warp_sum(x), y = mc_warp_sum(y);
+    if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = make_float2(x, y);
+    sync();
+    float2 total = shared[0];
+#pragma unroll
+    for (int i = 1; i < WARPS; i++) total.x += shared[i].x, total.y += shared[i].y;
+    return total;
+}
+
+/* ---- norms, residual sums, gates --------------------------------------------------------------- */
+
+/* The quads of a norm's parameters that a thread needs, N of them: asked for before the row is
+ * there and looked at behind it. */
+template <int N>
+__device__ __forceinline__ void load_parameters(const void *p, int quads, uint2 (&v)[N])
+{
+#pragma unroll
+    for (int e = 0; e < N; e++) {
+        int i = (int)threadIdx.x + e * THREADS;
+        v[e] = p && i < quads ? __ldg((const uint2 *)p + i) : make_uint2(0, 0);
+    }
+}
+
+/* A row's quads that this thread has, to shared memory, the residual sum's rows or those that
+ * linears read, and, where it is wanted, memory. */
+template <class T, int N>
+__device__ __forceinline__ void keep_quads(uint16_t *to, void *also, int quads,
+                                           const float (&v)[N][4])
+{
+#pragma unroll
+    for (int e = 0; e < N; e++) {
+        int i = (int)threadIdx.x + e * THREADS;
+        if (i >= quads) continue;
+        const uint2 bits = pack<T>(v[e]);
+        ((uint2 *)to)[i] = bits;
+        if (also) ((uint2 *)also)[i] = bits;
+    }
+}
+
+__device__ __forceinline__ input row_of(input in, int q)
+{
+    if (in.data)
+        in.data += q * in.stride;
+    else
+        in.words += q * in.stride;
+    return in;
+}
+
+/* The variance is that of squares and sum, added up at once: what this loses of a row far from zero
+ * is less than its numbers of 16 bits have lost already. */
+template <class T, int N>
+__device__ __forceinline__ void norm_row(place &b, const mc_chain_norm &n, int q, bool writes,
+                                         const input &x, const input &f, const uint2 (&weight)[N],
+                                         const uint2 (&bias)[N])
+{
+    const int quads = n.columns / 4, first = (int)threadIdx.x;
+    const float per_column = __fdividef(1.0f, (float)n.columns);
+    uint2 xs[N][1], fs[N][1];
+    float v[N][4] = {}, sum = 0.0f, squares = 0.0f;
+    fetch(row_of(x, q), first, quads, 1, xs);
+    if (n.f) fetch(row_of(f, q), first, quads, 1, fs);
+#pragma unroll
+    for (int e = 0; e < N; e++) {
+        if (first + e * THREADS >= quads) continue;
+        float add[4];
+        unpack<T>(xs[e][0], v[e]);
+        if (n.f) {
+            unpack<T>(fs[e][0], add);
+#pragma unroll
+            for (int k = 0; k < 4; k++) v[e][k] = wide<T>(narrow<T>(v[e][k] + add[k]));
+        }
+#pragma unroll
+        for (int k = 0; k < 4; k++) sum += v[e][k], squares = fmaf(v[e][k], v[e][k], squares);
+    }
+    void *s = writes && n.s ? (char *)n.s + (int64_t)q * n.columns * 2 : NULL;
+    keep_quads<T>(b.s(q), s, quads, v);
+    if (!n.weight) return; /* a sum alone */
+    const float2 sums = block_sums(sum, squares, (float2 *)b.scratch() + q % 2 * 16);
+    const float mean = n.bias ? sums.x * per_column : 0.0f,
+                rstd = rsqrtf(fmaxf(sums.y * per_column - mean * mean, 0.0f) + n.eps);
+#pragma unroll
+    for (int e = 0; e < N; e++) {
+        float w[4], o[4];
+        unpack<T>(weight[e], w);
+        unpack<T>(bias[e], o);
+#pragma unroll
+        for (int k = 0; k < 4; k++) v[e][k] = (v[e][k] - mean) * rstd * w[k] + o[k];
+    }
+    void *y = writes && n.y ? (char *)n.y + (int64_t)q * n.columns * 2 : NULL;
+    keep_quads<T>(b.x(q), y, quads, v);
+}
+
+template <class T, int ROWS, int N> __device__ void run_norm(place &b, const mc_chain_step &s)
+{
+    const mc_chain_norm &n = s.norm;
+    const bool sum_alone = !n.weight;
+    uint2 weight[N], bias[N];
+    load_parameters(n.weight, n.columns / 4, weight);
+    load_parameters(n.bias, n.columns / 4, bias);
+    const input x = s.from[0] == MC_CHAIN_RESIDENT ? resident(b.s(0), b.c.s_pitch)
+                                                   : input_of(b, s, 0, n.x, n.columns);
+    const input f = input_of(b, s, 1, n.f, n.columns);
+#pragma unroll 1
+    for (int q = 0; q < s.rows; q++) norm_row<T>(b, n, q, b.writes(), x, f, weight, bias);
+    if (sum_alone) return; /* of s each thread reads what it wrote */
+    for (int q = s.rows; q < ROWS; q++) {
+        const float zeros[N][4] = {};
+        keep_quads<T>(b.x(q), NULL, n.columns / 4, zeros);
+    }
+    sync();
+}
+
+template <class T, int ROWS> __device__ void run_gated(place &b, const mc_chain_step &s)
+{
+    const mc_chain_gated &g = s.gated;
+    const int quads = g.n / 4;
+    const input left = input_of(b, s, 0, g.x, g.x_stride);
+    input right = left;
+    if (left.data)
+        right.data += g.n * 2;
+    else
+        right.words += g.n;
+    sync();
+#pragma unroll 1
+    for (int i = threadIdx.x; i < quads; i += THREADS)
+#pragma unroll 1
+        for (int q = 0; q < ROWS; q++) {
+            uint2 x[1][1], y[1][1];
+            float v[4], w[4];
+            fetch(row_of(left, q), i, quads, q < s.rows, x);
+            fetch(row_of(right, q), i, quads, q < s.rows, y);
+            unpack<T>(x[0][0], v);
+            unpack<T>(y[0][0], w);
+#pragma unroll
+            for (int k = 0; k < 4; k++)
+                v[k] = mc_few_activated((mc_activation)s.activation, v[k]) * w[k];
+            ((uint2 *)b.x(q))[i] = pack<T>(v);
+            if (q < s.rows && b.writes())
+                *(uint2 *)((uint16_t *)g.y + (int64_t)q * g.y_stride + 4 * i) = pack<T>(v);
+        }
+    sync();
+}
+
+/* ---- the kernel -------------------------------------------------------------------------------- */
+
+/* All steps in front have ended, in all blocks. */
+__device__ void wait_for_grid(const place &b, int barriers)
+{
+    sync();
+    if (threadIdx.x == 0) {
+        unsigned *arrivals = b.c.memory + ARRIVALS;
+        __threadfence();
+        atomicAdd(arrivals, 1u);
+        while (*(volatile unsigned *)arrivals < (unsigned)barriers * gridDim.x) {
+        }
+        __threadfence();
+    }
+    sync();
+}
+
+/* The block that ends last leaves the exchange as the next launch wants it: tags are new ones. */
+__device__ void leave(const place &b)
+{
+    __shared__ bool last;
+    sync();
+    uint32_t *memory = b.c.memory, next = b.epoch + b.c.list.count;
+    const bool wraps = next + 2 * MC_CHAIN_MOST > 0xffff;
+    if (threadIdx.x == 0) {
+        last = atomicAdd(memory + EXITS, 1u) == gridDim.x - 1;
+        if (last) {
+            memory[EXITS] = memory[ARRIVALS] = 0;
+            memory[EPOCH] = wraps ? 0 : next;
+        }
+    }
+    if (!wraps) return;
+    sync();
+    for (int i = threadIdx.x; last && i < (MC_CHAIN_SLOTS + 1) * MC_CHAIN_SLOT_WORDS; i += THREADS)
+        memory[WORDS + i] = 0;
+}
+
+template <class T, int ROWS> __device__ __forceinline__ void run_steps(place &b)
+{
+    const call &c = b.c;
+    int barriers = 0;
+    reader ahead(b, c.first);
+    for (int i = c.first; i < c.end; i++) {
+        b.forget();
+        if (threadIdx.x == 0) *b.now() = i;
+        const mc_chain_step &s = *b.step(i);
+        ahead.load(b, i + 1);
+        if (s.barrier && i > c.first) wait_for_grid(b, ++barriers);
+        const int kind = s.skip ? -1 : s.kind;
+        switch (kind) {
+        case MC_CHAIN_LINEAR: run_linear<T, ROWS>(b, s, i); break;
+        case MC_CHAIN_NORM:
+            if (s.norm.columns <= 2 * 4 * THREADS)
+                run_norm<T, ROWS, 2>(b, s);
+            else
+                run_norm<T, ROWS, 5>(b, s);
+            break;
+        case MC_CHAIN_GATED: run_gated<T, ROWS>(b, s); break;
+        case MC_CHAIN_ROTARY: run_rotary<T>(s); break;
+        case MC_CHAIN_ATTENTION: run_attention<T>(b, s, i); break;
+        }
+        ahead.store(b, i + 1);
+        b.writer = b.writer + 1 < (int)gridDim.x ? b.writer + 1 : 0;
+    }
+    if (c.end == c.list.count) leave(b);
+}
+
+template <class T, int ROWS>
+__global__ void __launch_bounds__(THREADS + HELPERS, 1) chain_kernel(const __grid_constant__ call c)
+{
+#if defined(MC_SIM_H) || (defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900)
+    place b = {c, (int)threadIdx.x / 32, (int)threadIdx.x % 32, 0, 0, 0, 0, {0, 0, 0}};
+    for (int i = threadIdx.x; i < (int)(sizeof c.list.shape / 4); i += blockDim.x)
+        ((uint32_t *)b.shape(0))[i] = ((const uint32_t *)c.list.shape)[i];
+    for (int i = threadIdx.x; i < 2 * c.sums_size; i += blockDim.x) b.sums()[i] = 0.0f;
+    if (threadIdx.x == 0) *b.now() = c.first;
+    open_ring(b);
+    __syncthreads();
+    if (help(b)) return;
+    b.epoch = __ldcg(c.memory + EPOCH);
+    run_steps<T, ROWS>(b);
+#endif
+}
+
+/* ---- launching --------------------------------------------------------------------------------- */
+
+/* What a list needs of a block's shared memory besides the ring. */
+struct needs {
+    int rows = 1, x = 8, s = 8, head_dim = 8, shortest = 1 << 20; /* shortest: terms of a row */
+};
+
+needs needs_of(const mc_chain_list &list)
+{
+    needs n;
+    for (int i = 0; i < list.count; i++) {
+        const mc_chain_step &s = list.step[i];
+        if (s.rows > n.rows) n.rows = s.rows > 2 ? 4 : 2;
+        if (s.kind == MC_CHAIN_LINEAR) {
+            n.x = (int)mc_most(n.x, s.linear.in);
+            n.shortest = (int)mc_least(n.shortest, s.linear.in);
+        } else if (s.kind == MC_CHAIN_NORM) {
+            n.x = (int)mc_most(n.x, s.norm.columns);
+            n.s = (int)mc_most(n.s, s.norm.columns);
+        } else if (s.kind == MC_CHAIN_GATED) {
+            n.x = (int)mc_most(n.x, s.gated.n);
+        } else if (s.kind == MC_CHAIN_ATTENTION) {
+            n.head_dim = (int)mc_most(n.head_dim, list.shape[s.attention.shape].head_dim);
+        }
+    }
+    return n;
+}
+
+/* Where everything but the ring lies, from its end on. Returns the bytes. */
+int lay_out(call *c, const needs &n)
+{
+    c->x_pitch = (int)mc_ceil_div(n.x, 8) * 8;
+    c->s_pitch = (int)mc_ceil_div(n.s, 8) * 8;
+    c->sums_size = c->segments * PITCH * n.rows;
+    c->shapes = 0;
+    c->steps = c->shapes + (int)sizeof c->list.shape;
+    c->now = c->steps + 2 * MOST_WARPS * (int)sizeof(mc_chain_step);
+    c->x = c->now + 16;
+    c->s = c->x + 2 * n.rows * c->x_pitch;
+    c->sums = (int)mc_ceil_div(c->s + 2 * n.rows * c->s_pitch, 16) * 16;
+    c->scratch = c->sums + 2 * c->sums_size * (int)sizeof(float);
+    return c->scratch + (int)sizeof(float) * (96 + WARPS * n.head_dim) + 3 * 2 * n.head_dim;
+}
+
+enum { LEAST_TERMS = 512, FEWEST_TERMS = 128, LEAST_SLOTS = 3, MOST_SLOTS = 64 };
+enum { UNDER_WAY = 58 << 10, FEWER_UNDER_WAY = 46 << 10, ROOM = 128 << 10 }; /* bytes */
+
+/* What a block has of a weight, in the mean: bytes. */
+double mean_share(const mc_chain_list &list, int blocks)
+{
+    double bytes = 0, weights = 0;
+    for (int i = 0; i < list.count; i++) {
+        const mc_chain_step &s = list.step[i];
+        if (s.kind != MC_CHAIN_LINEAR) continue;
+        bytes += (double)s.linear.in * s.linear.out * (s.linear.scale ? 1 : 2);
+        weights++;
+    }
+    return weights ? bytes / weights / blocks : 0;
+}
+
+/* How much is asked for ahead. A ring that holds a layer is always filled in time. Where it holds
+ * less than one weight, memory is the limit. Between the two it stands full while blocks wait for
+ * each other and is empty behind that: then the L2 cache has room for more, and fewer bytes under
+ * way leave it free for what blocks hand to each other. */
+void choose_rate(call *c, int blocks)
+{
+    const double share = mean_share(c->list, blocks), ring = (double)c->slots * c->slot_bytes;
+    int tiles = (int)mc_most(2, (UNDER_WAY + c->slot_bytes / 2) / c->slot_bytes);
+    if (share > ring / 4 && share < ring) {
+        tiles = (int)mc_most(1, FEWER_UNDER_WAY / c->slot_bytes);
+        c->early = (int)mc_most(0, FEWER_UNDER_WAY - tiles * c->slot_bytes) / 128 * 128;
+        c->room = ROOM;
+    }
+    c->under_way = (int)mc_least(tiles, c->slots);
+}
+
+/* The ring gets what is left. A slot is a tile of the weight with the shortest rows, whole ones,
+ * and others are divided to be about as large: then little of the ring stays empty. Returns the
+ * bytes of shared memory in all; 0: there is too little. */
+size_t divide_memory(mc_device *d, call *c, int *rows)
+{
+    const needs n = needs_of(c->list);
+    int terms = (int)mc_least(mc_most(n.shortest, LEAST_TERMS), MC_CHAIN_SEGMENT) / 16 * 16;
+    int rest = 0;
+    *rows = n.rows;
+    c->segments = SEGMENTS;
+    while (terms >= FEWEST_TERMS) {
+        rest = lay_out(c, n);
+        const int tile = mc_chain_divide(&c->list, mc_cuda_of(d)->multiprocessors, terms);
+        c->slot_bytes = (int)mc_ceil_div(mc_most(tile, 1), 128) * 128;
+        c->slots = (int)mc_least((mc_shared_limit(d) - rest) / (c->slot_bytes + 16), MOST_SLOTS);
+        if (c->slots >= LEAST_SLOTS) break;
+        c->segments = (int)mc_most(16, c->segments / 2);
+        terms = terms / 32 * 16;
+    }
+    if (c->slots < LEAST_SLOTS) return 0;
+    c->barriers = c->slots * c->slot_bytes;
+    choose_rate(c, mc_cuda_of(d)->multiprocessors);
+    const int behind = c->barriers + 16 * c->slots;
+    for (int *at : {&c->shapes, &c->steps, &c->now, &c->x, &c->s, &c->sums, &c->scratch})
+        *at += behind;
+    return (size_t)(behind + rest);
+}
+
+template <class T, int ROWS> void launch(mc_device *d, const call &c, size_t bytes)
+{
+    auto kernel = chain_kernel<T, ROWS>;
+    const unsigned blocks = (unsigned)mc_cuda_of(d)->multiprocessors;
+    mc_allow_shared(kernel, bytes);
+#ifdef MC_SIM_H
+    kernel<<<blocks, THREADS, bytes, mc_cuda_of(d)->stream>>>(c);
+#else
+    cudaLaunchAttribute together = {};
+    together.id = cudaLaunchAttributeCooperative;
+    together.val.cooperative = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = blocks;
+    config.blockDim = THREADS + HELPERS;
+    config.dynamicSmemBytes = bytes;
+    config.stream = mc_cuda_of(d)->stream;
+    config.attrs = &together;
+    config.numAttrs = 1;
+    cudaLaunchKernelEx(&config, kernel, c);
+#endif
+}
+
+template <class T> void launch_rows(mc_device *d, const call &c, size_t bytes, int rows)
+{
+    if (rows == 1)
+        launch<T, 1>(d, c, bytes);
+    else if (rows == 2)
+        launch<T, 2>(d, c, bytes);
+    else
+        launch<T, 4>(d, c, bytes);
+}
+
+} // namespace chain
+
+extern "C" mc_status mc_chain_launch(mc_device *d, const mc_chain_list *list, bool together)
+{
+    chain::call c = {};
+    int rows;
+    c.list = *list;
+    size_t bytes = chain::divide_memory(d, &c, &rows);
+    if (!bytes)
+        return mc_cuda_fail(d, MC_ERR_UNSUPPORTED, "rows too long for a step in one kernel");
+    c.memory = (uint32_t *)mc_cuda_of(d)->chain;
+    for (c.first = 0; c.first < list->count; c.first = c.end) {
+        c.end = mc_chain_range(list, c.first, together);
+        if (list->step[0].dtype == MC_BF16)
+            chain::launch_rows<__nv_bfloat16>(d, c, bytes, rows);
+        else
+            chain::launch_rows<__half>(d, c, bytes, rows);
+    }
+    return mc_cuda_launched(d, "a step of generation in one kernel");
+}

@@ -1,0 +1,377 @@
+/* The plan of a chain: from where each step gets what it reads. Blocks don't run in step, so the
+ * plan is what makes the result right:
+ *
+ *  - what a linear or an attention writes is published if a step reads it, which waits for it
+ *    there;
+ *  - what a norm or a gate writes is in every block's shared memory, for the steps behind it;
+ *  - where neither will do, the grid waits for all steps in front (barrier).
+ *
+ * A slot of the exchange is used again MC_CHAIN_SLOTS results later. By then nobody may wait for
+ * the old words. A block that has read the whole of a result to which every block gave something
+ * knows that all blocks have come as far as that result's step, and so have read what they read
+ * there: see `known`. */
+#include "core/device/hopper/chain_plan_internal.h"
+
+typedef struct plan {
+    mc_chain_list *list;
+    int blocks;
+    bool together;
+    const void *x, *s;          /* what is in shared memory: rows for linears, the residual sum */
+    int barrier;                /* the last step that waited for all; 0: none */
+    int known;                  /* all blocks have come to this step; -1: nothing is known */
+    int split;                  /* the last attention with parts; -1: none */
+    int results;                /* published so far */
+    int reader[MC_CHAIN_SLOTS]; /* the last step that reads the slot's result */
+} plan;
+
+/* ---- who writes what ------------------------------------------------------------------------- */
+
+typedef struct range {
+    const char *data;
+    int64_t bytes;
+} range;
+
+static bool has(range r, const void *p)
+{
+    return r.data && (const char *)p >= r.data && (const char *)p < r.data + r.bytes;
+}
+
+static range rows_of(const void *data, int rows, int64_t stride, int64_t columns)
+{
+    return (range){data, 2 * ((rows - 1) * stride + columns)};
+}
+
+/* What a step writes for others of the list; *second: a norm's sum. */
+static range result_of(const mc_chain_list *list, const mc_chain_step *s, range *second)
+{
+    *second = (range){0};
+    switch ((mc_chain_kind)s->kind) {
+    case MC_CHAIN_LINEAR: return rows_of(s->linear.y, s->rows, s->linear.y_stride, s->linear.out);
+    case MC_CHAIN_NORM:
+        *second = rows_of(s->norm.s, s->rows, s->norm.columns, s->norm.columns);
+        return rows_of(s->norm.y, s->rows, s->norm.columns, s->norm.columns);
+    case MC_CHAIN_GATED: return rows_of(s->gated.y, s->rows, s->gated.y_stride, s->gated.n);
+    case MC_CHAIN_ROTARY:
+        return rows_of(s->rotary.x, s->rows, s->rotary.x_stride,
+                       (int64_t)s->rotary.heads * s->rotary.head_dim);
+    case MC_CHAIN_ATTENTION: {
+        const mc_chain_shape *h = &list->shape[s->attention.shape];
+        return rows_of(s->attention.out, s->rows, h->out_stride, (int64_t)h->heads * h->head_dim);
+    }
+    }
+    return (range){0};
+}
+
+/* The last step before k that writes what is at p; -1: none of the list. */
+static int writer_of(const mc_chain_list *list, int k, const void *p)
+{
+    for (int i = k - 1; i >= 0 && p; i--) {
+        range second, first = result_of(list, &list->step[i], &second);
+        if (!list->step[i].skip && (has(first, p) || has(second, p))) return i;
+    }
+    return -1;
+}
+
+/* Columns and stride of a result that can be published; 0: none. */
+static int columns_of(const mc_chain_list *list, const mc_chain_step *s, int *stride)
+{
+    if (s->kind == MC_CHAIN_LINEAR) {
+        *stride = s->linear.y_stride;
+        return s->linear.out;
+    }
+    if (s->kind != MC_CHAIN_ATTENTION) return 0;
+    const mc_chain_shape *h = &list->shape[s->attention.shape];
+    *stride = h->out_stride;
+    return h->heads * h->head_dim;
+}
+
+/* ---- inputs ---------------------------------------------------------------------------------- */
+
+typedef struct input {
+    const void *data; /* NULL: there is none */
+    int columns, stride;
+} input;
+
+static void inputs_of(const mc_chain_list *list, const mc_chain_step *s, input in[3])
+{
+    in[0] = in[1] = in[2] = (input){0};
+    switch ((mc_chain_kind)s->kind) {
+    case MC_CHAIN_LINEAR: in[0] = (input){s->linear.x, s->linear.in, s->linear.x_stride}; break;
+    case MC_CHAIN_NORM:
+        in[0] = (input){s->norm.x, s->norm.columns, s->norm.columns};
+        in[1] = (input){s->norm.f, s->norm.columns, s->norm.columns};
+        break;
+    case MC_CHAIN_GATED: in[0] = (input){s->gated.x, 2 * s->gated.n, s->gated.x_stride}; break;
+    case MC_CHAIN_ROTARY: /* from memory alone */
+        in[0] = (input){s->rotary.x, MC_CHAIN_WIDEST + 1, s->rotary.x_stride};
+        break;
+    case MC_CHAIN_ATTENTION: {
+        const mc_chain_attention *a = &s->attention;
+        const mc_chain_shape *h = &list->shape[a->shape];
+        in[0] = (input){a->q, h->heads * h->head_dim, h->q_stride};
+        in[1] = (input){a->new_k, h->heads * h->head_dim, h->new_k_stride};
+        in[2] = (input){a->new_v, h->heads * h->head_dim, h->new_v_stride};
+    }
+    }
+}
+
+/* Whether input i of a step is in the blocks' shared memory. */
+static bool is_resident(const plan *p, const mc_chain_step *s, int i, const void *data)
+{
+    return data && i == 0 &&
+           ((s->kind == MC_CHAIN_LINEAR && data == p->x) ||
+            (s->kind == MC_CHAIN_NORM && data == p->s));
+}
+
+static void keep_resident(plan *p, const mc_chain_step *s)
+{
+    if (s->kind == MC_CHAIN_LINEAR) p->x = s->linear.x;
+    if (s->kind == MC_CHAIN_GATED) p->x = s->gated.y;
+    if (s->kind != MC_CHAIN_NORM) return;
+    p->s = s->norm.f ? s->norm.s : s->norm.x;
+    if (s->norm.weight) p->x = s->norm.y;
+}
+
+/* Results behind step `from` and before k, were all of them published. */
+static int results_between(const mc_chain_list *list, int from, int k)
+{
+    int count = 0, stride;
+    for (int i = from + 1; i < k; i++) count += columns_of(list, &list->step[i], &stride) > 0;
+    return count;
+}
+
+/* Whether step k can read an input from where step `from` publishes its result. */
+static bool is_published(const mc_chain_list *list, int from, int k, input in)
+{
+    const mc_chain_step *s = &list->step[from];
+    range second, result = result_of(list, s, &second);
+    int stride, all = columns_of(list, s, &stride);
+    int64_t at = ((const char *)in.data - result.data) / 2;
+    return all && all <= MC_CHAIN_WIDEST && at % 4 == 0 && at + in.columns <= all &&
+           s->rows == list->step[k].rows && (s->rows == 1 || stride == in.stride) &&
+           results_between(list, from, k) < MC_CHAIN_SLOTS;
+}
+
+static void wait_for_all(plan *p, int k)
+{
+    p->list->step[k].barrier = 1;
+    p->barrier = k;
+    if (!p->together) p->x = p->s = NULL; /* it is another launch, which has nothing */
+}
+
+/* Whether step k has to wait for all in front. In launches of their own: if something it reads
+ * comes from the same launch. */
+static bool has_to_wait(const plan *p, int k)
+{
+    const mc_chain_step *s = &p->list->step[k];
+    input in[3];
+    inputs_of(p->list, s, in);
+    for (int i = 0; i < 3; i++) {
+        int from = is_resident(p, s, i, in[i].data) ? -1 : writer_of(p->list, k, in[i].data);
+        if (from >= p->barrier && !(p->together && is_published(p->list, from, k, in[i])))
+            return true;
+    }
+    return false;
+}
+
+static void find_inputs(plan *p, int k)
+{
+    mc_chain_step *s = &p->list->step[k];
+    input in[3];
+    inputs_of(p->list, s, in);
+    if (has_to_wait(p, k)) wait_for_all(p, k);
+    for (int i = 0; i < 3; i++) {
+        int from = writer_of(p->list, k, in[i].data);
+        s->from[i] = MC_CHAIN_IN_MEMORY;
+        if (is_resident(p, s, i, in[i].data)) {
+            s->from[i] = MC_CHAIN_RESIDENT;
+        } else if (from >= 0 && is_published(p->list, from, k, in[i])) {
+            s->from[i] = (int16_t)from;
+            p->list->step[from].publish = 0; /* its slot comes later */
+        }
+    }
+    keep_resident(p, s);
+}
+
+/* ---- attention ------------------------------------------------------------------------------- */
+
+static bool same_turns(const mc_chain_rotary *a, const mc_chain_rotary *b)
+{
+    return a->positions == b->positions && a->log2_base == b->log2_base && a->sign == b->sign &&
+           a->pairs == b->pairs && a->halves == b->halves;
+}
+
+/* Whether a rotation turns all heads of an attention's rows at `data`. */
+static bool turns(const mc_chain_step *s, const mc_chain_shape *h, const void *data, int stride)
+{
+    const mc_chain_rotary *r = &s->rotary;
+    int64_t at = ((const char *)data - (const char *)r->x) / 2, size = (int64_t)r->head_dim;
+    return data && r->head_dim == h->head_dim && at >= 0 && at % size == 0 &&
+           at / size + h->heads <= r->heads && (s->rows == 1 || r->x_stride == stride) &&
+           r->pairs <= MC_CHAIN_THREADS;
+}
+
+/* Attention k takes in the rotations directly in front of it. */
+static void take_rotations(mc_chain_list *list, int k)
+{
+    mc_chain_attention *a = &list->step[k].attention;
+    const mc_chain_shape *h = &list->shape[a->shape];
+    a->rotary[0] = a->rotary[1] = -1;
+    for (int i = k - 1; i >= 0 && list->step[i].kind == MC_CHAIN_ROTARY; i--) {
+        mc_chain_step *s = &list->step[i];
+        bool q = a->rotary[0] < 0 && turns(s, h, a->q, h->q_stride),
+             key = a->rotary[1] < 0 && turns(s, h, a->new_k, h->new_k_stride);
+        int heads = (q + key) * h->heads, other = a->rotary[0] >= 0 ? a->rotary[0] : a->rotary[1];
+        if (heads != s->rotary.heads || s->rows != list->step[k].rows ||
+            (other >= 0 && !same_turns(&s->rotary, &list->step[other].rotary)))
+            return;
+        if (q) a->rotary[0] = (int16_t)i;
+        if (key) a->rotary[1] = (int16_t)i;
+        s->skip = 1;
+    }
+}
+
+/* As many parts as have keys enough to be worth it: 1, 2 or 4. The first part's block waits for the
+ * others, so they have to run together; and their words are used again by the next attention with
+ * parts, when all blocks are known to be behind the last. */
+static int parts_of(plan *p, int k)
+{
+    const mc_chain_list *list = p->list;
+    const mc_chain_step *s = &list->step[k];
+    const mc_chain_attention *a = &s->attention;
+    const mc_chain_shape *h = &list->shape[a->shape];
+    int tasks = s->rows * h->heads, lanes = 1, parts = MC_CHAIN_PARTS;
+    while (lanes * 8 < h->head_dim) lanes *= 2;
+    int each = MC_CHAIN_THREADS / lanes * MC_CHAIN_KEYS;
+    bool turned_in_place =
+        (a->rotary[0] >= 0 && s->from[0] < 0) || (a->rotary[1] >= 0 && s->from[1] < 0);
+    if (!p->together || turned_in_place || p->known < p->split) return 1;
+    while (parts > 1 && (parts / 2 * each >= h->longest || parts * tasks > p->blocks ||
+                         parts * tasks * mc_chain_part_words(h->head_dim) > MC_CHAIN_SLOT_WORDS))
+        parts /= 2;
+    if (parts > 1) p->split = k;
+    return parts;
+}
+
+/* ---- slots of the exchange ------------------------------------------------------------------- */
+
+/* Step k has read the whole of what all blocks wrote: they have come as far as that. */
+static void learn(plan *p, int k)
+{
+    const mc_chain_list *list = p->list;
+    const mc_chain_step *s = &list->step[k];
+    input in[3];
+    inputs_of(list, s, in);
+    if (s->barrier && p->known < k - 1) p->known = k - 1;
+    if (s->kind == MC_CHAIN_ATTENTION) return; /* a block reads a part, or nothing */
+    for (int i = 0; i < 2; i++) {
+        int from = s->from[i];
+        if (from <= p->known || list->step[from].kind != MC_CHAIN_LINEAR) continue;
+        int out = list->step[from].linear.out;
+        if (in[i].columns == out && out >= p->blocks) p->known = from;
+    }
+}
+
+static void give_slot(plan *p, int k)
+{
+    mc_chain_step *s = &p->list->step[k];
+    if (s->publish < 0) return;
+    int slot = p->results++ % MC_CHAIN_SLOTS;
+    if (p->results > MC_CHAIN_SLOTS && p->reader[slot] > p->known && p->together) {
+        s->barrier = 1;
+        p->known = k - 1;
+    }
+    s->publish = (int8_t)slot;
+    p->reader[slot] = k;
+    for (int i = k + 1; i < p->list->count; i++)
+        for (int j = 0; j < 3; j++)
+            if (p->list->step[i].from[j] == k) p->reader[slot] = i;
+}
+
+/* Where a step finds what others publish. */
+static void find_words(mc_chain_list *list, mc_chain_step *s)
+{
+    input in[3];
+    inputs_of(list, s, in);
+    for (int i = 0; i < 3; i++) {
+        if (s->from[i] < 0) continue;
+        const mc_chain_step *from = &list->step[s->from[i]];
+        range second, result = result_of(list, from, &second);
+        int64_t column = ((const char *)in[i].data - result.data) / 2;
+        s->words[i] = (uint16_t)(from->publish * (MC_CHAIN_WIDEST / 4) + column / 4);
+    }
+}
+
+/* Segments begin at multiples of 16 bytes, in 8 bits too. */
+static void divide_row(mc_chain_step *s, int segment)
+{
+    const int in = s->linear.in;
+    s->split = 0;
+    while (s->split < 2 && segment << s->split < in && in % (32 << s->split) == 0) s->split++;
+    const int most = segment << s->split, unit = 16 << s->split;
+    s->chunks = (uint8_t)((in + most - 1) / most);
+    for (int n = s->chunks; n < 2 * s->chunks; n++) /* rather equal ones */
+        if (in % (n * unit) == 0) {
+            s->chunks = (uint8_t)n;
+            break;
+        }
+    s->linear.chunk = (uint16_t)((in + s->chunks * unit - 1) / (s->chunks * unit) * unit);
+}
+
+/* The blocks that have a row more than others follow those that had one last. */
+static void turn_rows(mc_chain_list *list, int blocks)
+{
+    for (int k = 0, behind = 0; k < list->count; k++) {
+        mc_chain_step *s = &list->step[k];
+        if (s->kind != MC_CHAIN_LINEAR) continue;
+        s->turn = (uint8_t)((behind * 8 + blocks / 2) / blocks % 8);
+        behind = (behind + s->linear.more) % blocks;
+    }
+}
+
+int mc_chain_divide(mc_chain_list *list, int blocks, int terms)
+{
+    int largest = 0, next = list->count;
+    for (int k = list->count - 1; k >= 0; k--) {
+        mc_chain_step *s = &list->step[k];
+        s->next = (uint16_t)next;
+        if (s->kind != MC_CHAIN_LINEAR) continue;
+        next = k;
+        s->linear.each = (uint16_t)(s->linear.out / blocks);
+        s->linear.more = (uint16_t)(s->linear.out % blocks);
+        divide_row(s, terms);
+        const int bytes = (s->linear.chunk >> s->split) * 16;
+        if (bytes > largest) largest = bytes;
+    }
+    turn_rows(list, blocks);
+    return largest;
+}
+
+void mc_chain_plan(mc_chain_list *list, int blocks, bool together)
+{
+    plan p = {.list = list, .blocks = blocks, .together = together, .known = -1, .split = -1};
+    for (int k = 0; k < list->count; k++) {
+        mc_chain_step *s = &list->step[k];
+        s->barrier = s->skip = 0;
+        s->publish = -1;
+    }
+    for (int k = 0; k < list->count; k++)
+        if (list->step[k].kind == MC_CHAIN_ATTENTION) take_rotations(list, k);
+    for (int k = 0; k < list->count; k++)
+        if (!list->step[k].skip) find_inputs(&p, k);
+    for (int k = 0; k < list->count; k++) {
+        if (list->step[k].skip) continue;
+        learn(&p, k);
+        if (list->step[k].kind == MC_CHAIN_ATTENTION)
+            list->step[k].attention.parts = (int16_t)parts_of(&p, k);
+        give_slot(&p, k);
+        find_words(list, &list->step[k]);
+    }
+}
+
+int mc_chain_range(const mc_chain_list *list, int first, bool together)
+{
+    int end = first + 1;
+    while (end < list->count && (together || !list->step[end].barrier)) end++;
+    return end;
+}

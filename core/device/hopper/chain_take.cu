@@ -1,0 +1,220 @@
+/* Calls of the kernel table as steps of a chain, where its kernel can run them: see
+ * chain_internal.h. */
+#include <math.h>
+#include "core/device/hopper/chain_plan_internal.h"
+#include "core/device/cuda/runtime/kernels.cuh"
+
+namespace
+{
+
+constexpr int MOST_HEAD = 256, MOST_NORM = 5 * MC_CHAIN_THREADS * 4;
+
+bool is_half(mc_dtype dtype) { return dtype == MC_F16 || dtype == MC_BF16; }
+
+/* Rows that can be loaded 16 bytes at a time. */
+bool is_whole(mc_matrix m, int64_t rows)
+{
+    return mc_is(m.data, 16) && (rows <= 1 || (m.stride % 8 == 0 && m.stride < INT32_MAX));
+}
+
+bool is_dense(mc_matrix m, int64_t rows, int64_t columns)
+{
+    return !m.data || (mc_is(m.data, 16) && (rows <= 1 || m.stride == columns));
+}
+
+bool rows_fit(int64_t rows) { return rows >= 1 && rows <= MC_CHAIN_ROWS; }
+
+mc_chain_step step_of(mc_chain_kind kind, int64_t rows, mc_dtype dtype)
+{
+    mc_chain_step s = {};
+    s.kind = kind;
+    s.rows = (uint8_t)rows;
+    s.dtype = (uint8_t)dtype;
+    return s;
+}
+
+/* What linears of weights in 16 and in 8 bits have in common. */
+bool take_linear(mc_device *d, int64_t rows, int64_t in, int64_t out, float alpha, mc_matrix x,
+                 mc_matrix bias, mc_activation activation, mc_matrix y, mc_chain_step *step)
+{
+    mc_dtype dtype = mc_common_dtype(y, x, bias);
+    if (!rows_fit(rows) || !is_half(dtype) || in < 64 || in > MC_CHAIN_WIDEST || in % 8 != 0 ||
+        out < 1 || out / mc_cuda_of(d)->multiprocessors >= UINT16_MAX || !is_whole(x, rows) ||
+        y.stride >= INT32_MAX)
+        return false;
+    *step = step_of(MC_CHAIN_LINEAR, rows, dtype);
+    step->activation = (uint8_t)activation;
+    mc_chain_linear *l = &step->linear;
+    l->x = x.data, l->y = y.data, l->bias = bias.data;
+    l->in = (uint16_t)in, l->out = (int32_t)out, l->alpha = alpha;
+    l->x_stride = (int32_t)(rows > 1 ? x.stride : in);
+    l->y_stride = (int32_t)(rows > 1 ? y.stride : out);
+    return true;
+}
+
+bool take_norm(int64_t rows, int64_t columns, mc_matrix x, mc_matrix f, mc_dropout_mask dropout,
+               mc_matrix s, mc_chain_step *step)
+{
+    mc_dtype dtype = mc_common_dtype(x, f, s);
+    if (!rows_fit(rows) || !is_half(dtype) || columns % 4 != 0 || columns > MOST_NORM ||
+        dropout.p > 0.0f || !is_dense(x, rows, columns) || !is_dense(f, rows, columns) ||
+        !is_dense(s, rows, columns))
+        return false;
+    *step = step_of(MC_CHAIN_NORM, rows, dtype);
+    mc_chain_norm *n = &step->norm;
+    n->x = x.data, n->f = f.data, n->s = s.data;
+    n->columns = (int32_t)columns;
+    return true;
+}
+
+/* The shape's place in the list; -1: there is none left. */
+int shape_of(mc_chain_list *list, const mc_chain_shape *h)
+{
+    for (int i = 0; i < list->shapes; i++)
+        if (memcmp(&list->shape[i], h, sizeof *h) == 0) return i;
+    if (list->shapes == MC_CHAIN_SHAPES) return -1;
+    list->shape[list->shapes] = *h;
+    return list->shapes++;
+}
+
+bool heads_fit(const mc_cached_attention *c, mc_matrix q, mc_matrix k, mc_matrix v, mc_matrix out)
+{
+    mc_dtype dtype = mc_common_dtype(q, k, v, out, c->new_k, c->new_v);
+    int64_t rows = c->sequences;
+    return rows_fit(rows) && is_half(dtype) && c->head_dim % 8 == 0 && c->head_dim <= MOST_HEAD &&
+           (int64_t)c->heads * c->head_dim <= MC_CHAIN_WIDEST && is_whole(q, rows) &&
+           is_whole(k, 2) && is_whole(v, 2) && is_whole(out, rows) &&
+           (!c->new_k.data == !c->new_v.data) && (!c->new_k.data || is_whole(c->new_k, rows)) &&
+           (!c->new_v.data || is_whole(c->new_v, rows));
+}
+
+} // namespace
+
+extern "C" bool mc_chain_usable(mc_device *d) { return mc_cuda_of(d)->capability == 90; }
+
+extern "C" bool mc_chain_take_linear(mc_device *d, int64_t rows, int64_t in, int64_t out,
+                                     float alpha, mc_matrix x, mc_matrix weight, mc_matrix bias,
+                                     mc_activation activation, mc_matrix pre, mc_matrix y,
+                                     mc_chain_step *step)
+{
+    mc_chain_step s;
+    bool keeps = pre.data && activation != MC_ACTIVATION_NONE;
+    if (keeps || weight.dtype != y.dtype || !mc_is(weight.data, 16) || weight.stride != in ||
+        !take_linear(d, rows, in, out, alpha, x, bias, activation, y, &s))
+        return false;
+    s.linear.weight = weight.data;
+    *step = s;
+    return true;
+}
+
+extern "C" bool mc_chain_take_eight(mc_device *d, int64_t rows, float alpha, mc_matrix x,
+                                    mc_matrix8 q, mc_matrix bias, mc_activation activation,
+                                    mc_matrix y, mc_chain_step *step)
+{
+    mc_chain_step s;
+    if (q.columns % 16 != 0 || !mc_is(q.data, 16) ||
+        !take_linear(d, rows, q.columns, q.rows, alpha, x, bias, activation, y, &s))
+        return false;
+    s.format = (uint8_t)q.format;
+    s.linear.weight = q.data;
+    s.linear.scale = q.scale;
+    *step = s;
+    return true;
+}
+
+extern "C" bool mc_chain_take_norm(mc_device *, int64_t rows, int64_t columns, mc_matrix x,
+                                   mc_matrix f, mc_dropout_mask dropout, mc_matrix weight,
+                                   mc_matrix bias, float eps, mc_matrix s, mc_matrix y, float *mean,
+                                   float *rstd, mc_chain_step *step)
+{
+    mc_chain_step n;
+    if (!f.data && s.data == x.data) s.data = NULL;
+    if (mean || rstd || !weight.data || mc_common_dtype(x, weight, bias, y) != x.dtype ||
+        !mc_is(weight.data, 16) || !mc_is(bias.data, 16) || !is_dense(y, rows, columns) ||
+        (!f.data && s.data) || !take_norm(rows, columns, x, f, dropout, s, &n))
+        return false;
+    n.norm.weight = weight.data, n.norm.bias = bias.data, n.norm.y = y.data;
+    n.norm.eps = eps;
+    *step = n;
+    return true;
+}
+
+extern "C" bool mc_chain_take_sum(mc_device *, int64_t rows, int64_t columns, mc_matrix x,
+                                  mc_matrix f, mc_dropout_mask dropout, mc_matrix s,
+                                  mc_chain_step *step)
+{
+    return f.data && s.data && s.data != x.data && s.data != f.data &&
+           take_norm(rows, columns, x, f, dropout, s, step);
+}
+
+extern "C" bool mc_chain_take_gated(mc_device *, int64_t rows, int64_t n, mc_activation activation,
+                                    mc_matrix x, mc_matrix y, mc_chain_step *step)
+{
+    mc_dtype dtype = mc_common_dtype(x, y);
+    if (!rows_fit(rows) || !is_half(dtype) || n % 8 != 0 || 2 * n > MC_CHAIN_WIDEST ||
+        !is_whole(x, rows) || !is_whole(y, rows))
+        return false;
+    *step = step_of(MC_CHAIN_GATED, rows, dtype);
+    step->activation = (uint8_t)activation;
+    step->gated.x = x.data, step->gated.y = y.data, step->gated.n = (int32_t)n;
+    step->gated.x_stride = (int32_t)(rows > 1 ? x.stride : 2 * n);
+    step->gated.y_stride = (int32_t)(rows > 1 ? y.stride : n);
+    return true;
+}
+
+extern "C" bool mc_chain_take_rotary(mc_device *, int64_t rows, mc_rotation rotation,
+                                     const int32_t *positions, mc_matrix x, mc_chain_step *step)
+{
+    if (!rows_fit(rows) || !is_half(x.dtype) || !is_whole(x, rows) ||
+        rotation.rotary_dim / 2 > MC_CHAIN_THREADS || rotation.head_dim % 8 != 0)
+        return false;
+    *step = step_of(MC_CHAIN_ROTARY, rows, x.dtype);
+    mc_chain_rotary *r = &step->rotary;
+    r->x = x.data, r->positions = positions;
+    r->log2_base = log2((double)rotation.base);
+    r->heads = rotation.heads, r->head_dim = rotation.head_dim;
+    r->pairs = rotation.rotary_dim / 2;
+    r->x_stride = (int32_t)(rows > 1 ? x.stride : 0);
+    r->sign = rotation.inverse ? -1.0f : 1.0f;
+    r->halves = rotation.halves;
+    return true;
+}
+
+extern "C" bool mc_chain_take_attention(mc_device *, mc_chain_list *list,
+                                        const mc_cached_attention *c, mc_matrix q, mc_matrix k,
+                                        mc_matrix v, mc_matrix out, mc_chain_step *step)
+{
+    if (!heads_fit(c, q, k, v, out)) return false;
+    auto stride = [=](mc_matrix m) { return (int32_t)(c->sequences > 1 ? m.stride : 0); };
+    mc_chain_shape h;
+    memset(&h, 0, sizeof h);
+    h.lengths = c->lengths, h.first = c->first, h.pages = c->pages, h.bias = c->position_bias;
+    h.capacity = c->capacity, h.longest = c->longest;
+    h.limit = c->position_bias ? c->position_limit : 0;
+    h.heads = c->heads, h.head_dim = c->head_dim, h.page_shift = c->page_shift;
+    h.scale = c->scale;
+    h.q_stride = stride(q), h.out_stride = stride(out);
+    h.new_k_stride = c->new_k.data ? stride(c->new_k) : 0;
+    h.new_v_stride = c->new_v.data ? stride(c->new_v) : 0;
+    h.k_stride = (int32_t)k.stride, h.v_stride = (int32_t)v.stride;
+    int index = shape_of(list, &h);
+    if (index < 0) return false;
+    *step = step_of(MC_CHAIN_ATTENTION, c->sequences, q.dtype);
+    mc_chain_attention *a = &step->attention;
+    a->q = q.data, a->k = k.data, a->v = v.data, a->out = out.data;
+    a->new_k = c->new_k.data, a->new_v = c->new_v.data;
+    a->shape = (int16_t)index;
+    return true;
+}
+
+extern "C" mc_status mc_chain_run(mc_device *d, mc_chain_list *list)
+{
+    int together = 0;
+    cudaDeviceGetAttribute(&together, cudaDevAttrCooperativeLaunch, mc_cuda_of(d)->ordinal);
+    for (int i = 1; i < list->count; i++)
+        if (list->step[i].dtype != list->step[0].dtype)
+            return mc_cuda_fail(d, MC_ERR_UNSUPPORTED, "a chain of steps of different dtypes");
+    if (!list->count) return MC_OK;
+    mc_chain_plan(list, mc_cuda_of(d)->multiprocessors, together != 0);
+    return mc_chain_launch(d, list, together != 0);
+}

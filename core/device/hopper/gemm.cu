@@ -1,0 +1,613 @@
+/* Products by matrix instructions of Hopper (compute capability 9.0), with what belongs to them:
+ *
+ *     forward     pre = x weight^T + bias, y = gelu(pre)
+ *     backward    dx = (dy weight) gelu'(pre), and the sums of dx's columns
+ *     plain       dx = dy weight, and the sums of dy's columns
+ *
+ * cuBLASLt has the ends with GELU for the one with tanh alone, and the multipliers wait while it
+ * computes them: on an H200 at its limit of power they cost 40 % of a product of GPT-2 124M, here
+ * 25 %, and 36 % with the sums, which are a pass over dx otherwise (20 %). The product by itself
+ * takes 1 to 2 % longer than cuBLASLt's; the sums of dy's columns, which are in shared memory
+ * anyway, save a pass over dy
+ * (bench/notebook/2026-11-21-one-h200.md#products-with-gelu-by-our-own-kernel).
+ *
+ * A tile of the result is 128 rows by 192 columns. A block of threads stays on its multiprocessor,
+ * for one tile after another, and has three groups of four warps:
+ *
+ *  - of the first, one thread tells the copy engine (TMA) which parts of the operands to load: 64
+ *    terms of the sums at a time, into a ring of STAGES places in shared memory; of a plain
+ *    product two warps sum dy's columns there;
+ *  - the other two, the consumers, take turns. While one multiplies, the other ends its tile: in
+ *    pieces of 64 columns, which go to and from memory through shared memory and the copy engine.
+ *
+ * Two blocks, a cluster, compute tiles below each other, so that the weight's part is the same:
+ * each loads half of it, into the shared memory of both. */
+#include "core/device/cuda/elementwise/activation.cuh"
+#include "core/device/cuda/product/gemm_internal.h"
+#include "core/device/hopper/product.cuh"
+
+using namespace hopper;
+
+enum {
+    ROWS = 128,
+    COLUMNS = PART_COLUMNS,
+    TERMS = 64,
+    STAGES = 4,
+    CLUSTER = 2,
+    PIECE = 64, /* columns */
+    PIECES = COLUMNS / PIECE,
+    GROUP = 128, /* threads */
+    THREADS = 3 * GROUP,
+    SUMMERS = 2, /* warps that sum columns of x, ROWS / SUMMERS rows each */
+};
+
+/* Of shared memory, in bytes: the ring; two pieces and a sum of four warps for each consumer;
+ * barriers. */
+enum {
+    X_BYTES = ROWS * TERMS * 2,
+    W_BYTES = COLUMNS * TERMS * 2,
+    STAGE_BYTES = X_BYTES + W_BYTES,
+    PIECE_BYTES = ROWS * PIECE * 2,
+    PIECES_AT = STAGES * STAGE_BYTES,
+    TOTALS_AT = PIECES_AT + 4 * PIECE_BYTES,
+    BARRIERS_AT = TOTALS_AT + 2 * 4 * PIECE * 4,
+    SHARED_BYTES = BARRIERS_AT + (2 * STAGES + 4) * 8,
+};
+
+struct hopper_call {
+    int columns, terms;
+    const char *bias; /* forward; two bytes an element */
+    float *sums;      /* backward: (tiles of rows, columns), or NULL */
+    float *x_sums;    /* plain: (tiles of rows * SUMMERS, terms) */
+    int tile_pairs, tile_columns;
+};
+
+/* ---- instructions ---------------------------------------------------------------------------- */
+
+/* Named barriers: 1 and 2 are the consumers' turns, 3 and 4 each consumer's own. */
+__device__ __forceinline__ void await_turn(int consumer)
+{
+    asm volatile("bar.sync %0, 256;" ::"r"(1 + consumer) : "memory");
+}
+__device__ __forceinline__ void pass_turn_to(int consumer)
+{
+    asm volatile("bar.arrive %0, 256;" ::"r"(1 + consumer) : "memory");
+}
+__device__ __forceinline__ void sync_consumer(int consumer)
+{
+    asm volatile("bar.sync %0, 128;" ::"r"(3 + consumer) : "memory");
+}
+
+/* ---- the kernel ------------------------------------------------------------------------------ */
+
+/* Where a block is, in the result too. */
+struct product_place : block_place {
+    uint32_t arrived; /* barriers of each consumer's two pieces */
+    float *totals;
+    int tiles;
+
+    __device__ __forceinline__ int row_of(const hopper_call &c, int tile) const
+    {
+        return (tile / c.tile_columns * CLUSTER + rank) * ROWS;
+    }
+    __device__ __forceinline__ int column_of(const hopper_call &c, int tile) const
+    {
+        return tile % c.tile_columns * COLUMNS;
+    }
+};
+
+/* Loads all that the block's consumers, and in part those of the other block, are going to need. */
+template <bool ROWS_ARE_TERMS>
+__device__ __forceinline__ void load_tiles(const hopper_call &c, const product_place &p,
+                                           const CUtensorMap *x, const CUtensorMap *weight)
+{
+    ring<STAGES> at = {0, 0};
+    for (int tile = p.cluster; tile < p.tiles; tile += p.clusters) {
+        const int row = p.row_of(c, tile), column = p.column_of(c, tile);
+        for (int block = 0; block < p.blocks; block++, at.advance()) {
+            const uint32_t full = p.full + at.stage * 8;
+            const uint32_t to = p.shared + at.stage * STAGE_BYTES, w = to + X_BYTES;
+            barrier_wait(p.empty + at.stage * 8, at.parity ^ 1);
+            barrier_expect(full, STAGE_BYTES);
+            load_box(x, to, full, block * TERMS, row);
+            if (ROWS_ARE_TERMS) { /* boxes of 64 columns, of which each block loads half the rows */
+                constexpr int half = TERMS / CLUSTER;
+                for (int i = 0; i < PIECES; i++)
+                    load_box_for_both(weight, w + i * (TERMS * 128) + p.rank * (half * 128), full,
+                                      column + i * 64, block * TERMS + p.rank * half);
+            } else {
+                constexpr int half = COLUMNS / CLUSTER;
+                load_box_for_both(weight, w + p.rank * (half * 128), full, block * TERMS,
+                                  column + p.rank * half);
+            }
+        }
+    }
+    /* The block must be there until the other has read what was loaded for it. */
+    for (int i = 0; i < STAGES; i++, at.advance())
+        barrier_wait(p.empty + at.stage * 8, at.parity ^ 1);
+}
+
+/* Sums, over the warp's rows of x in shared memory, of the two columns 2 lane and 2 lane + 1. A
+ * thread reads word `lane` of each row: the columns that lie there, because of the swizzle, are
+ * those of thread lane ^ 4 (row % 8). */
+template <class T> __device__ __forceinline__ float2 sum_part(uint32_t part, int lane)
+{
+    float2 sums[8] = {};
+    const uint32_t first = part + lane * 4;
+#pragma unroll 1
+    for (int row = 0; row < ROWS / SUMMERS; row += 8) {
+        uint32_t words[8];
+#pragma unroll
+        for (int i = 0; i < 8; i++) words[i] = load_word(first + (row + i) * 128);
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            float2 v = unpack<T>(words[i]);
+            sums[i].x += v.x;
+            sums[i].y += v.y;
+        }
+    }
+#pragma unroll
+    for (int i = 1; i < 8; i++) {
+        sums[0].x += __shfl_xor_sync(~0u, sums[i].x, 4 * i);
+        sums[0].y += __shfl_xor_sync(~0u, sums[i].y, 4 * i);
+    }
+    return sums[0];
+}
+
+/* The sums of x's columns, by a warp, over its share of each tile's rows. Of the T tiles beside
+ * each other, which all read the same of x, the j-th one sums what is loaded for blocks j, j + T,
+ * ... of terms. As consumers do, the warp waits for every load and lets its place be written
+ * again. */
+template <class T>
+__device__ __forceinline__ void sum_tiles(const hopper_call &c, const product_place &p, int share)
+{
+    constexpr int bytes = ROWS / SUMMERS * TERMS * 2;
+    const int lane = threadIdx.x % 32;
+    ring<STAGES> at = {0, 0};
+    for (int tile = p.cluster; tile < p.tiles; tile += p.clusters) {
+        const int64_t row = p.row_of(c, tile) / ROWS * SUMMERS + share;
+        float *sums = c.x_sums + row * c.terms;
+        int next = tile % c.tile_columns;
+        for (int block = 0; block < p.blocks; block++, at.advance()) {
+            const bool mine = block == next;
+            float2 sum;
+            barrier_wait(p.full + at.stage * 8, at.parity);
+            if (mine) sum = sum_part<T>(p.shared + at.stage * STAGE_BYTES + share * bytes, lane);
+            __syncwarp();
+            if (lane == 0) barrier_arrive(p.empty + at.stage * 8);
+            if (!mine) continue;
+            const int term = block * TERMS + lane * 2;
+            if (term < c.terms) sums[term] = sum.x;
+            if (term + 1 < c.terms) sums[term + 1] = sum.y;
+            next += c.tile_columns;
+        }
+    }
+}
+
+/* One of the two groups that compute tiles, and one of its threads. */
+struct consumer {
+    int number, warp, lane;
+    bool chief;
+    uint32_t pieces, arrived; /* in shared memory: two pieces, and their barriers */
+    uint32_t arrived_parity;  /* bit i: of piece i */
+    uint32_t row, swizzle;    /* of what store_16x16 wants, in bytes and in 16 bytes */
+};
+
+__device__ __forceinline__ consumer consumer_of(const product_place &p, int number)
+{
+    const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
+    return {number,
+            warp,
+            lane,
+            warp == 0 && lane == 0,
+            p.shared + PIECES_AT + number * (2 * PIECE_BYTES),
+            p.arrived + number * 16,
+            0,
+            (uint32_t)((warp * 16 + lane % 16) * 128),
+            (uint32_t)(lane % 8)};
+}
+
+/* sums = the tile of the product; lets the other consumer begin when all is on its way. */
+template <class T, bool ROWS_ARE_TERMS>
+__device__ __forceinline__ void multiply_tile(const product_place &p, const consumer &me,
+                                              ring<STAGES> *at, bool last, uint32_t empty,
+                                              float (&sums)[2][PART])
+{
+    constexpr int next_terms =
+        ROWS_ARE_TERMS ? 16 * 128 >> 4 : 16 * 2 >> 4; /* as descriptors count */
+    constexpr int below = 64 * 128 >> 4;
+    const uint64_t x0 = descriptor(p.shared, 0);
+    const uint64_t w0 = descriptor(p.shared + X_BYTES, TERMS * 128);
+    uint32_t before = 0;
+    for (int block = 0; block < p.blocks; block++) {
+        const uint64_t x = x0 + at->stage * (STAGE_BYTES >> 4);
+        const uint64_t w = w0 + at->stage * (STAGE_BYTES >> 4);
+        barrier_wait(p.full + at->stage * 8, at->parity);
+        begin_multiplying();
+        multiply_add<T, ROWS_ARE_TERMS>(sums[0], x, w, block);
+        multiply_add<T, ROWS_ARE_TERMS>(sums[1], x + below, w, block);
+#pragma unroll
+        for (int i = 1; i < TERMS / 16; i++) {
+            multiply_add<T, ROWS_ARE_TERMS>(sums[0], x + i * 2, w + i * next_terms, 1);
+            multiply_add<T, ROWS_ARE_TERMS>(sums[1], x + below + i * 2, w + i * next_terms, 1);
+        }
+        end_multiplying();
+        if (block) {
+            wait_for_products<1>();
+            if (me.lane < CLUSTER) barrier_arrive_in_cluster(before);
+        }
+        before = empty + at->stage * 8;
+        at->advance();
+    }
+    if (!last) pass_turn_to(1 - me.number);
+    wait_for_products<0>();
+    if (me.lane < CLUSTER) barrier_arrive_in_cluster(before);
+}
+
+/* Of two threads `lanes` apart each adds up one half of their 2 HALF values; true: the upper. */
+template <int HALF> __device__ __forceinline__ bool share_sums(float (&v)[16], int lane, int lanes)
+{
+    const bool upper = lane & lanes;
+#pragma unroll
+    for (int i = 0; i < HALF; i++) {
+        float kept = upper ? v[i + HALF] : v[i], given = upper ? v[i] : v[i + HALF];
+        v[i] = kept + __shfl_xor_sync(~0u, given, lanes);
+    }
+    return upper;
+}
+
+/* The warp's sums of a piece's columns; v[4 i + 2 j + k] is the thread's own of column 16 i + 8 j +
+ * 2 (lane % 4) + k. */
+__device__ __forceinline__ void sum_columns(const consumer &me, float (&v)[16], float *totals)
+{
+    int column = me.lane % 4 * 2;
+    if (share_sums<8>(v, me.lane, 16)) column += 32;
+    if (share_sums<4>(v, me.lane, 8)) column += 16;
+    if (share_sums<2>(v, me.lane, 4)) column += 8;
+    *(float2 *)(totals + me.warp * PIECE + column) = make_float2(v[0], v[1]);
+}
+
+/* pre = v + bias and y = gelu(pre) of 16 x 16 elements, packed. */
+template <class T, bool TANH>
+__device__ __forceinline__ void end_forward(const float *v, uint32_t bias, uint32_t next_bias,
+                                            uint32_t (&pre)[4], uint32_t (&y)[4])
+{
+#pragma unroll
+    for (int i = 0; i < 4; i++) { /* rows 0 and 8 of eight columns, then of the next eight */
+        float2 b = unpack<T>(i < 2 ? bias : next_bias);
+        pre[i] = pack<T>(v[2 * i] + b.x, v[2 * i + 1] + b.y);
+        float2 p = unpack<T>(pre[i]); /* as it is kept, so that y can be computed again */
+        y[i] = TANH ? pack<T>(mc_gelu_new<true>(p.x), mc_gelu_new<true>(p.y))
+                    : pack<T>(mc_gelu<true>(p.x), mc_gelu<true>(p.y));
+    }
+}
+
+/* dx = v gelu'(pre), packed; total: of the columns, so far. */
+template <class T, bool TANH>
+__device__ __forceinline__ void end_backward(const float *v, const uint32_t (&pre)[4],
+                                             uint32_t (&dx)[4], float *total)
+{
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        float2 p = unpack<T>(pre[i]);
+        float a = v[2 * i] * (TANH ? mc_gelu_new_slope<true>(p.x) : mc_gelu_slope<true>(p.x));
+        float b = v[2 * i + 1] * (TANH ? mc_gelu_new_slope<true>(p.y) : mc_gelu_slope<true>(p.y));
+        dx[i] = pack<T>(a, b);
+        total[i / 2 * 2] += a;
+        total[i / 2 * 2 + 1] += b;
+    }
+}
+
+/* Bytes from the first of a piece to what a thread stores of the i-th 16 columns of its rows. */
+__device__ __forceinline__ uint32_t place_of(const consumer &me, int half, int i)
+{
+    return me.row + half * (64 * 128) + ((i * 2 + me.lane / 16) ^ me.swizzle) * 16;
+}
+
+template <class T, bool TANH, bool KEEPS>
+__device__ __forceinline__ void
+store_forward(const hopper_call &c, const consumer &me, int row, int first,
+              const CUtensorMap *map_y, const CUtensorMap *map_pre, const float (&sums)[2][PART])
+{
+#pragma unroll
+    for (int piece = 0; piece < PIECES; piece++) {
+        const int column = first + piece * PIECE;
+        /* with pre both places are a piece's, else pieces take turns */
+        const uint32_t pre_piece = me.pieces,
+                       y_piece = me.pieces + (KEEPS ? 1 : piece % 2) * PIECE_BYTES;
+        uint32_t bias[8];
+        load_pairs(c.bias, column + me.lane % 4 * 2, c.columns, bias);
+        if (me.chief && (KEEPS || piece == 0)) wait_for_stores();
+        if (me.chief && !KEEPS && piece > 0) wait_for_stores<1>();
+        sync_consumer(me.number);
+#pragma unroll
+        for (int half = 0; half < 2; half++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                uint32_t pre[4], y[4], at = place_of(me, half, i);
+                end_forward<T, TANH>(&sums[half][piece * 32 + i * 8], bias[2 * i], bias[2 * i + 1],
+                                     pre, y);
+                if (KEEPS) store_16x16(pre_piece + at, pre);
+                store_16x16(y_piece + at, y);
+            }
+        show_to_copy_engine();
+        sync_consumer(me.number);
+        if (!me.chief || column >= c.columns) continue;
+        if (KEEPS) store_box(map_pre, pre_piece, column, row);
+        store_box(map_y, y_piece, column, row);
+        end_stores();
+    }
+}
+
+__device__ __forceinline__ void load_piece(const consumer &me, const CUtensorMap *map, int piece,
+                                           int column, int row)
+{
+    barrier_expect(me.arrived + piece * 8, PIECE_BYTES);
+    load_box(map, me.pieces + piece * PIECE_BYTES, me.arrived + piece * 8, column, row);
+}
+
+/* The first pieces of pre, on their way before the product is made. */
+__device__ __forceinline__ void load_first_pieces(const consumer &me, const CUtensorMap *map_pre,
+                                                  int row, int first)
+{
+    if (!me.chief) return;
+    wait_for_stores();
+    for (int piece = 0; piece < 2; piece++)
+        load_piece(me, map_pre, piece, first + piece * PIECE, row);
+}
+
+/* dx takes pre's place in shared memory. */
+template <class T, bool TANH>
+__device__ __forceinline__ void
+store_backward(const hopper_call &c, consumer &me, int row, int first, const CUtensorMap *map_dx,
+               const CUtensorMap *map_pre, float *totals, const float (&sums)[2][PART])
+{
+#pragma unroll
+    for (int piece = 0; piece < PIECES; piece++) {
+        const int column = first + piece * PIECE, which = piece % 2;
+        const uint32_t in_shared = me.pieces + which * PIECE_BYTES;
+        float total[16] = {};
+        barrier_wait(me.arrived + which * 8, me.arrived_parity >> which & 1);
+        me.arrived_parity ^= 1 << which;
+#pragma unroll
+        for (int half = 0; half < 2; half++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                uint32_t pre[4], dx[4], at = in_shared + place_of(me, half, i);
+                load_16x16(at, pre);
+                end_backward<T, TANH>(&sums[half][piece * 32 + i * 8], pre, dx, total + 4 * i);
+                store_16x16(at, dx);
+            }
+        if (c.sums) sum_columns(me, total, totals);
+        show_to_copy_engine();
+        sync_consumer(me.number);
+        if (me.chief && column < c.columns) store_box(map_dx, in_shared, column, row);
+        if (me.chief) end_stores();
+        if (me.chief && piece + 2 < PIECES) {
+            wait_for_stores();
+            load_piece(me, map_pre, which, column + 2 * PIECE, row);
+        }
+        if (!c.sums) continue;
+        const int i = me.warp * 32 + me.lane;
+        if (i < PIECE && column + i < c.columns)
+            c.sums[(int64_t)(row / ROWS) * c.columns + column + i] =
+                (totals[i] + totals[PIECE + i]) + (totals[2 * PIECE + i] + totals[3 * PIECE + i]);
+        sync_consumer(me.number); /* totals are written again */
+    }
+}
+
+/* Pieces take turns with the two places in shared memory. */
+template <class T>
+__device__ __forceinline__ void store_plain(const hopper_call &c, const consumer &me, int row,
+                                            int first, const CUtensorMap *map_y,
+                                            const float (&sums)[2][PART])
+{
+#pragma unroll
+    for (int piece = 0; piece < PIECES; piece++) {
+        const int column = first + piece * PIECE;
+        const uint32_t in_shared = me.pieces + piece % 2 * PIECE_BYTES;
+        if (me.chief && piece == 0) wait_for_stores();
+        if (me.chief && piece > 0) wait_for_stores<1>();
+        sync_consumer(me.number);
+#pragma unroll
+        for (int half = 0; half < 2; half++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const float *v = &sums[half][piece * 32 + i * 8];
+                const uint32_t y[4] = {pack<T>(v[0], v[1]), pack<T>(v[2], v[3]),
+                                       pack<T>(v[4], v[5]), pack<T>(v[6], v[7])};
+                store_16x16(in_shared + place_of(me, half, i), y);
+            }
+        show_to_copy_engine();
+        sync_consumer(me.number);
+        if (me.chief && column < c.columns) store_box(map_y, in_shared, column, row);
+        if (me.chief) end_stores();
+    }
+}
+
+template <class T, bool TANH, mc_own_kind KIND, bool KEEPS>
+__device__ __forceinline__ void compute_tiles(const hopper_call &c, const product_place &p,
+                                              int number, const CUtensorMap *map_y,
+                                              const CUtensorMap *map_pre)
+{
+    consumer me = consumer_of(p, number);
+    const uint32_t empty = address_in(p.empty, me.lane < CLUSTER ? me.lane : 0);
+    float *totals = p.totals + number * (4 * PIECE);
+    ring<STAGES> at = {0, 0};
+    int turn = 0;
+    for (int tile = p.cluster; tile < p.tiles; tile += p.clusters, turn++) {
+        if ((turn & 1) != number) {
+            at.skip(p.blocks);
+            continue;
+        }
+        const int row = p.row_of(c, tile), column = p.column_of(c, tile);
+        float sums[2][PART];
+        if (turn) await_turn(number);
+        if (KIND == MC_OWN_BACKWARD) load_first_pieces(me, map_pre, row, column);
+        multiply_tile<T, KIND != MC_OWN_FORWARD>(p, me, &at, tile + p.clusters >= p.tiles, empty,
+                                                 sums);
+        if (KIND == MC_OWN_PLAIN)
+            store_plain<T>(c, me, row, column, map_y, sums);
+        else if (KIND == MC_OWN_BACKWARD)
+            store_backward<T, TANH>(c, me, row, column, map_y, map_pre, totals, sums);
+        else
+            store_forward<T, TANH, KEEPS>(c, me, row, column, map_y, map_pre, sums);
+    }
+    if (me.chief) asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
+
+/* Registers of a thread of the first group and of the consumers. Together a block has what it
+ * starts with, 3 * 168 for a thread of each group: more could not be had, and would be waited
+ * for. */
+template <mc_own_kind KIND> constexpr int registers_of_first = KIND == MC_OWN_PLAIN ? 56 : 24;
+template <mc_own_kind KIND> constexpr int registers_of_consumers = KIND == MC_OWN_PLAIN ? 224 : 240;
+
+template <class T, bool TANH, mc_own_kind KIND, bool KEEPS>
+static __global__ void __launch_bounds__(THREADS, 1)
+    hopper_product(const __grid_constant__ hopper_call c, const __grid_constant__ CUtensorMap x,
+                   const __grid_constant__ CUtensorMap weight,
+                   const __grid_constant__ CUtensorMap y, const __grid_constant__ CUtensorMap pre)
+{
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    extern __shared__ __align__(1024) char dynamic[];
+    product_place p = {
+        place_of_block<CLUSTER, STAGES>(dynamic, BARRIERS_AT, (c.terms + TERMS - 1) / TERMS)};
+    p.arrived = p.empty + STAGES * 8;
+    p.totals = (float *)(dynamic + TOTALS_AT);
+    p.tiles = c.tile_pairs * c.tile_columns;
+    const int warp = __shfl_sync(~0u, (int)threadIdx.x / 32, 0); /* known to be a warp's */
+    const int group = warp / 4, summers = KIND == MC_OWN_PLAIN ? SUMMERS : 0;
+    if (threadIdx.x == 0) {
+        /* a consumer's warps, in both blocks, and those that sum in this one */
+        open_ring<STAGES>(p, 4 * CLUSTER + summers);
+        for (int i = 0; i < 4; i++) barrier_init(p.arrived + i * 8, 1);
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    sync_cluster();
+    if (group == 0) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers_of_first<KIND>));
+        if (threadIdx.x == 0) load_tiles<KIND != MC_OWN_FORWARD>(c, p, &x, &weight);
+        if (warp > 0 && warp <= summers) sum_tiles<T>(c, p, warp - 1);
+    } else {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers_of_consumers<KIND>));
+        compute_tiles<T, TANH, KIND, KEEPS>(c, p, group - 1, &y, &pre);
+    }
+    sync_cluster(); /* the other block may still tell this one's barriers */
+#else
+    __trap(); /* gemm.c asks for it on Hopper alone */
+#endif
+}
+
+/* ---- launching ------------------------------------------------------------------------------- */
+
+typedef product_kernel<hopper_call> kernel_fn;
+
+template <class T, bool TANH> static kernel_fn kernel_of(mc_own_kind kind, bool keeps_pre)
+{
+    if (kind == MC_OWN_BACKWARD) return hopper_product<T, TANH, MC_OWN_BACKWARD, false>;
+    return keeps_pre ? hopper_product<T, TANH, MC_OWN_FORWARD, true>
+                     : hopper_product<T, TANH, MC_OWN_FORWARD, false>;
+}
+
+template <class T> static kernel_fn kernel_of(const mc_own_product *p)
+{
+    if (p->kind == MC_OWN_PLAIN) return hopper_product<T, false, MC_OWN_PLAIN, false>;
+    return p->activation == MC_ACTIVATION_GELU_NEW ? kernel_of<T, true>(p->kind, p->pre.data)
+                                                   : kernel_of<T, false>(p->kind, p->pre.data);
+}
+
+static int64_t tile_pairs_of(const mc_own_product *p)
+{
+    return mc_ceil_div(p->rows, ROWS * CLUSTER);
+}
+
+/* Whether it is expected to be faster than cuBLASLt. With fewer tiles cuBLASLt's smaller ones keep
+ * more multiprocessors busy. The sums of a plain product are worth 3 % of its columns, computed in
+ * vain because tiles are as wide as they are. Tiles are dealt to multiprocessors beforehand: the
+ * share of one that a collective has is computed when the others have ended theirs, which costs
+ * more than is gained unless products are short (four H200: GPT-2 124M 1.9 % faster, 1558M 0.5 %
+ * and 13B 5 % slower; bench/notebook/2026-11-20-four-h200.md#at-e8c8591). */
+static bool is_faster(const mc_cuda_device *cuda, const mc_own_product *p, int64_t tiles)
+{
+    enum { SHORT = 1024 }; /* terms */
+    if (cuda->several_ranks && p->terms > SHORT) return false;
+    const int64_t in_vain = mc_ceil_div(p->columns, COLUMNS) * COLUMNS - p->columns;
+    if (p->kind == MC_OWN_PLAIN && in_vain * 100 > p->columns * 3) return false;
+    return tiles >= 2 * (int64_t)cuda->multiprocessors;
+}
+
+/* Bytes of sums before they are added up. */
+static size_t scratch_of(const mc_own_product *p)
+{
+    const int64_t tiles = tile_pairs_of(p) * CLUSTER;
+    const int64_t x_sums = tiles * SUMMERS * p->terms;
+    return (size_t)(p->kind == MC_OWN_PLAIN ? x_sums : tiles * p->columns) * sizeof(float);
+}
+
+/* Whether there is all that the kind asks for, and nothing that it does not do. */
+static bool is_whole(const mc_own_product *p)
+{
+    const mc_dtype dtype = p->x.dtype;
+    const bool gelu =
+        p->activation == MC_ACTIVATION_GELU || p->activation == MC_ACTIVATION_GELU_NEW;
+    if (p->alpha != 1 || p->beta != 0) return false;
+    if (p->kind == MC_OWN_PLAIN)
+        return p->activation == MC_ACTIVATION_NONE && p->x_sums && !p->sums;
+    if (p->kind == MC_OWN_BACKWARD) return gelu && fits(p->pre, p->rows, dtype);
+    return gelu && p->bias.data && p->bias.dtype == dtype && mc_is(p->bias.data, 4) &&
+           (!p->pre.data || fits(p->pre, p->rows, dtype));
+}
+
+extern "C" bool mc_own_product_takes(mc_device *d, const mc_own_product *p)
+{
+    const mc_cuda_device *cuda = mc_cuda_of(d);
+    const mc_dtype dtype = p->x.dtype;
+    const int64_t tiles = tile_pairs_of(p) * CLUSTER * mc_ceil_div(p->columns, COLUMNS);
+    const int64_t largest = p->rows | p->columns | p->terms;
+    if (!cuda->gemm->encode_map || cuda->gemm->products == MC_PRODUCTS_CUBLAS) return false;
+    if (dtype == MC_F32 || !is_whole(p)) return false;
+    if (p->rows == 0 || p->columns == 0 || p->terms == 0 || p->columns % 8) return false;
+    if (largest > INT32_MAX / 2 || tiles > INT32_MAX / 2) return false;
+    if (cuda->gemm->products != MC_PRODUCTS_OWN && !is_faster(cuda, p, tiles)) return false;
+    return fits(p->x, p->rows, dtype) && fits(p->y, p->rows, dtype) &&
+           fits(p->weight, p->kind == MC_OWN_FORWARD ? p->columns : p->terms, dtype) &&
+           scratch_of(p) <= MC_GEMM_WORKSPACE;
+}
+
+/* x, weight, y and pre as the copy engine sees them. */
+static CUresult describe_all(encode_fn encode, const mc_own_product *p, CUtensorMap (&maps)[4])
+{
+    CUresult result = describe(encode, p->x, p->rows, p->terms, ROWS, &maps[0]);
+    if (!result && p->kind != MC_OWN_FORWARD)
+        result = describe(encode, p->weight, p->terms, p->columns, TERMS / CLUSTER, &maps[1]);
+    if (!result && p->kind == MC_OWN_FORWARD)
+        result = describe(encode, p->weight, p->columns, p->terms, COLUMNS / CLUSTER, &maps[1]);
+    if (!result) result = describe(encode, p->y, p->rows, p->columns, ROWS, &maps[2]);
+    const mc_matrix pre = p->pre.data ? p->pre : p->y; /* y's is not used */
+    return result ? result : describe(encode, pre, p->rows, p->columns, ROWS, &maps[3]);
+}
+
+extern "C" mc_status mc_own_product_run(mc_device *d, const mc_own_product *p)
+{
+    struct mc_cuda_gemm *g = mc_cuda_of(d)->gemm;
+    const int64_t row_tiles = mc_ceil_div(p->rows, ROWS);
+    CUtensorMap maps[4];
+    hopper_call c = {};
+    c.columns = (int)p->columns;
+    c.terms = (int)p->terms;
+    c.bias = (const char *)p->bias.data;
+    c.sums = p->sums ? (float *)g->workspace : NULL;
+    c.x_sums = (float *)g->workspace;
+    c.tile_pairs = (int)tile_pairs_of(p);
+    c.tile_columns = (int)mc_ceil_div(p->columns, COLUMNS);
+    CUresult result = describe_all((encode_fn)g->encode_map, p, maps);
+    if (result)
+        return mc_cuda_fail(d, MC_ERR_DEVICE, "cuTensorMapEncodeTiled: error %d", (int)result);
+    kernel_fn kernel = p->x.dtype == MC_F16 ? kernel_of<__half>(p) : kernel_of<__nv_bfloat16>(p);
+    mc_status status = launch_clusters(d, {kernel, CLUSTER, THREADS, SHARED_BYTES},
+                                       (int64_t)c.tile_pairs * c.tile_columns, c, maps);
+    if (!status && p->sums) mc_add_partials(d, c.sums, row_tiles, p->columns, {1, {p->sums}});
+    if (!status && p->x_sums)
+        mc_add_partials(d, c.x_sums, row_tiles * SUMMERS, p->terms, {1, {p->x_sums}});
+    return status ? status : mc_cuda_launched(d, "a product of our own");
+}

@@ -1,0 +1,328 @@
+#include "core/device/hopper/put_off_internal.h"
+
+#include <string.h>
+#include "core/base/memory_internal.h"
+#include "core/device/hopper/chain_internal.h"
+
+/* Steps of more than ALWAYS_ROWS rows are put off where their norms are as wide as these. Narrower
+ * models are as fast by kernels one by one; wide rows leave weights too little shared memory. */
+enum { ALWAYS_ROWS = 2, LEAST_WIDTH = 1024, MOST_WIDTH = 2048 };
+
+enum { READS = 5, WRITES = 3, PARAMETERS = 3, FREES = 4 * MC_CHAIN_MOST };
+
+/* Memory from begin up to end; empty where there is none. */
+typedef struct range {
+    uintptr_t begin, end;
+} range;
+
+/* What a call reads (of what other calls may have computed), writes, and takes for parameters,
+ * which a launch may read before the calls in front of it have run. */
+typedef struct touched {
+    range reads[READS], writes[WRITES], parameters[PARAMETERS];
+} touched;
+
+typedef struct late_call {
+    mc_chain_step step;
+    touched memory;
+    int level; /* calls of one level do not depend on each other, but for those without a phase */
+} late_call;
+
+typedef struct late_free {
+    void *data;
+    size_t bytes;
+} late_free;
+
+struct mc_cuda_put_off {
+    bool any; /* steps of any size: asked for */
+    int count, frees, levels;
+    mc_status failed; /* what a launch came to whose caller could not tell */
+    char why[sizeof((mc_device *)0)->failure];
+    late_call call[MC_CHAIN_MOST];
+    late_free free[FREES];
+    mc_chain_list list; /* its shapes are filled as calls come, its steps when it is launched */
+};
+
+static struct mc_cuda_put_off *list_of(mc_device *d) { return mc_cuda_of(d)->put_off; }
+
+/* ---- opening and closing --------------------------------------------------------------------- */
+
+bool mc_cuda_put_off_begin(mc_device *d)
+{
+    mc_cuda_device *c = mc_cuda_of(d);
+    int choice;
+    if (mc_cuda_choice(d, "MC_CUDA_CHAIN", (const char *const[3]){"1", "0"}, &choice)) return false;
+    if (choice == 1 && !mc_chain_usable(d))
+        return mc_cuda_fail(d, MC_ERR_UNSUPPORTED, "MC_CUDA_CHAIN=1: %s is not a Hopper", c->gpu) ==
+               MC_OK;
+    if (choice == 2 || c->several_ranks || !mc_chain_usable(d)) return true;
+    if (!(c->put_off = mc_calloc(1, sizeof *c->put_off)))
+        return mc_cuda_fail(d, MC_ERR_NOMEM, "out of memory for a list of calls") == MC_OK;
+    c->put_off->any = choice == 1;
+    cudaError_t error = cudaMalloc(&c->chain, MC_CHAIN_MEMORY);
+    if (!error) error = cudaMemsetAsync(c->chain, 0, MC_CHAIN_MEMORY, c->stream);
+    return mc_cuda_check(d, error, "memory for a list of calls") == MC_OK;
+}
+
+void mc_cuda_put_off_end(mc_device *d)
+{
+    mc_cuda_device *c = mc_cuda_of(d);
+    if (c->chain) cudaFree(c->chain);
+    mc_free(c->put_off);
+    c->chain = NULL;
+    c->put_off = NULL;
+}
+
+/* ---- memory that calls touch ----------------------------------------------------------------- */
+
+static range range_of(const void *data, size_t bytes)
+{
+    uintptr_t at = (uintptr_t)data;
+    return data ? (range){at, at + bytes} : (range){0};
+}
+
+static range rows_of(mc_matrix m, int64_t rows, int64_t columns)
+{
+    return range_of(m.data, (size_t)((rows - 1) * m.stride + columns) * mc_dtype_size(m.dtype));
+}
+
+static bool meet(const range *a, int a_count, const range *b, int b_count)
+{
+    for (int i = 0; i < a_count; i++)
+        for (int k = 0; k < b_count; k++)
+            if (a[i].begin < b[k].end && b[k].begin < a[i].end) return true;
+    return false;
+}
+
+/* Rotary positions are turned in place: the same memory, behind the call that wrote it. */
+static bool in_place(const late_call *c) { return c->step.kind == MC_CHAIN_ROTARY; }
+
+/* Whether the memory that an earlier call has is used for something else by a later one. */
+static bool reuses(const late_call *later, const late_call *earlier)
+{
+    const touched *a = &later->memory, *b = &earlier->memory;
+    return meet(a->parameters, PARAMETERS, b->writes, WRITES) ||
+           meet(a->writes, WRITES, b->reads, READS) ||
+           (!in_place(later) && meet(a->writes, WRITES, b->writes, WRITES));
+}
+
+/* ---- the list -------------------------------------------------------------------------------- */
+
+/* Whether it is worth it: a list of more rows begins with a norm, which tells how wide they
+ * are; 0: the call is none. */
+static bool is_worth(const struct mc_cuda_put_off *p, int64_t rows, int64_t norm_width)
+{
+    return p->any || p->count || rows <= ALWAYS_ROWS ||
+           (norm_width >= LEAST_WIDTH && norm_width <= MOST_WIDTH);
+}
+
+/* Where the next call goes, or NULL: it is not to be put off. */
+static late_call *next_call(mc_device *d, int64_t rows, int64_t norm_width)
+{
+    struct mc_cuda_put_off *p = list_of(d);
+    if (!p || !d->chained || mc_cuda_is_planning(d) || rows < 1 || rows > MC_CHAIN_ROWS ||
+        !is_worth(p, rows, norm_width))
+        return NULL;
+    if (p->count == MC_CHAIN_MOST) mc_cuda_catch_up_later(d);
+    if (p->failed) return NULL;
+    late_call *c = &p->call[p->count];
+    memset(c, 0, sizeof *c);
+    return c;
+}
+
+/* What every block computes for itself costs no phase of its own. */
+static bool has_phase(const late_call *c)
+{
+    return c->step.kind == MC_CHAIN_LINEAR || c->step.kind == MC_CHAIN_ATTENTION;
+}
+
+/* The earliest level behind all that the call reads. */
+static int level_of(const struct mc_cuda_put_off *p, const late_call *c)
+{
+    int level = 0;
+    for (int i = p->count - 1; i >= 0; i--) {
+        const late_call *e = &p->call[i];
+        int behind = e->level + has_phase(e);
+        if (behind > level && meet(c->memory.reads, READS, e->memory.writes, WRITES))
+            level = behind;
+    }
+    return level;
+}
+
+/* Launches the list, and begins another one with the call at its end. */
+static bool begin_anew(mc_device *d, const late_call *c)
+{
+    struct mc_cuda_put_off *p = list_of(d);
+    late_call own = *c;
+    bool attends = own.step.kind == MC_CHAIN_ATTENTION;
+    mc_chain_shape shape = p->list.shape[attends ? own.step.attention.shape : 0];
+    mc_cuda_catch_up_later(d);
+    if (p->failed) return false;
+    if (attends) {
+        own.step.attention.shape = 0;
+        p->list.shape[p->list.shapes++] = shape;
+    }
+    p->call[0] = own;
+    return true;
+}
+
+/* Puts the call at its end on the list. */
+static bool put(mc_device *d, const late_call *c)
+{
+    struct mc_cuda_put_off *p = list_of(d);
+    bool fits = !p->count || c->step.dtype == p->call[0].step.dtype;
+    for (int i = 0; i < p->count && fits; i++) fits = !reuses(c, &p->call[i]);
+    if (!fits && !begin_anew(d, c)) return false;
+    late_call *last = &p->call[p->count];
+    last->level = level_of(p, last);
+    if (last->level >= p->levels) p->levels = last->level + 1;
+    p->count++;
+    return true;
+}
+
+/* The steps by level; those of one level as they came. */
+static void sort(struct mc_cuda_put_off *p)
+{
+    p->list.count = 0;
+    for (int level = 0; level < p->levels; level++)
+        for (int i = 0; i < p->count; i++)
+            if (p->call[i].level == level) p->list.step[p->list.count++] = p->call[i].step;
+}
+
+static void free_late(mc_device *d)
+{
+    struct mc_cuda_put_off *p = list_of(d);
+    for (int i = 0; i < p->frees; i++) d->free(d, p->free[i].data, p->free[i].bytes);
+    p->frees = 0;
+}
+
+static mc_status launch(mc_device *d)
+{
+    struct mc_cuda_put_off *p = list_of(d);
+    sort(p);
+    mc_status status = mc_chain_run(d, &p->list);
+    p->count = p->levels = p->list.count = p->list.shapes = 0;
+    free_late(d); /* what comes later on the stream may have it */
+    return status;
+}
+
+mc_status mc_cuda_catch_up(mc_device *d)
+{
+    struct mc_cuda_put_off *p = list_of(d);
+    if (!p) return MC_OK;
+    if (p->failed) {
+        mc_status status = mc_cuda_fail(d, p->failed, "%s", p->why);
+        p->failed = MC_OK;
+        return status;
+    }
+    return p->count ? launch(d) : MC_OK;
+}
+
+void mc_cuda_catch_up_later(mc_device *d)
+{
+    struct mc_cuda_put_off *p = list_of(d);
+    if (!p || !p->count || p->failed) return;
+    if ((p->failed = launch(d))) memcpy(p->why, d->failure, sizeof p->why);
+}
+
+bool mc_cuda_put_off_free(mc_device *d, void *data, size_t bytes)
+{
+    struct mc_cuda_put_off *p = list_of(d);
+    if (!p || !p->count) return false;
+    if (p->frees == FREES) mc_cuda_catch_up_later(d);
+    if (!p->count) return false;
+    p->free[p->frees++] = (late_free){data, bytes};
+    return true;
+}
+
+/* ---- calls ----------------------------------------------------------------------------------- */
+
+bool mc_cuda_put_off_linear(mc_device *d, const mc_linear_call *l)
+{
+    late_call *c = next_call(d, l->rows, 0);
+    if (!c || !mc_chain_take_linear(d, l->rows, l->in, l->out, l->alpha, l->x, l->weight, l->bias,
+                                    l->activation, l->pre, l->y, &c->step))
+        return false;
+    c->memory =
+        (touched){.reads = {rows_of(l->x, l->rows, l->in)},
+                  .writes = {rows_of(l->y, l->rows, l->out)},
+                  .parameters = {rows_of(l->weight, l->out, l->in), rows_of(l->bias, 1, l->out)}};
+    return put(d, c);
+}
+
+bool mc_cuda_put_off_linear_eight(mc_device *d, int64_t rows, float alpha, mc_matrix x,
+                                  mc_matrix8 q, mc_matrix bias, mc_activation activation,
+                                  mc_matrix y)
+{
+    late_call *c = next_call(d, rows, 0);
+    if (!c || !mc_chain_take_eight(d, rows, alpha, x, q, bias, activation, y, &c->step))
+        return false;
+    c->memory = (touched){.reads = {rows_of(x, rows, q.columns)},
+                          .writes = {rows_of(y, rows, q.rows)},
+                          .parameters = {range_of(q.data, (size_t)(q.rows * q.columns)),
+                                         range_of(q.scale, (size_t)q.rows * sizeof *q.scale),
+                                         rows_of(bias, 1, q.rows)}};
+    return put(d, c);
+}
+
+bool mc_cuda_put_off_residual_norm(mc_device *d, const mc_residual_norm_call *call)
+{
+    mc_residual_norm_call n = *call;
+    late_call *c = next_call(d, n.rows, n.columns);
+    if (!n.f.data && n.s.data == n.x.data) n.s.data = NULL;
+    if (!c || !mc_chain_take_norm(d, n.rows, n.columns, n.x, n.f, n.dropout, n.weight, n.bias,
+                                  n.eps, n.s, n.y, n.mean, n.rstd, &c->step))
+        return false;
+    c->memory =
+        (touched){.reads = {rows_of(n.x, n.rows, n.columns), rows_of(n.f, n.rows, n.columns)},
+                  .writes = {rows_of(n.s, n.rows, n.columns), rows_of(n.y, n.rows, n.columns)},
+                  .parameters = {rows_of(n.weight, 1, n.columns), rows_of(n.bias, 1, n.columns)}};
+    return put(d, c);
+}
+
+bool mc_cuda_put_off_residual_sum(mc_device *d, int64_t rows, int64_t columns, mc_matrix x,
+                                  mc_matrix f, mc_dropout_mask dropout, mc_matrix s)
+{
+    late_call *c = next_call(d, rows, 0);
+    if (!c || !mc_chain_take_sum(d, rows, columns, x, f, dropout, s, &c->step)) return false;
+    c->memory = (touched){.reads = {rows_of(x, rows, columns), rows_of(f, rows, columns)},
+                          .writes = {rows_of(s, rows, columns)}};
+    return put(d, c);
+}
+
+bool mc_cuda_put_off_gated(mc_device *d, int64_t rows, int64_t n, mc_activation activation,
+                           mc_matrix x, mc_matrix y)
+{
+    late_call *c = next_call(d, rows, 0);
+    if (!c || !mc_chain_take_gated(d, rows, n, activation, x, y, &c->step)) return false;
+    c->memory = (touched){.reads = {rows_of(x, rows, 2 * n)}, .writes = {rows_of(y, rows, n)}};
+    return put(d, c);
+}
+
+bool mc_cuda_put_off_rotary(mc_device *d, int64_t rows, mc_rotation rotation,
+                            const int32_t *positions, mc_matrix x)
+{
+    late_call *c = next_call(d, rows, 0);
+    if (!c || !mc_chain_take_rotary(d, rows, rotation, positions, x, &c->step)) return false;
+    range turned = rows_of(x, rows, (int64_t)rotation.heads * rotation.head_dim);
+    c->memory = (touched){.reads = {turned}, .writes = {turned}};
+    return put(d, c);
+}
+
+/* Keys and values in pages, or whose sequences begin anywhere, may lie in any of the cache's rows:
+ * the first one stands for all of them. */
+bool mc_cuda_put_off_attention_cached(mc_device *d, const mc_cached_attention *shape, mc_matrix q,
+                                      mc_matrix k, mc_matrix v, mc_matrix out)
+{
+    int64_t rows = shape->sequences, width = (int64_t)shape->heads * shape->head_dim;
+    int64_t kept = shape->first || shape->pages ? 1 : rows * shape->capacity;
+    late_call *c = next_call(d, rows, 0);
+    if (!c || !mc_chain_take_attention(d, &list_of(d)->list, shape, q, k, v, out, &c->step))
+        return false;
+    range keys = rows_of(k, kept, width), values = rows_of(v, kept, width), none = {0};
+    bool grows = shape->new_k.data;
+    c->memory = (touched){
+        .reads = {rows_of(q, rows, width), rows_of(shape->new_k, rows, width),
+                  rows_of(shape->new_v, rows, width), keys, values},
+        .writes = {rows_of(out, rows, width), grows ? keys : none, grows ? values : none}};
+    return put(d, c);
+}

@@ -1,0 +1,76 @@
+/* Calls of the kernel table that are put off while a step of generation of few rows is launched
+ * (mc_device.chained), to be launched together as one kernel (chain_internal.h). The entries of the
+ * device's tables come here first (current.cu): a call goes on the list, or the list is launched
+ * and the call behind it. So does whatever else is given to the stream. Models and operations know
+ * nothing of it.
+ *
+ * On the list each call has the earliest place that what it reads allows, so that those that do not
+ * depend on each other stand side by side. Memory that is freed meanwhile is put off too: within a
+ * list it is used for one thing. A call that would write to what an earlier one reads or writes, or
+ * takes for a parameter what an earlier one writes, begins another list.
+ *
+ * Keys and values of a cache are read and written by attention alone while a step is launched.
+ * Several ranks launch every call by itself: a kernel that fills the GPU would be in the way of
+ * those of collectives. So does a process with MC_CUDA_CHAIN=0 in its environment, and one on a GPU
+ * that is no Hopper, for which there is no such kernel. Of several rows only steps are put off that
+ * are faster so, unless MC_CUDA_CHAIN=1 asks for all of them. */
+#ifndef MC_DEVICE_HOPPER_PUT_OFF_INTERNAL_H
+#define MC_DEVICE_HOPPER_PUT_OFF_INTERNAL_H
+
+#include "core/device/cuda/runtime/cuda_internal.h"
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#ifdef MC_HAVE_CHAIN
+/* For a device that is being opened. False after an error; where the GPU has no lists, or they are
+ * not wanted, nothing is ever put off. */
+bool mc_cuda_put_off_begin(mc_device *d);
+/* What is on the list is not launched any more. */
+void mc_cuda_put_off_end(mc_device *d);
+
+/* Calls of the kernel table that can be put off: true if it was. */
+bool mc_cuda_put_off_linear(mc_device *d, const mc_linear_call *call);
+bool mc_cuda_put_off_linear_eight(mc_device *d, int64_t rows, float alpha, mc_matrix x,
+                                  mc_matrix8 q, mc_matrix bias, mc_activation activation,
+                                  mc_matrix y);
+bool mc_cuda_put_off_residual_norm(mc_device *d, const mc_residual_norm_call *call);
+bool mc_cuda_put_off_residual_sum(mc_device *d, int64_t rows, int64_t columns, mc_matrix x,
+                                  mc_matrix f, mc_dropout_mask dropout, mc_matrix s);
+bool mc_cuda_put_off_gated(mc_device *d, int64_t rows, int64_t n, mc_activation activation,
+                           mc_matrix x, mc_matrix y);
+bool mc_cuda_put_off_rotary(mc_device *d, int64_t rows, mc_rotation rotation,
+                            const int32_t *positions, mc_matrix x);
+bool mc_cuda_put_off_attention_cached(mc_device *d, const mc_cached_attention *shape, mc_matrix q,
+                                      mc_matrix k, mc_matrix v, mc_matrix out);
+
+/* True if the memory is freed later, when the list has been launched. */
+bool mc_cuda_put_off_free(mc_device *d, void *data, size_t bytes);
+
+/* Launches what is put off: called before anything else is given to the stream. A failure that the
+ * last caller could not tell, since it returns no status, comes back from the next call. */
+mc_status mc_cuda_catch_up(mc_device *d);
+/* The same where no status can be returned: it is kept for the next mc_cuda_catch_up. */
+void mc_cuda_catch_up_later(mc_device *d);
+#else /* a build without Hopper's kernels: nothing is ever put off */
+static inline bool mc_cuda_put_off_begin(mc_device *d)
+{
+    int choice;
+    if (mc_cuda_choice(d, "MC_CUDA_CHAIN", (const char *const[3]){"1", "0"}, &choice)) return false;
+    return choice != 1 ||
+           mc_cuda_fail(d, MC_ERR_UNSUPPORTED,
+                        "MC_CUDA_CHAIN=1: this build has no code for a Hopper") == MC_OK;
+}
+static inline void mc_cuda_put_off_end(mc_device *d) { (void)d; }
+static inline bool mc_cuda_put_off_free(mc_device *d, void *data, size_t bytes)
+{
+    return (void)d, (void)data, (void)bytes, false;
+}
+static inline mc_status mc_cuda_catch_up(mc_device *d) { return (void)d, MC_OK; }
+static inline void mc_cuda_catch_up_later(mc_device *d) { (void)d; }
+#endif
+
+#ifdef __cplusplus
+}
+#endif
+#endif
