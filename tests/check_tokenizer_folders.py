@@ -3,14 +3,16 @@
 
     check_tokenizer_folders.py build/release/bin/modelcenter [SEED [COUNT]]
 
-Each folder has a small vocabulary (WordPiece or byte-level BPE), as a tokenizer.json or as files of their
-own, and settings drawn at random: tokenizer_config.json, special_tokens_map.json, added_tokens.json,
+Each folder has a small vocabulary (WordPiece or byte-level BPE, as a tokenizer.json or as files of their
+own, or a SentencePiece model as T5's class reads it), and settings drawn at random: tokenizer_config.json, special_tokens_map.json, added_tokens.json,
 classes, special tokens as texts and as objects, added tokens that conflict with entries, sides and
 lengths. The ids of some texts have to be the same, alone, in pairs and cut. A folder that transformers
 opens and this library refuses is printed with the reason; a difference ends with exit status 1.
 
-Needs transformers; tried with 5.24 and tokenizers 0.23.3. It is run by hand, not by the tests.
+Needs transformers and sentencepiece; tried with 5.24, tokenizers 0.23.3 and 0.2.3. It is run by hand, not by the tests.
 """
+import functools
+import io
 import json
 import os
 import random
@@ -20,6 +22,7 @@ import tempfile
 from pathlib import Path
 
 os.environ["HF_HUB_OFFLINE"] = "1"
+import sentencepiece  # noqa: E402
 import transformers  # noqa: E402
 from transformers.convert_slow_tokenizer import bytes_to_unicode  # noqa: E402
 
@@ -29,6 +32,8 @@ WORDS = ("[PAD] [UNK] [CLS] [SEP] [MASK] <unk> <cls> <m> hello world the king a 
          "##ing s cafe caf\u00e9 Hello K \u4e2d \u6587 ##\u6587 n ##e ##w ##t ##o ##k < > x ##x [ ]").split()
 TEXTS = ["the king's caf\u00e9", "Hello WORLD, hello!", "a <x> b<y>c", "a  <m> b [MASK] c", "newtok NEWTOK x",
          "\u4e2d\u6587 king", "", " a", "<z> [ENT][ent] <unk>", "a b c a b c a b c the king"]
+PIECE_TEXTS = ["the king of a <extra_id_0> land", "<extra_id_1> newtok", "dog <x> ran <y> over <extra_id_2>",
+               "hill [ENT] <pad> <extra_id_99>", "a day</s>", "<z>"]
 NEW = ["<x>", "<y>", "<z>", "[ENT]", "newtok", "king"]
 
 
@@ -104,6 +109,52 @@ def bpe(rng, folder, files):
     return "tokenizer.json"
 
 
+@functools.lru_cache(maxsize=None)
+def trained_pieces(padding):
+    rng, model = random.Random(0), io.BytesIO()
+    words = "the king of a land and his dog ran over hill newtok and king's cafe on a day < > x y z".split()
+    lines = (" ".join(rng.choice(words) for _ in range(8)) for _ in range(300))
+    ids = {"pad_id": 0, "bos_id": -1} if padding else {"pad_id": -1, "bos_id": 0}
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=lines, model_writer=model, minloglevel=3, vocab_size=60, hard_vocab_limit=False,
+        eos_id=1, unk_id=2, model_type="unigram", **ids)
+    return model.getvalue()
+
+
+def piece_model(rng, folder, files):
+    model = trained_pieces(rng.random() < 0.8)
+    Path(folder, "spiece.model").write_bytes(model)
+    size = sentencepiece.SentencePieceProcessor(model_proto=model).get_piece_size()
+    config, new = {}, rng.sample(NEW[:5], 5)
+    count = rng.choice([None, 0, 1, 3, 100])
+    own = [f"<extra_id_{k}>" for k in range(100 if count is None else count)]
+    if count is not None:
+        config["extra_ids"] = count
+    if rng.random() < 0.6:
+        config["tokenizer_class"] = rng.choice(["T5Tokenizer", "T5TokenizerFast", "MT5Tokenizer"])
+    if rng.random() < 0.3:
+        config["image_token"] = token_value(rng, new.pop())
+    if rng.random() < 0.3:
+        config["pad_token"] = token_value(rng, "<pad>")
+    if rng.random() < 0.5:
+        listed = rng.choice([own, own[:1], []]) + rng.choice([[], [new[0]], new[:2]])
+        config[rng.choice(["additional_special_tokens", "extra_special_tokens"])] = listed
+    if rng.random() < 0.3:
+        config["added_tokens_decoder"] = {
+            str(number): added(rng, text)
+            for number, text in zip(rng.sample(range(30, 200), 3), rng.sample(NEW[:5] + own[:2], 3))}
+    if rng.random() < 0.8:
+        files["tokenizer_config.json"] = config
+    if rng.random() < 0.3:
+        files["special_tokens_map.json"] = {"eos_token": "</s>", "additional_special_tokens": new[:2]}
+        if rng.random() < 0.3:
+            files["special_tokens_map.json"]["extra_special_tokens"] = own + new[:1]
+    if rng.random() < 0.5:
+        first = size + rng.choice([0, len(own), 7])
+        files["added_tokens.json"] = {text: first + k for k, text in enumerate(rng.sample(NEW[:5], 2))}
+    files["config.json"] = {"model_type": "t5"}
+
+
 def settings(rng, pieces, source, files):
     config, new = {}, rng.sample(NEW, len(NEW))
     own = ["BertTokenizer", "BertTokenizerFast"] if pieces else ["GPT2Tokenizer", "GPT2TokenizerFast"]
@@ -154,9 +205,13 @@ def ids_of(program, folder, text, pair, length):
 
 def compare(program, rng, folder):
     files = {}
-    pieces = rng.random() < 0.6
-    source = (word_piece if pieces else bpe)(rng, folder, files)
-    settings(rng, pieces, source, files)
+    kind = rng.random()
+    pieces = kind < 0.45
+    if kind < 0.7:
+        source = (word_piece if pieces else bpe)(rng, folder, files)
+        settings(rng, pieces, source, files)
+    else:
+        piece_model(rng, folder, files)
     for name, content in files.items():
         Path(folder, name).write_text(json.dumps(content, ensure_ascii=False))
     try:
@@ -166,7 +221,7 @@ def compare(program, rng, folder):
     cased = pieces and not any(name.startswith("tokenizer") for name in files)
     if cased:  # no setting and no class: here the entries decide
         return "skipped", True
-    for text in TEXTS:
+    for text in TEXTS if kind < 0.7 else PIECE_TEXTS:
         pair = rng.choice([None, None, rng.choice(TEXTS) or None])  # "" is no pair there
         length = rng.choice([0, 0, 6, 7])
         if pair is not None and theirs.truncation_side == "right":
@@ -174,6 +229,8 @@ def compare(program, rng, folder):
         wanted = theirs(text, pair, truncation=bool(length), max_length=length or None)["input_ids"]
         found, why = ids_of(program, folder, text, pair, length)
         if found is None:
+            if kind >= 0.7:
+                print(why)
             return "refused: " + why, "gaps" in why or "both have" in why
         if found != wanted:
             print(f"{text!r} {pair!r} {length}: {found}, expected {wanted}\n{why}")
@@ -191,7 +248,8 @@ def main():
             if not good:
                 print(f"folder {number}: {result}")
                 for path in sorted(Path(folder).iterdir()):
-                    print(f"  {path.name}: {path.read_text()[:1200]}")
+                    print(f"  {path.name}: {path.read_bytes()[:1200].decode(errors='replace')}"
+                      if path.suffix == ".json" else f"  {path.name}")
         results[result.split(":")[0]] = results.get(result.split(":")[0], 0) + 1
         results["bad"] = results.get("bad", 0) + (not good)
     print(results)

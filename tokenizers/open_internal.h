@@ -51,7 +51,7 @@ mc_status mc_bpe_read_json(mc_tokenizer *tok, mc_error *err, const char *path, c
 
 /* ---- unigram_model.c, unigram_open.c, unigram_json.c ---- */
 
-/* Reads a SentencePiece model without finishing, and indexes its pieces. */
+/* Reads a SentencePiece model without indexing its pieces and finishing. */
 mc_status mc_unigram_read_model(mc_tokenizer *tok, mc_error *err, const char *path,
                                 const char *bytes, size_t size);
 /* Reads and finishes one with the settings that were read before; `t5`: texts end with </s>, and

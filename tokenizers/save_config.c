@@ -31,7 +31,9 @@ cJSON *mc_save_config_begin(const mc_tokenizer *tok)
         cJSON_DeleteItemFromObjectCaseSensitive(config, *key);
     if (!config || !s || !s->map || s->has_decoder) return config;
     /* the map itself is not written */
-    const cJSON *list = mc_tokenizer_part(s->map, mc_tokenizer_part(s->map, extra) ? extra : old);
+    bool model = tok->kind == MC_TOKENIZER_UNIGRAM && tok->unigram.single; /* has no use for old */
+    const cJSON *list =
+        mc_tokenizer_part(s->map, model || mc_tokenizer_part(s->map, extra) ? extra : old);
     if (list && !cJSON_HasObjectItem(config, old) && !cJSON_HasObjectItem(config, extra))
         cJSON_AddItemToObject(config, list->string, cJSON_Duplicate(list, true));
     return config;

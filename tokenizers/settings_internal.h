@@ -70,6 +70,8 @@ mc_status mc_settings_read_names(mc_tokenizer *tok, mc_error *err);
 mc_status mc_settings_add_listed(mc_tokenizer *tok, mc_error *err, bool only_these);
 /* Adds the special tokens that the files name, where they are not there yet. */
 mc_status mc_settings_add_specials(mc_tokenizer *tok, mc_error *err);
+/* Whether the files have a list of extra special tokens, be it empty. */
+bool mc_settings_list_extra(const mc_tokenizer *tok);
 /* Refuses "never_split", words that tokenizers in Python leave whole, but for added tokens. */
 mc_status mc_settings_check_unsplit(const mc_tokenizer *tok, mc_error *err);
 /* mc_settings_add_listed and mc_settings_add_specials. */

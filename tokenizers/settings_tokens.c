@@ -16,6 +16,12 @@ static mc_status no_memory(mc_error *err, const char *path)
     return mc_error_set(err, MC_ERR_NOMEM, "%s: out of memory for the added tokens", path);
 }
 
+/* Whether the vocabulary is a SentencePiece model. */
+static bool is_model(const mc_tokenizer *tok)
+{
+    return tok->kind == MC_TOKENIZER_UNIGRAM && tok->unigram.single;
+}
+
 /* ---- names ----------------------------------------------------------------------------------- */
 
 /* The keys that name special tokens, in the order in which transformers adds these. */
@@ -96,6 +102,7 @@ static mc_status put_token(mc_tokenizer *tok, mc_error *err, const char *path, c
     if (known) {
         token.entry = known->entry;
         token.named_id = known->named_id;
+        token.named_in = known->named_in;
         *known = token;
         return MC_OK;
     }
@@ -137,6 +144,15 @@ static bool ends_with_token(const char *key)
     return length > 6 && strcmp(key + length - 6, "_token") == 0;
 }
 
+/* Whether T5's class has a token by this key without being told of it. */
+static bool is_own_of_t5(const mc_tokenizer *tok, const char *key)
+{
+    static const char *const own[] = {"eos_token", "unk_token", "pad_token"};
+    bool found = false;
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++) found = found || strcmp(own[i], key) == 0;
+    return found && is_model(tok) && tok->unigram.t5;
+}
+
 static mc_status add_named(mc_tokenizer *tok, mc_error *err)
 {
     special_name names[NAMES];
@@ -146,6 +162,9 @@ static mc_status add_named(mc_tokenizer *tok, mc_error *err)
     for (int i = 0; i < NAMES; i++) {
         const cJSON *item = find_value(s, names[i].key, &path);
         if (item && !cJSON_IsNull(item) && add_special(tok, err, path, names[i].key, item, true))
+            return err->status;
+        if (!item && is_own_of_t5(tok, names[i].key) &&
+            mc_tokenizer_add_special(tok, err, tok->settings ? s->config_path : "", *names[i].name))
             return err->status;
     }
     return MC_OK;
@@ -188,6 +207,17 @@ static mc_status add_list(mc_tokenizer *tok, mc_error *err, const char *path, co
     return MC_OK;
 }
 
+/* Whether the files list extra special tokens, be it none: to transformers' classes of a
+ * SentencePiece model those are then all. */
+bool mc_settings_list_extra(const mc_tokenizer *tok)
+{
+    static const char extra[] = "extra_special_tokens";
+    const mc_settings *s = settings_of(tok);
+    return cJSON_HasObjectItem(s->config, extra) ||
+           cJSON_HasObjectItem(s->config, "additional_special_tokens") ||
+           (!s->has_decoder && cJSON_HasObjectItem(s->map, extra));
+}
+
 /* "extra_special_tokens", or by their old name "additional_special_tokens"; the map's come to the
  * former, and stand in for the latter. */
 static mc_status add_extra(mc_tokenizer *tok, mc_error *err)
@@ -207,8 +237,9 @@ static mc_status add_extra(mc_tokenizer *tok, mc_error *err)
     if (add_list(tok, err, s->config_path, key, own) ||
         add_list(tok, err, s->map_path, extra, more))
         return err->status;
-    /* of a list and tokens by the old name the list counts; an object is none */
-    if ((own && !cJSON_IsObject(own)) || cJSON_IsArray(more)) return MC_OK;
+    /* of a list and tokens by the old name the list counts; an object is none. A SentencePiece
+     * model's pieces take the place of those by the old name. */
+    if (is_model(tok) || (own && !cJSON_IsObject(own)) || cJSON_IsArray(more)) return MC_OK;
     if (cJSON_HasObjectItem(map, old)) {
         by_old_name = cJSON_GetObjectItemCaseSensitive(map, old);
         path = s->map_path;
@@ -253,8 +284,10 @@ static mc_status read_added_file(mc_tokenizer *tok, mc_error *err, size_t of_jso
     cJSON_ArrayForEach(item, s->added)
     {
         bool special = names_special(tok, item->string), taken = false;
-        mc_added_token token = {
-            .named_id = item->valueint, .special = special, .normalized = !special};
+        mc_added_token token = {.named_id = item->valueint,
+                                .named_in = s->added_path,
+                                .special = special,
+                                .normalized = !special};
         if (!cJSON_IsNumber(item) || item->valuedouble != (double)item->valueint ||
             item->valueint < 0 || !*item->string)
             return mc_error_set(err, MC_ERR_FORMAT, "%s: \"%.80s\": expected a token and its id",
@@ -280,6 +313,7 @@ static mc_status read_decoder(mc_tokenizer *tok, mc_error *err)
     for (size_t i = before; i < tok->added_count; i++) {
         mc_added_token token = tok->added[i];
         const char *text = mc_tokenizer_text(tok, token.entry);
+        token.named_in = s->config_path;
         bool again = false;
         for (size_t k = 0; k < kept && !again; k++) {
             again = strcmp(mc_tokenizer_text(tok, tok->added[k].entry), text) == 0;

@@ -56,7 +56,9 @@ typedef struct mc_tokenizer_options {
  *                    tokenizer.json beside it is read instead. Control pieces are special tokens. A
  *                    spiece.model is T5's unless tokenizer_config.json says otherwise: texts end
  *                    with </s>, and 100 sentinels (or "extra_ids"), <extra_id_99> first, come
- *                    behind the vocabulary, unless they are pieces of the model as mT5's are.
+ *                    after the pieces and before other added tokens, unless they are pieces of
+ *                    the model as mT5's are. Where the files list extra special tokens, the
+ *                    sentinels that the list lacks are pieces, which stand after a space's.
  *                    Others do as "add_bos_token" and "add_eos_token" say.
  *   tokenizer.json   Either a WordPiece model with BertNormalizer (or none), BertPreTokenizer, a
  *                    TemplateProcessing or BertProcessing (or none: then nothing is put around

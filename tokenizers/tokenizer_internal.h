@@ -89,8 +89,9 @@ typedef struct mc_entry {
 
 typedef struct mc_added_token {
     mc_entry entry;
-    int32_t id;       /* set by mc_tokenizer_finish */
-    int32_t named_id; /* what the file said, -1 where it said nothing */
+    int32_t id;           /* set by mc_tokenizer_finish */
+    int32_t named_id;     /* what the file said, -1 where it said nothing */
+    const char *named_in; /* the file's path, of the settings; NULL: the vocabulary's file */
     bool special, normalized, single_word, lstrip, rstrip;
     /* set by mc_tokenizer_finish: what decoding shows for it, the normal form of a normalized
      * token, and whether decoding leaves it out where it skips special tokens */

@@ -16,10 +16,16 @@ static mc_status no_memory(mc_error *err, const char *path)
 
 mc_status mc_unigram_reserve(mc_unigram *u, mc_error *err, const char *path, size_t count)
 {
-    u->scores = mc_calloc(count, sizeof *u->scores);
-    u->types = mc_calloc(count, sizeof *u->types);
-    u->count = count;
-    return u->scores && u->types ? MC_OK : no_memory(err, path);
+    double *scores = mc_realloc(u->scores, count * sizeof *scores);
+    if (scores) u->scores = scores;
+    uint8_t *types = mc_realloc(u->types, count * sizeof *types);
+    if (types) u->types = types;
+    if (!scores || !types) return no_memory(err, path);
+    for (; u->count < count; u->count++) {
+        scores[u->count] = 0;
+        types[u->count] = 0;
+    }
+    return MC_OK;
 }
 
 void mc_unigram_release(mc_unigram *u)

@@ -217,8 +217,7 @@ mc_status mc_unigram_read_model(mc_tokenizer *tok, mc_error *err, const char *pa
     size_t count = 0;
     mc_protobuf m = mc_protobuf_begin(path, (const uint8_t *)bytes, size);
     if (!set_defaults(tok)) return no_memory(err, path);
-    if (read_settings(tok, err, m, &type, &count) || read_pieces(tok, err, m, count) ||
-        mc_tokenizer_index(tok, err, path, false))
+    if (read_settings(tok, err, m, &type, &count) || read_pieces(tok, err, m, count))
         return err->status;
     if (u->unk_id < 0)
         return mc_error_set(err, MC_ERR_FORMAT, "%s: no piece is of type unknown", path);

@@ -24,53 +24,69 @@ bool mc_unigram_has_model_ids(const mc_tokenizer *tok)
     return class == MC_CLASS_T5 || class == MC_CLASS_GENERIC || class == MC_CLASS_NONE;
 }
 
-static bool holds_entry(const mc_tokenizer *tok, const char *text)
+enum { SENTINEL_SIZE = 40 };
+
+static void sentinel_name(char name[SENTINEL_SIZE], int64_t number)
 {
-    return mc_trie_find(&tok->trie, (const uint8_t *)text, strlen(text)) >= 0;
+    snprintf(name, SENTINEL_SIZE, "<extra_id_%lld>", (long long)number);
 }
 
-static mc_status add_token(mc_tokenizer *tok, mc_error *err, const char *path, const char *text)
+static int64_t find_entry(const mc_tokenizer *tok, const char *text)
 {
-    mc_added_token token = {.named_id = -1, .special = true};
-    if (mc_tokenizer_store(tok, text, strlen(text), &token.entry) && mc_tokenizer_add(tok, &token))
-        return MC_OK;
-    return no_memory(err, path);
+    for (size_t id = 0; id < tok->entry_count; id++)
+        if (strcmp(mc_tokenizer_text(tok, tok->entries[id]), text) == 0) return (int64_t)id;
+    return -1;
 }
 
-/* The number of a sentinel, <extra_id_K>, or -1. */
-static int64_t sentinel_of(const char *text)
+static bool has_own_sentinels(const mc_tokenizer *tok)
 {
-    long long number = -1;
-    int used = 0;
-    if (sscanf(text, "<extra_id_%9lld>%n", &number, &used) != 1 || text[used]) return -1;
-    return number;
+    return find_entry(tok, "<extra_id_0>") >= 0 ||
+           find_entry(tok, MC_SPACE_SYMBOL "<extra_id_0>") >= 0;
 }
 
-/* Adds the control pieces and the unknown one, and sentinels, where the configuration has not. */
-static mc_status add_specials(mc_tokenizer *tok, mc_error *err, const char *path, int64_t sentinels)
+/* Puts sentinels after the pieces, the last one first, as pieces of score 0, before any other added
+ * token gets its id. Of a piece that has the text of a sentinel already the later one counts. */
+static mc_status append_sentinels(mc_tokenizer *tok, mc_error *err, const char *path,
+                                  int64_t sentinels, bool own)
 {
-    size_t count = tok->unigram.count;
-    bool *there = mc_calloc(count + (size_t)sentinels, sizeof *there);
+    mc_unigram *u = &tok->unigram;
+    if (!sentinels) return MC_OK;
+    if (mc_unigram_reserve(u, err, path, tok->entry_count + (size_t)sentinels)) return err->status;
+    for (int64_t k = sentinels - 1; k >= 0; k--) {
+        char text[SENTINEL_SIZE];
+        sentinel_name(text, k);
+        int64_t same = own ? find_entry(tok, text) : -1;
+        if (same >= 0) {
+            tok->entries[same].length = 0;
+            u->types[same] = MC_PIECE_UNUSED;
+        }
+        u->types[tok->entry_count] = u->by_library ? MC_PIECE_UNUSED : MC_PIECE_NORMAL;
+        if (!mc_grow(&tok->entries, &tok->entry_capacity, tok->entry_count, sizeof *tok->entries) ||
+            !mc_tokenizer_store(tok, text, strlen(text), &tok->entries[tok->entry_count]))
+            return no_memory(err, path);
+        tok->entry_count++;
+    }
+    return MC_OK;
+}
+
+/* Adds the control pieces, the unknown one and the sentinels from id `first` on, where the
+ * configuration has not. */
+static mc_status add_specials(mc_tokenizer *tok, mc_error *err, const char *path, size_t first)
+{
+    size_t count = tok->entry_count;
+    bool *there = mc_calloc(count, sizeof *there);
     mc_status status = there ? MC_OK : no_memory(err, path);
     for (size_t i = 0; i < tok->added_count && there; i++) {
-        mc_added_token *token = &tok->added[i];
-        const char *text = mc_tokenizer_text(tok, token->entry);
-        int32_t id = mc_trie_find(&tok->trie, (const uint8_t *)text, token->entry.length);
-        int64_t number = sentinel_of(text);
-        token->normalized = false; /* SentencePiece's normal form is of whole texts */
+        mc_entry entry = tok->added[i].entry;
+        const char *text = mc_tokenizer_text(tok, entry);
+        int32_t id = mc_trie_find(&tok->trie, (const uint8_t *)text, entry.length);
         if (id >= 0) there[id] = true;
-        if (number >= 0 && number < sentinels) there[count + (size_t)number] = true;
     }
     for (size_t id = 0; id < count && !status; id++) {
         bool special = tok->unigram.types[id] == MC_PIECE_CONTROL ||
-                       tok->unigram.types[id] == MC_PIECE_UNKNOWN;
+                       tok->unigram.types[id] == MC_PIECE_UNKNOWN || id >= first;
         mc_added_token token = {.entry = tok->entries[id], .named_id = -1, .special = true};
         if (special && !there[id] && !mc_tokenizer_add(tok, &token)) status = no_memory(err, path);
-    }
-    for (int64_t k = sentinels - 1; k >= 0 && !status; k--) {
-        char text[40];
-        snprintf(text, sizeof text, "<extra_id_%lld>", (long long)k);
-        if (!there[count + (size_t)k]) status = add_token(tok, err, path, text);
     }
     mc_free(there);
     return status;
@@ -125,13 +141,18 @@ mc_status mc_unigram_load_model(mc_tokenizer *tok, mc_error *err, const char *pa
     conventions c = {.t5 = t5, .sentinels = sentinels};
     if (mc_unigram_read_model(tok, err, path, bytes, size)) return err->status;
     if (read_settings(tok, err, &c)) return err->status;
-    bool own = holds_entry(tok, "<extra_id_0>") || holds_entry(tok, MC_SPACE_SYMBOL "<extra_id_0>");
+    bool own = has_own_sentinels(tok), listed = mc_settings_list_extra(tok);
+    size_t pieces = tok->entry_count;
     if (c.sentinels < 0) c.sentinels = c.t5 && !own ? T5_SENTINELS : 0;
     c.eos = c.eos || c.t5;
     tok->unigram.t5 = c.t5;
     tok->unigram.sentinels = c.sentinels;
-    if (add_specials(tok, err, path, c.sentinels) || mc_settings_add_specials(tok, err) ||
-        make_templates(tok, err, path, &c))
+    if (append_sentinels(tok, err, path, c.sentinels, own) ||
+        mc_tokenizer_index(tok, err, path, false) ||
+        add_specials(tok, err, path, listed ? tok->entry_count : pieces) ||
+        mc_settings_add_specials(tok, err) || make_templates(tok, err, path, &c))
         return err->status;
+    for (size_t i = 0; i < tok->added_count; i++)
+        tok->added[i].normalized = false; /* SentencePiece's normal form is of whole texts */
     return mc_tokenizer_finish(tok, err, path, false);
 }

@@ -148,7 +148,9 @@ mc_status mc_tokenizer_index(mc_tokenizer *tok, mc_error *err, const char *path,
     if (!status && !mc_trie_init(&tok->trie, keys, count)) status = no_memory(err, path);
     mc_free(keys);
     if (status) return status;
-    tok->model_count = count + tok->has_empty;
+    /* Hugging Face counts the pieces of a Unigram model, those that no text has too */
+    tok->model_count =
+        tok->kind == MC_TOKENIZER_UNIGRAM ? tok->entry_count : count + tok->has_empty;
     tok->continuing =
         mc_trie_walk(&tok->trie, MC_TRIE_ROOT, (const uint8_t *)tok->prefix, strlen(tok->prefix));
     return MC_OK;
@@ -176,8 +178,9 @@ static mc_status number_added(mc_tokenizer *tok, mc_error *err, const char *path
             return mc_error_set(err, MC_ERR_FORMAT, "%s: more than %d tokens", path, MC_TOKENS_MAX);
         if (token->named_id >= 0 && token->named_id != token->id)
             mc_log(tok->ctx, MC_LOG_WARNING,
-                   "%s: added token \"%.80s\" gets id %d, not %d as the file says", path, text,
-                   token->id, token->named_id);
+                   "%s: added token \"%.80s\" gets id %d, not %d as the file says, as in "
+                   "transformers",
+                   token->named_in ? token->named_in : path, text, token->id, token->named_id);
         if (token->id > last) last = token->id;
     }
     tok->id_end = tok->entry_count > (size_t)(last + 1) ? tok->entry_count : (size_t)(last + 1);

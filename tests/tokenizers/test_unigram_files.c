@@ -186,6 +186,54 @@ static void test_own_sentinels(void **state)
     mc_tokenizer *tok = open_folder(); /* as mT5's */
     assert_int_equal(mc_tokenizer_vocab_size(tok), PIECES + 1);
     expect_ids(tok, "a <extra_id_0> b", S_A, PIECES, SPACE, B, EOS, -1);
+    /* where a configuration asks for sentinels of the same text beside them, the later count */
+    pieces[PIECES].text = "<extra_id_0>";
+    write_model(pieces, PIECES + 1, &plain_settings);
+    write_text(temp_path(&folder, "tokenizer_config.json"), "{\"extra_ids\": 1}");
+    tok = open_folder();
+    assert_int_equal(mc_tokenizer_vocab_size(tok), PIECES + 2);
+    expect_ids(tok, "a <extra_id_0> b", S_A, PIECES + 1, SPACE, B, EOS, -1);
+}
+
+/* The ids that transformers 5.24 gives: sentinels come before other added tokens. */
+static void test_added_tokens(void **state)
+{
+    (void)state;
+    enum { FIRST = PIECES, NEW = PIECES + 3 };
+    const char *config = temp_path(&folder, "tokenizer_config.json");
+    char target[1024];
+    write_model(small_pieces, PIECES, &plain_settings);
+    write_text(temp_path(&folder, "added_tokens.json"), "{\"<y>\": 101, \"<x>\": 100}");
+    mc_tokenizer *tok = open_folder();
+    assert_int_equal(mc_tokenizer_vocab_size(tok), PIECES + 102);
+    expect_ids(tok, "<x><extra_id_0><extra_id_99><y>", PIECES + 100, PIECES + 99, PIECES,
+               PIECES + 101, EOS, -1);
+    write_text(config, "{\"extra_ids\": 3, \"image_token\": \"<i>\"}");
+    tok = open_folder();
+    expect_ids(tok, "<x><extra_id_0><i><extra_id_2><y>", NEW, FIRST + 2, NEW + 2, FIRST, NEW + 1,
+               EOS, -1);
+    snprintf(target, sizeof target, "%s/saved", folder.path);
+    assert_int_equal(mc_tokenizer_save(tok, target), MC_OK);
+    tok = mc_tokenizer_from_pretrained(ctx, target);
+    expect_ids(tok, "<x><extra_id_0><i><extra_id_2><y>", NEW, FIRST + 2, NEW + 2, FIRST, NEW + 1,
+               EOS, -1);
+    write_text(config, "{\"extra_ids\": 3, \"added_tokens_decoder\": {\"7\": {\"content\": "
+                       "\"<extra_id_1>\", \"lstrip\": true}, \"5\": {\"content\": \"<x>\"}}}");
+    tok = open_folder();
+    expect_ids(tok, "<x><extra_id_0>  <extra_id_1>", NEW, FIRST + 2, FIRST + 1, EOS, -1);
+    /* a list of extra special tokens counts alone: other sentinels are pieces of texts */
+    write_text(config, "{\"extra_ids\": 3, \"extra_special_tokens\": [\"<x>\", \"<extra_id_0>\"]}");
+    unlink(temp_path(&folder, "added_tokens.json"));
+    tok = open_folder();
+    expect_ids(tok, "<x><extra_id_0><extra_id_1>", NEW, FIRST + 2, SPACE, FIRST + 1, EOS, -1);
+    /* the map's list by its old name does not count beside a model */
+    write_text(config, "{\"extra_ids\": 3}");
+    write_text(temp_path(&folder, "special_tokens_map.json"),
+               "{\"additional_special_tokens\": [\"<x>\"]}");
+    tok = open_folder();
+    assert_int_equal(mc_tokenizer_vocab_size(tok), NEW);
+    assert_int_equal(mc_tokenizer_save(tok, target), MC_OK);
+    assert_int_equal(mc_tokenizer_vocab_size(mc_tokenizer_from_pretrained(ctx, target)), NEW);
 }
 
 static void test_save(void **state)
@@ -288,6 +336,7 @@ int main(void)
         TEST(test_damaged_models),
         TEST(test_configuration),
         TEST(test_own_sentinels),
+        TEST(test_added_tokens),
         TEST(test_save),
         TEST(test_roberta),
 #ifdef MC_FAULT_INJECTION
