@@ -362,6 +362,12 @@ typedef struct mc_kernels {
      * negative index gives a row of zeros here and is skipped there. */
     mc_status (*gather_rows)(mc_device *d, int64_t rows, int64_t columns, mc_matrix x,
                              const int32_t *index, mc_matrix y);
+    /* position[row] = first + the number of ids before it in its sequence that are not `pad`; first
+     * - 1 of a pad and after the last sequence. The lengths are given twice, as in
+     * mc_attention_shape. */
+    mc_status (*token_positions)(mc_device *d, const mc_lengths *lengths,
+                                 const int32_t *device_lengths, const int32_t *ids, int32_t pad,
+                                 int32_t first, int32_t *position);
 
     /* out = attention(q, k, v). log_sum_exp (heads, total of the queries) f32: kept for backward,
      * NULL: not wanted. Rows of out from its total to its capacity are set to zero. */

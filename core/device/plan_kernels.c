@@ -207,6 +207,14 @@ static mc_status plan_embedding_backward(mc_device *d, int64_t rows, int64_t col
        rows, columns, dy, index, scale, dtable);
 }
 
+static mc_status plan_token_positions(mc_device *d, const mc_lengths *lengths,
+                                      const int32_t *device_lengths, const int32_t *ids,
+                                      int32_t pad, int32_t first, int32_t *position)
+{
+    DO(d, copied(d, MC_F32, lengths->capacity, 1, 2 * sizeof *ids), token_positions, lengths,
+       device_lengths, ids, pad, first, position);
+}
+
 static mc_status plan_gather_rows(mc_device *d, int64_t rows, int64_t columns, mc_matrix x,
                                   const int32_t *index, mc_matrix y)
 {

@@ -154,32 +154,16 @@ void mc_bert_set_dropout(mc_model *m, float p)
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
-/* Rows of RoBERTa's position table where a mask may leave out any token: tokens count from
- * first_position on, and those that are padding take the row before and do not count. */
-static mc_tensor *positions_by_ids(mc_tape *t, mc_model *m, const mc_stack_input *in)
-{
-    const mc_bert_parts *parts = m->parts;
-    const mc_lengths *l = in->lengths;
-    const void *ids = mc_op_host(t, m->family->title, in->ids);
-    int32_t *rows = mc_tape_alloc(t, ((size_t)l->capacity + 1) * sizeof *rows);
-    if (!ids || !rows) return NULL;
-    for (int i = 0; i < l->count; i++) {
-        int32_t next = (int32_t)parts->first_position;
-        for (int32_t k = l->offset[i]; k < l->offset[i + 1]; k++) {
-            bool padding = mc_integer_at(in->ids->dtype, ids, k) == m->shape.pad_token;
-            rows[k] = padding ? (int32_t)parts->first_position - 1 : next++;
-        }
-    }
-    return mc_tape_input(t, MC_I32, MC_SHAPE(l->capacity), rows, false);
-}
-
 static mc_tensor *embed(mc_tape *t, mc_model *m, const mc_stack_input *in)
 {
     mc_bert_parts *parts = m->parts;
     const mc_bert_config *c = m->config;
     mc_tensor *positions = mc_embedding_table(t, parts->positions);
-    bool by_ids = parts->first_position && in->call.key_mask && !in->rows;
-    mc_tensor *rows = by_ids ? positions_by_ids(t, m, in) : in->positions;
+    /* RoBERTa's padding has no position. Behind a prompt every token has one, as in transformers */
+    bool by_ids = parts->first_position && !in->rows;
+    mc_tensor *rows = !by_ids ? in->positions
+                              : mc_token_positions(t, in->ids, in->lengths, m->shape.vocab_size,
+                                                   m->shape.pad_token, parts->first_position);
     if (parts->first_position && !by_ids)
         positions =
             mc_slice(t, positions, 0, parts->first_position, c->positions - parts->first_position);

@@ -749,6 +749,77 @@ static void test_two_norms(void **state)
     temp_folder_free(&folder);
 }
 
+/* ---- padding within a text ------------------------------------------------------------------- */
+
+enum { POSITIONS = 20, WIDE = 9 };
+
+/* Rows of sums of a RoBERTa's three tables: of words, positions from 2 on over what is no padding
+ * (1), and the only type. */
+static void add_rows(mc_model *m, const int64_t *ids, int count, float *y)
+{
+    static float words[VOCABULARY * DIM], positions[POSITIONS * DIM], type[DIM];
+    mc_module *module = mc_model_module(m);
+    mc_parameter_read(mc_module_find_parameter(module, "input_embedding.weight"), words);
+    mc_parameter_read(mc_module_find_parameter(module, "position_embedding.weight"), positions);
+    mc_parameter_read(mc_module_find_parameter(module, "token_type_embedding.weight"), type);
+    for (int i = 0, next = 2; i < count; i++) {
+        int position = ids[i] == 1 ? 1 : next++;
+        for (int k = 0; k < DIM; k++)
+            y[i * DIM + k] = words[ids[i] * DIM + k] + positions[position * DIM + k] + type[k];
+    }
+}
+
+static void expect_normalized(const float *y, const float *sums, int rows)
+{
+    for (int i = 0; i < rows; i++) {
+        double mean = 0, square = 0;
+        for (int k = 0; k < DIM; k++) mean += (double)sums[i * DIM + k] / DIM;
+        for (int k = 0; k < DIM; k++) square += pow((double)sums[i * DIM + k] - mean, 2) / DIM;
+        for (int k = 0; k < DIM; k++) {
+            double expected = ((double)sums[i * DIM + k] - mean) / sqrt(square);
+            assert_true(fabs((double)y[i * DIM + k] - expected) < 1e-4);
+        }
+    }
+}
+
+/* As transformers counts: a padding token within a text has no position, be the batch padded, with
+ * or without a mask, or packed. */
+static void test_padding_has_no_position(void **state)
+{
+    mc_context *ctx = *state;
+    static const int64_t ids[2][WIDE] = {{0, 5, 1, 1, 7, 8, 1, 9, 2}, {1, 0, 4, 1, 2, 1, 1, 1, 1}};
+    static const int32_t lengths[] = {WIDE, 5};
+    float sums[2][WIDE * DIM], y[2 * WIDE * DIM];
+    int64_t packed[WIDE + 5], mask[2][WIDE];
+    mc_model *m =
+        model_of(ctx, "roberta",
+                 "{\"model_type\": \"roberta\", \"vocab_size\": 50, \"hidden_size\": 16, "
+                 "\"intermediate_size\": 40, \"num_hidden_layers\": 0, \"type_vocab_size\": 1, "
+                 "\"num_attention_heads\": 4, \"max_position_embeddings\": 20, "
+                 "\"layer_norm_eps\": 1e-12, \"initializer_range\": 0.2}",
+                 NULL, NULL);
+    assert_good(ctx);
+    for (int s = 0; s < 2; s++) add_rows(m, ids[s], WIDE, sums[s]);
+    for (int i = 0; i < 2 * WIDE; i++) mask[i / WIDE][i % WIDE] = i % WIDE < lengths[i / WIDE];
+    memcpy(packed, ids[0], sizeof ids[0]);
+    memcpy(packed + WIDE, ids[1], 5 * sizeof *packed);
+    for (int form = 0; form < 4; form++) { /* padded: lengths, a mask, neither; packed */
+        mc_tape *t = mc_tape_begin_eval(ctx);
+        mc_model_input in = {
+            .ids = form < 3 ? mc_tape_input(t, MC_I64, MC_SHAPE(2, WIDE), ids, false)
+                            : mc_tape_input(t, MC_I64, MC_SHAPE(WIDE + 5), packed, false)};
+        if (form == 0 || form == 3) in.lengths = mc_tape_lengths(t, lengths, 2, 1);
+        if (form == 1) in.mask = mc_tape_input(t, MC_I64, MC_SHAPE(2, WIDE), mask, false);
+        mc_model_output out = mc_model_forward(t, m, &in);
+        bool whole = form == 1 || form == 2;
+        mc_tensor_read_f32(ctx, out.last_hidden, y, (whole ? 2 * WIDE : WIDE + 5) * DIM);
+        assert_good(ctx);
+        expect_normalized(y, sums[0], WIDE);
+        expect_normalized(y + WIDE * DIM, sums[1], whole ? WIDE : 5);
+        mc_tape_end(t);
+    }
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up_context, tear_down_context)
 
 int main(void)
@@ -775,6 +846,7 @@ int main(void)
         TEST(test_heads_in_files),
         TEST(test_divided_t5),
         TEST(test_two_norms),
+        TEST(test_padding_has_no_position),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

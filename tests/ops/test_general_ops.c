@@ -8,6 +8,7 @@
 #include <cmocka.h>
 #include "core/device/device_internal.h"
 #include "core/modelcenter.h"
+#include "core/ops/ops_internal.h"
 #include "tests/device_choice.h"
 #include "tests/optim/optim_test.h"
 
@@ -76,6 +77,52 @@ static void test_refilled_lengths(void **state)
         mc_lengths_write(p.lengths, batches[i], count, ROOM, ROOM);
         mc_step_run(ctx, 1, pool_step, &p);
         check_pooling(ctx, &p, x, batches[i], count);
+    }
+    mc_context_free(ctx);
+}
+
+/* Positions that pass over padding, of lengths and ids that change under a recorded step. */
+typedef struct placing {
+    mc_lengths *lengths;
+    mc_tensor *ids, *numbers, *positions; /* numbers: a table whose rows are their numbers */
+} placing;
+
+enum { PAD = 1, FIRST = 2 };
+
+static void place_step(mc_context *ctx, void *user)
+{
+    placing *p = user;
+    mc_tape *t = mc_tape_begin_eval(ctx);
+    mc_tensor *rows = mc_token_positions(t, p->ids, p->lengths, 9, PAD, FIRST);
+    mc_tensor_copy(p->positions, mc_embed(t, 1, &p->numbers, &rows));
+    mc_tape_end(t);
+}
+
+static void test_token_positions(void **state)
+{
+    (void)state;
+    static const int32_t batches[][SEQUENCES] = {
+        {10, 3, 20, 7}, {0, 1, 0, 30}, {40, 0, 0, 0}, {0, 0, 0, 0}, {33, 0, 5, 2}};
+    mc_context *ctx = test_context(SEED);
+    int32_t ids[ROOM];
+    float positions[ROOM], numbers[ROOM + FIRST];
+    for (int i = 0; i < ROOM + FIRST; i++) numbers[i] = (float)i;
+    placing p = {.lengths = mc_lengths_new(ctx, SEQUENCES, ROOM),
+                 .ids = mc_tensor_new(ctx, MC_I32, MC_SHAPE(ROOM)),
+                 .numbers = mc_tensor_from(ctx, MC_F32, MC_SHAPE(ROOM + FIRST, 1), numbers),
+                 .positions = mc_tensor_new(ctx, MC_F32, MC_SHAPE(ROOM, 1))};
+    for (int b = 0; b < 5; b++) {
+        for (int i = 0; i < ROOM; i++) ids[i] = (i * i + b) % 5 % 3; /* pads at all places */
+        mc_lengths_write(p.lengths, batches[b], SEQUENCES, ROOM, ROOM);
+        mc_tensor_write(p.ids, ids, sizeof ids);
+        mc_step_run(ctx, 1, place_step, &p);
+        mc_tensor_read_f32(ctx, p.positions, positions, ROOM);
+        assert_good(ctx);
+        int row = 0;
+        for (int s = 0; s < SEQUENCES; s++)
+            for (int i = 0, next = FIRST; i < batches[b][s]; i++, row++)
+                assert_int_equal((int)positions[row], ids[row] == PAD ? FIRST - 1 : next++);
+        for (; row < ROOM; row++) assert_int_equal((int)positions[row], FIRST - 1);
     }
     mc_context_free(ctx);
 }
@@ -298,8 +345,9 @@ static void test_packed_results(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_refilled_lengths), cmocka_unit_test(test_planned_memory),
-        cmocka_unit_test(test_weighted_mean),    cmocka_unit_test(test_managed_mean),
-        cmocka_unit_test(test_ratio_of_losses),  cmocka_unit_test(test_packed_results)};
+        cmocka_unit_test(test_token_positions), cmocka_unit_test(test_refilled_lengths),
+        cmocka_unit_test(test_planned_memory),  cmocka_unit_test(test_weighted_mean),
+        cmocka_unit_test(test_managed_mean),    cmocka_unit_test(test_ratio_of_losses),
+        cmocka_unit_test(test_packed_results)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -82,6 +82,21 @@ static void gather_item(void *call, int64_t item, int thread)
     mc_write(c->y, k.row * c->y.stride + k.column, k.n, from, false);
 }
 
+mc_status MC_K(token_positions)(mc_device *d, const mc_lengths *lengths,
+                                const int32_t *device_lengths, const int32_t *ids, int32_t pad,
+                                int32_t first, int32_t *position)
+{
+    (void)d, (void)device_lengths;
+    for (int i = 0; i < lengths->count; i++) {
+        int32_t next = first;
+        for (int32_t k = lengths->offset[i]; k < lengths->offset[i + 1]; k++)
+            position[k] = ids[k] == pad ? first - 1 : next++;
+    }
+    for (int64_t k = lengths->offset[lengths->count]; k < lengths->capacity; k++)
+        position[k] = first - 1;
+    return MC_OK;
+}
+
 mc_status MC_K(gather_rows)(mc_device *d, int64_t rows, int64_t columns, mc_matrix x,
                             const int32_t *index, mc_matrix y)
 {

@@ -54,6 +54,39 @@ extern "C" mc_status mc_cuda_embedding(mc_device *d, int64_t rows, int64_t colum
     return mc_cuda_launched(d, "embedding");
 }
 
+/* A warp for each sequence, and one for the rows after the last, 32 tokens at a time. */
+static __global__ void __launch_bounds__(256)
+    place_tokens(const int32_t *lengths, int64_t count, int64_t capacity, const int32_t *ids,
+                 int32_t pad, int32_t first, int32_t *position)
+{
+    const int64_t sequence = (int64_t)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
+    const int lane = (int)threadIdx.x % 32;
+    if (sequence > count) return;
+    const bool tail = sequence == count;
+    const int64_t begin = lengths[count + sequence];
+    const int64_t end = tail ? capacity : begin + lengths[sequence];
+    int32_t next = first;
+    for (int64_t at = begin; at < end; at += 32) {
+        const int64_t row = at + lane;
+        const bool counts = !tail && row < end && ids[row] != pad;
+        const unsigned those = __ballot_sync(0xffffffffu, counts);
+        const int32_t place = next + __popc(those & ((1u << lane) - 1));
+        if (row < end) position[row] = counts ? place : first - 1;
+        next += __popc(those);
+    }
+}
+
+extern "C" mc_status mc_cuda_token_positions(mc_device *d, const mc_lengths *lengths,
+                                             const int32_t *device_lengths, const int32_t *ids,
+                                             int32_t pad, int32_t first, int32_t *position)
+{
+    if (lengths->capacity == 0) return MC_OK;
+    const int warps = 8;
+    place_tokens<<<(unsigned)(lengths->count / warps + 1), warps * 32, 0, mc_cuda_of(d)->stream>>>(
+        device_lengths, lengths->count, lengths->capacity, ids, pad, first, position);
+    return mc_cuda_launched(d, "token_positions");
+}
+
 struct gather_call {
     mc_view x, y;
     const int32_t *index;
