@@ -15,6 +15,7 @@ enum { PATH_ROOM = 4096, WAYS = MODEL_WAY_OLD_MODEL | MODEL_WAY_ANY };
 typedef struct download_options {
     model_options from;
     const char *cache_dir;
+    bool verify;
     args_list include;
 } download_options;
 
@@ -39,6 +40,7 @@ static int run(const download_options *o)
                                                              .single = true});
     mc_hub_options options = {.revision = o->from.revision,
                               .cache_dir = o->cache_dir,
+                              .verify = o->verify,
                               .include = o->include.count ? o->include.items : NULL};
     mc_hub_download(ctx, o->from.model, &options, folder, sizeof folder);
     bool interrupted = mc_error_status(ctx) == MC_ERR_INTERRUPTED;
@@ -63,6 +65,8 @@ int cmd_download(int argc, char **argv)
          .default_text = "what loading takes", .known_as = "pattern,files"},
         {ARGS_PATH("cache-dir", &o.cache_dir, "the cache"),
          .default_text = "HF_HUB_CACHE, else $HF_HOME/hub"},
+        {ARGS_FLAG("verify", &o.verify,
+                   "hash what the cache has; fetch anew what is not what its name says")},
         {0},
     };
     args_table_add(&table, options);

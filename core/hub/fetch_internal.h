@@ -35,6 +35,11 @@ mc_status mc_hub_tick(void *watch);
 mc_status mc_hub_fetch(mc_hub_watch *watch, const mc_hub_answer *answer, const mc_hub_needs *needs,
                        char folder[MC_PATH_MAX]);
 
+/* Hashes all blobs of a repository's folder in the cache and removes those that are not what their
+ * names say, whose number is *wrong. The repository's lock should be held. (Built with libcurl
+ * only.) */
+mc_status mc_hub_verify(mc_hub_watch *watch, const char *repository, size_t *wrong);
+
 /* Asks the hub for its list of models. Errors go to the context. (Built with libcurl only.) */
 mc_status mc_hub_knock(mc_hub_watch *watch);
 

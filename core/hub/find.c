@@ -4,6 +4,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 #include "core/checkpoint/ranks_internal.h"
 #include "core/dist/world_internal.h"
 #include "core/hub/fetch_internal.h"
@@ -89,15 +90,24 @@ static mc_status answer_offline(mc_context *ctx, const char *identifier,
 }
 
 #ifdef MC_HAVE_CURL
-static mc_status lock_path(mc_error *err, char path[MC_PATH_MAX], const mc_hub_answer *answer)
+/* A repository in the cache: its folder, and the path of its lock. */
+typedef struct place {
+    char folder[MC_PATH_MAX], lock[MC_PATH_MAX];
+} place;
+
+/* Of the snapshot that was found, else of the identifier. */
+static mc_status find_place(mc_error *err, const mc_hub_answer *answer, place *p)
 {
-    char name[MC_PATH_MAX], locks[MC_PATH_MAX];
-    bool fits = mc_hub_repository(name, "", answer->id.org, answer->id.name);
-    mc_status status = mc_path_join(err, locks, answer->root, ".locks");
-    if (status || !fits) return status;
-    int written = snprintf(path, MC_PATH_MAX, "%s%s/modelcenter.lock", locks, name);
+    bool good = mc_hub_repository(p->folder, answer->root, answer->id.org, answer->id.name);
+    if (*answer->folder) {
+        memcpy(p->folder, answer->folder, strlen(answer->folder) + 1);
+        for (int i = 0; i < 2; i++) *strrchr(p->folder, '/') = '\0'; /* snapshots/COMMIT */
+    }
+    int written = good ? snprintf(p->lock, MC_PATH_MAX, "%s/.locks%s/modelcenter.lock",
+                                  answer->root, strrchr(p->folder, '/'))
+                       : -1;
     if (written >= 0 && written < MC_PATH_MAX) return MC_OK;
-    return mc_error_set(err, MC_ERR_ARGUMENT, "path too long: %.100s...", locks);
+    return mc_error_set(err, MC_ERR_ARGUMENT, "path too long: %.100s...", answer->root);
 }
 
 /* While another process has the lock. */
@@ -111,11 +121,67 @@ static mc_status wait(void *watch)
     return mc_hub_tick(watch);
 }
 
+/* -1 with the error set. */
+static int take_lock(mc_hub_watch *watch, const mc_hub_answer *answer, place *p)
+{
+    mc_error *err = &watch->ctx->error;
+    if (find_place(err, answer, p)) return -1;
+    return mc_hub_lock(err, answer->root, p->lock, wait, watch);
+}
+
+/* An error that was reported in order leaves nothing to verify: contents have been synced before
+ * they got their names. */
+static void end_work(int lock, const char *path)
+{
+    mc_error ignored = {0};
+    if (lock >= 0) mc_hub_lock_note(&ignored, lock, path, MC_HUB_NO_WORK);
+    mc_error_clear(&ignored);
+    mc_hub_unlock(lock);
+}
+
+/* Verifies under the lock, if nobody else has done so while this process waited for it, and looks
+ * again at what is there. */
+static mc_status verify_locked(mc_hub_watch *watch, const mc_hub_where *where,
+                               const mc_hub_request *request, mc_hub_answer *answer, size_t *wrong)
+{
+    place p;
+    mc_error *err = &watch->ctx->error;
+    int lock = take_lock(watch, answer, &p);
+    if (lock < 0) return err->status;
+    bool due = request->verify || mc_hub_lock_noted(lock);
+    mc_status status = due ? mc_hub_lock_note(err, lock, p.lock, MC_HUB_VERIFIES) : MC_OK;
+    if (due && !status) status = mc_hub_verify(watch, p.folder, wrong);
+    if (!status) status = mc_hub_resolve(err, watch->progress.repository, where, answer);
+    if (status)
+        mc_hub_unlock(lock); /* with its note */
+    else
+        end_work(lock, p.lock);
+    return status;
+}
+
+/* Hashes what the cache has, where that is asked for or a download has died. *wrong becomes the
+ * number of files that had to go. */
+static mc_status verify(mc_context *ctx, const char *identifier, const mc_hub_where *where,
+                        const mc_hub_request *request, mc_hub_answer *answer, size_t *wrong)
+{
+    place p;
+    mc_hub_watch watch = {
+        .ctx = ctx, .progress = {.repository = identifier}, .together = request->together};
+    *wrong = 0;
+    if (answer->is_path || !*answer->folder) return MC_OK;
+    if (find_place(&ctx->error, answer, &p)) return mc_error_status(ctx);
+    bool stale = mc_hub_lock_is_stale(p.lock);
+    if (request->verify || (stale && access(p.lock, W_OK) == 0))
+        return verify_locked(&watch, where, request, answer, wrong);
+    return stale ? mc_hub_verify(&watch, p.folder, wrong) : MC_OK; /* a cache of others, to read */
+}
+
 /* Downloads under the lock, unless another process has done so while this one waited for it. */
 static mc_status download(mc_context *ctx, const char *identifier, const mc_hub_where *where,
                           const mc_hub_request *request, mc_hub_answer *answer)
 {
-    char path[MC_PATH_MAX] = "", name[2 * MC_HUB_NAME_MAX + 2];
+    char name[2 * MC_HUB_NAME_MAX + 2];
+    place p = {.lock = ""};
     mc_error *err = &ctx->error;
     snprintf(name, sizeof name, "%s%s%s", answer->id.org, *answer->id.org ? "/" : "",
              answer->id.name);
@@ -123,11 +189,13 @@ static mc_status download(mc_context *ctx, const char *identifier, const mc_hub_
         .ctx = ctx, .progress = {.repository = name}, .together = request->together};
     /* the first rank is the one that shows progress: it gets the lock */
     if (ctx->rank) nanosleep(&(struct timespec){.tv_nsec = 200 * 1000 * 1000}, NULL);
-    int lock =
-        lock_path(err, path, answer) ? -1 : mc_hub_lock(err, answer->root, path, wait, &watch);
-    if (lock >= 0 && mc_hub_resolve(err, identifier, where, answer) == MC_OK && !answer->whole)
+    int lock = take_lock(&watch, answer, &p);
+    size_t wrong;
+    if (lock >= 0 && mc_hub_lock_noted(lock)) mc_hub_verify(&watch, p.folder, &wrong);
+    if (lock >= 0 && mc_hub_resolve(err, identifier, where, answer) == MC_OK && !answer->whole &&
+        mc_hub_lock_note(err, lock, p.lock, MC_HUB_DOWNLOADS) == MC_OK)
         mc_hub_fetch(&watch, answer, where->user, answer->folder);
-    mc_hub_unlock(lock);
+    end_work(lock, p.lock);
     if (!*answer->folder && !request->of_hub)
         mc_error_prefix(
             err,
@@ -151,9 +219,25 @@ static mc_status find(mc_context *ctx, const char *identifier, const mc_hub_requ
                           .cache_dir = request->cache_dir,
                           .is_whole = mc_hub_is_whole,
                           .user = &request->needs};
+    size_t wrong = 0;
     mc_status status = mc_hub_resolve(&ctx->error, identifier, &where, &answer);
+#ifdef MC_HAVE_CURL
+    if (!status) status = verify(ctx, identifier, &where, request, &answer, &wrong);
+#else
+    if (!status && request->verify)
+        status = mc_fail(ctx, MC_ERR_UNSUPPORTED,
+                         "%s: this build computes no checksums, it has no libcurl (MC_ENABLE_CURL)",
+                         identifier);
+#endif
     const char *why = status || answer.whole ? NULL : why_not(request);
-    if (why) status = answer_offline(ctx, identifier, &answer, why);
+    if (why && wrong)
+        status =
+            mc_fail(ctx, MC_ERR_FORMAT,
+                    "%s: %zu of its files in the cache had other contents than their names say "
+                    "and were removed. %s",
+                    identifier, wrong, why);
+    else if (why)
+        status = answer_offline(ctx, identifier, &answer, why);
 #ifdef MC_HAVE_CURL
     else if (!status && !answer.whole)
         status = download(ctx, identifier, &where, request, &answer);
@@ -198,6 +282,7 @@ mc_status mc_hub_download(mc_context *ctx, const char *identifier, const mc_hub_
     mc_hub_request request = {.revision = o.revision,
                               .cache_dir = o.cache_dir,
                               .local_files_only = o.local_files_only,
+                              .verify = o.verify,
                               .of_hub = true};
     char found[MC_PATH_MAX];
     if (!ctx) return MC_ERR_NOMEM;

@@ -9,7 +9,7 @@
 typedef struct mc_hub_request {
     mc_hub_needs needs;
     const char *revision, *cache_dir; /* NULL: as mc_hub_options says */
-    bool local_files_only;
+    bool local_files_only, verify;
     /* All ranks of the job ask, and none goes on before all have found it: ranks that share a cache
      * wait for the one that downloads, those of other hosts may take longer than ranks wait for one
      * another. Without it nothing here is collective. */

@@ -43,7 +43,9 @@
  * are there, and the ref last, so that a process that dies leaves nothing that looks whole and is
  * not. Large files come over eight connections; a transfer that breaks goes on at its byte, in the
  * same call and in later ones. One process (or rank) at a time downloads a repository; others wait
- * for it and then find the files. Ranks of hosts with caches of their own download one each. */
+ * for it and then find the files. Ranks of hosts with caches of their own download one each. A
+ * process that dies at its download leaves a note in the lock's file: the next one that uses the
+ * repository hashes its blobs first. */
 #ifndef MC_HUB_HUB_H
 #define MC_HUB_HUB_H
 
@@ -56,6 +58,9 @@ typedef struct mc_hub_options {
                               else "main" */
     const char *cache_dir; /* in place of HF_HUB_CACHE; NULL: none */
     bool local_files_only; /* no requests, as with HF_HUB_OFFLINE */
+    bool verify;           /* hash what the cache has of the repository before it is used: what is
+                              not what its name says is removed, and fetched anew if need be. Where
+                              nothing may be asked for that is MC_ERR_FORMAT */
     /* Patterns of the files that are needed, with *, ? and [...], where * stands for slashes too,
      * and "folder/" for all below it; NULL ends the list. NULL: what a model or a tokenizer needs.
      */

@@ -32,6 +32,32 @@ int mc_hub_lock(mc_error *err, const char *root, const char *path, mc_status (*g
     return lock;
 }
 
+mc_status mc_hub_lock_note(mc_error *err, int lock, const char *path, mc_hub_work work)
+{
+    char letter = (char)work;
+    bool good =
+        work ? pwrite(lock, &letter, 1, 0) == 1 && fsync(lock) == 0 : ftruncate(lock, 0) == 0;
+    if (good) return MC_OK;
+    return mc_error_set(err, MC_ERR_IO, "%s: cannot write it: %s", path, strerror(errno));
+}
+
+mc_hub_work mc_hub_lock_noted(int lock)
+{
+    char letter = 0;
+    if (pread(lock, &letter, 1, 0) != 1 || !letter) return MC_HUB_NO_WORK;
+    return letter == MC_HUB_VERIFIES ? MC_HUB_VERIFIES : MC_HUB_DOWNLOADS;
+}
+
+bool mc_hub_lock_is_stale(const char *path)
+{
+    int lock = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    mc_hub_work work = lock >= 0 ? mc_hub_lock_noted(lock) : MC_HUB_NO_WORK;
+    bool is_free = work == MC_HUB_DOWNLOADS && flock(lock, LOCK_EX | LOCK_NB) == 0;
+    if (is_free) work = mc_hub_lock_noted(lock); /* its owner may have ended well just now */
+    if (lock >= 0) close(lock);
+    return work == MC_HUB_VERIFIES || (work && is_free);
+}
+
 void mc_hub_unlock(int lock)
 {
     if (lock >= 0) close(lock);

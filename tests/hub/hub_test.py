@@ -527,6 +527,52 @@ def test_planted_links(c):
         same({p.name: p.read_bytes() for p in outside.iterdir()}, before, place)
 
 
+def test_verify(c):
+    """Contents of the right size that are others: --verify finds them, and so does the first use
+    after a download that died."""
+    repo = c.add("a/b", {"config.json": b"{}", "model.safetensors": large_file(3 * MIB)})
+    names, lock = list(repo.files), c.cache / ".locks/models--a--b/modelcenter.lock"
+    snapshot = c.get("a/b")
+    same(lock.read_bytes(), b"", "a note of work that is done")
+
+    def damage(name="model.safetensors"):
+        blob = (snapshot / name).resolve()
+        blob.write_bytes(bytes([blob.read_bytes()[0] ^ 1]) + blob.read_bytes()[1:])
+        return blob
+
+    same(c.run("download", "a/b", "--verify", HF_HUB_OFFLINE="1")[0], 0)
+    for name in names:
+        blob, before = damage(name), len(c.hub.log)
+        c.get("a/b")
+        same(len(c.hub.log), before, "requests for what is there")
+        code, _, err = c.run("download", "a/b", "--verify")
+        check(code == 0 and f"{blob}: other contents than its name says" in err, err)
+        c.matches(snapshot, repo, names)
+    blob = damage()
+    c.refused(["a/b", "--verify"], "a/b", "1 of its files in the cache", "HF_HUB_OFFLINE is set",
+              HF_HUB_OFFLINE="1")
+    check(not blob.exists(), "wrong contents are kept")
+    c.get("a/b")
+    # a download of another revision dies
+    large = {"config.json": b"{}", "model.safetensors": large_file(9 * MIB, 2)}
+    other = c.add("a/b", large, commit="f" * 40)
+    other.refs = {"main": repo.commit, "v2": other.commit}
+    c.hub.rate = MIB
+    process = c.start("download", "a/b", "--revision", "v2")
+    while not c.hub.requests("signature", "GET") or not lock.read_bytes():
+        time.sleep(0.01)
+    damage()
+    c.get("a/b")  # the other one lives: what is whole is used as it is
+    process.kill()
+    process.communicate()
+    same(lock.read_bytes(), b"d")
+    c.hub.rate, c.hub.repos["a/b"] = 0, repo
+    code, _, err = c.run("inspect", "a/b")
+    check("other contents than its name says" in err and "checking the contents" in err, err)
+    same((snapshot / "model.safetensors").read_bytes() == repo.files["model.safetensors"], True)
+    same(lock.read_bytes(), b"")
+
+
 # ---- processes -----------------------------------------------------------------------------------
 
 def test_processes(c):
