@@ -6,13 +6,12 @@
 #include "core/modelcenter.h"
 #include "tools/args.h"
 #include "tools/commands.h"
-#include "tools/crc32.h"
 #include "tools/ranks.h"
 #include "tools/run_log.h"
 
 typedef struct info_options {
     const char *path;
-    bool json, tensors, checksum;
+    bool json, tensors, checksum, verify;
 } info_options;
 
 /* ---- what is told ---------------------------------------------------------------------------- */
@@ -67,31 +66,6 @@ static int count_files(const mc_tensor_file *file)
     return files;
 }
 
-/* Adds a tensor's bytes, as they lie in memory, to up to two checksums. */
-static mc_status add_bytes(mc_tensor_file *file, const mc_tensor_entry *e, uint32_t *own,
-                           uint32_t *all)
-{
-    enum { PIECE = 1 << 16 };
-    uint8_t bytes[PIECE];
-    size_t element = e->count ? e->size / (size_t)e->count : 1;
-    int64_t most = PIECE / (int64_t)(element ? element : 1);
-    mc_status status = MC_OK;
-    *own = 0;
-    if (e->dense && e->size) {
-        *own = crc32_add(0, e->data, e->size);
-        *all = crc32_add(*all, e->data, e->size);
-        return MC_OK;
-    }
-    for (int64_t at = 0; at < e->count && !status; at += most) {
-        int64_t n = e->count - at < most ? e->count - at : most;
-        status = mc_tensor_file_read_bytes(file, e, at, n, bytes);
-        if (status) break;
-        *own = crc32_add(*own, bytes, (size_t)n * element);
-        *all = crc32_add(*all, bytes, (size_t)n * element);
-    }
-    return status;
-}
-
 /* Of several shards the first that has a key counts. */
 static bool is_first(const mc_tensor_file *file, size_t i)
 {
@@ -99,11 +73,8 @@ static bool is_first(const mc_tensor_file *file, size_t i)
     return mc_tensor_file_metadata(file, key) == mc_tensor_file_metadata_value(file, i);
 }
 
-/* Whether the file is of a format with checksums of its own. */
-static bool has_own(const info_options *o, const mc_tensor_file *file)
-{
-    return o->checksum && strcmp(mc_tensor_file_format(file), "PyTorch zip") == 0;
-}
+/* Whether the file's own checksums have been compared with its bytes. */
+static bool verified(const info_options *o) { return o->checksum || o->verify; }
 
 /* ---- as lines -------------------------------------------------------------------------------- */
 
@@ -133,10 +104,15 @@ static void print_summary(const info_options *o, const mc_tensor_file *file, con
     for (int i = 0; s->dtypes > 1 && i < s->dtypes; i++)
         print_total(s->dtype[i].dtype, &s->dtype[i]);
     print_total(s->dtypes == 1 ? s->dtype[0].dtype : "all", &s->all);
-    if (has_own(o, file) && s->own.checked)
+    if (verified(o) && s->own.checked)
         printf("the file's own checksums: %zu agree with its bytes\n", s->own.checked);
-    if (has_own(o, file) && s->own.absent)
-        printf("no checksums%s\n", s->own.checked ? " of the others" : "");
+    if (s->own.absent && s->own.checked)
+        printf("no checksums of %zu of its %zu storages\n", s->own.absent,
+               s->own.absent + s->own.checked);
+    else if (s->own.absent)
+        puts("no checksums");
+    if (o->verify && (s->own.absent || !s->own.checked))
+        printf("not verifiable%s\n", s->own.checked ? " as a whole" : "");
     if (o->checksum)
         printf("crc32 of the tensors' bytes, in the order of their names: %08" PRIx32 "\n", s->crc);
 }
@@ -179,7 +155,9 @@ static bool add_summary(cJSON *json, const info_options *o, const mc_tensor_file
                 cJSON_AddStringToObject(json, "format", mc_tensor_file_format(file)) &&
                 cJSON_AddNumberToObject(json, "files", s->files) && add_total(json, &s->all) &&
                 (!o->checksum || add_crc(json, s->crc));
-    cJSON *own = good && has_own(o, file) ? cJSON_AddObjectToObject(json, "checksums") : NULL;
+    cJSON *own = good && s->own.checked + s->own.absent && verified(o)
+                     ? cJSON_AddObjectToObject(json, "checksums")
+                     : NULL;
     if (own && (!cJSON_AddNumberToObject(own, "checked", (double)s->own.checked) ||
                 !cJSON_AddNumberToObject(own, "absent", (double)s->own.absent)))
         return false;
@@ -203,12 +181,14 @@ static bool add_summary(cJSON *json, const info_options *o, const mc_tensor_file
 static bool look_at_all(const info_options *o, mc_tensor_file *file, cJSON *list, summary *s)
 {
     s->files = count_files(file);
-    if (o->checksum && mc_tensor_file_verify(file, &s->own)) return false;
+    if (verified(o) ? mc_tensor_file_verify(file, &s->own)
+                    : mc_tensor_file_checksums(file, &s->own))
+        return false;
     for (size_t i = 0; i < mc_tensor_file_count(file); i++) {
         const mc_tensor_entry *e = mc_tensor_file_at(file, i);
         uint32_t crc = 0;
         add_entry(s, e);
-        if (o->checksum && add_bytes(file, e, &crc, &s->crc)) return false;
+        if (o->checksum && mc_tensor_file_crc32(file, e, &crc, &s->crc)) return false;
         if (o->tensors && list && !add_tensor(list, o, e, crc)) return false;
         if (o->tensors && !list) print_tensor(o, e, crc);
     }
@@ -272,6 +252,7 @@ int cmd_info(int argc, char **argv)
          .positional = true},
         {ARGS_FLAG("json", &o.json, "print one JSON object")},
         {ARGS_FLAG("tensors", &o.tensors, "tell of every tensor")},
+        {ARGS_FLAG("verify", &o.verify, "say so, too, where the file has no checksums to compare")},
         {ARGS_FLAG_OFF("no-checksum", &o.checksum, "do not read the tensors' bytes")},
         {0},
     };

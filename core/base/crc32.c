@@ -1,6 +1,7 @@
 #include "core/base/crc32_internal.h"
 
 #include <stdbool.h>
+#include <string.h>
 
 #define POLYNOMIAL 0xedb88320u
 
@@ -21,6 +22,13 @@ void mc_crc32_table_init(mc_crc32_table *table)
 #if defined(__x86_64__) && defined(__GNUC__)
 #include <immintrin.h>
 
+/* V. Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction",
+ * Intel 2009. The constants of a distance of D bits are x^(D+32) and x^(D-32) modulo the
+ * polynomial, with their 32 bits reversed, times two. */
+#define BY_256_BYTES _mm_set_epi64x(0x01322d1430, 0x011542778a)
+#define BY_64_BYTES _mm_set_epi64x(0x01c6e41596, 0x0154442bd4)
+#define BY_16_BYTES _mm_set_epi64x(0x00ccaa009e, 0x01751997d0)
+
 /* Folds 16 bytes of state over the distance that the constants stand for, onto the next 16. */
 __attribute__((target("pclmul,sse4.1"))) static __m128i fold(__m128i state, __m128i by,
                                                              __m128i next)
@@ -30,19 +38,16 @@ __attribute__((target("pclmul,sse4.1"))) static __m128i fold(__m128i state, __m1
     return _mm_xor_si128(_mm_xor_si128(low, high), next);
 }
 
-/* V. Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction",
- * Intel 2009: its constants of this polynomial for distances of 64 and of 16 bytes. Takes 64 bytes
- * or more, a multiple of 16; `state` is the inverted CRC. What is left are 16 bytes that have the
- * CRC of all. */
-__attribute__((target("pclmul,sse4.1"))) static void fold_all(uint32_t state, const uint8_t *data,
+/* Takes 64 bytes or more, a multiple of 16, and XORs `state` into the first. What is left are 16
+ * bytes that have the CRC of all. */
+__attribute__((target("pclmul,sse4.1"))) static void fold_all(__m128i state, const uint8_t *data,
                                                               size_t size, uint8_t left[16])
 {
-    const __m128i by_64 = _mm_set_epi64x(0x01c6e41596, 0x0154442bd4);
-    const __m128i by_16 = _mm_set_epi64x(0x00ccaa009e, 0x01751997d0);
+    const __m128i by_64 = BY_64_BYTES, by_16 = BY_16_BYTES;
     const __m128i *at = (const void *)data, *end = (const void *)(data + size);
     __m128i x[4];
     for (int i = 0; i < 4; i++) x[i] = _mm_loadu_si128(at++);
-    x[0] = _mm_xor_si128(x[0], _mm_cvtsi32_si128((int)state));
+    x[0] = _mm_xor_si128(x[0], state);
     for (; end - at >= 4; at += 4)
         for (int i = 0; i < 4; i++) x[i] = fold(x[i], by_64, _mm_loadu_si128(at + i));
     for (int i = 1; i < 4; i++) x[0] = fold(x[0], by_16, x[i]);
@@ -50,10 +55,58 @@ __attribute__((target("pclmul,sse4.1"))) static void fold_all(uint32_t state, co
     _mm_storeu_si128((void *)left, x[0]);
 }
 
+/* The same four times as wide. */
+__attribute__((target("avx512f,vpclmulqdq,pclmul,sse4.1"))) static __m512i
+fold_wide(__m512i state, __m512i by, __m512i next)
+{
+    __m512i low = _mm512_clmulepi64_epi128(state, by, 0x00);
+    __m512i high = _mm512_clmulepi64_epi128(state, by, 0x11);
+    return _mm512_ternarylogic_epi64(low, high, next, 0x96); /* all three XORed */
+}
+
+/* Takes 256 bytes or more, in steps of 256; returns how many. What is left are 64 bytes, to be
+ * folded on. */
+__attribute__((target("avx512f,vpclmulqdq,pclmul,sse4.1"))) static size_t
+fold_most(__m128i state, const uint8_t *data, size_t size, uint8_t left[64])
+{
+    const __m512i by_256 = _mm512_broadcast_i32x4(BY_256_BYTES);
+    const __m512i by_64 = _mm512_broadcast_i32x4(BY_64_BYTES);
+    size_t done = 256;
+    __m512i x[4];
+    for (int i = 0; i < 4; i++) x[i] = _mm512_loadu_si512(data + 64 * i);
+    x[0] = _mm512_xor_si512(x[0], _mm512_zextsi128_si512(state));
+    for (; size - done >= 256; done += 256)
+        for (int i = 0; i < 4; i++)
+            x[i] = fold_wide(x[i], by_256, _mm512_loadu_si512(data + done + 64 * i));
+    for (int i = 1; i < 4; i++) x[0] = fold_wide(x[0], by_64, x[i]);
+    _mm512_storeu_si512(left, x[0]);
+    return done;
+}
+
 static bool can_fold(void) { return __builtin_cpu_supports("pclmul"); }
+
+static bool can_fold_wide(void)
+{
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("vpclmulqdq");
+}
+
+/* Takes 256 bytes or more, a multiple of 16; `state` is the inverted CRC. What is left are 16 bytes
+ * that have the CRC of all. */
+static void fold_bytes(uint32_t state, const uint8_t *data, size_t size, uint8_t left[16])
+{
+    uint8_t rest[64 + 256];
+    __m128i first = _mm_cvtsi32_si128((int)state);
+    if (!can_fold_wide()) {
+        fold_all(first, data, size, left);
+        return;
+    }
+    size_t done = fold_most(first, data, size, rest);
+    memcpy(rest + 64, data + done, size - done);
+    fold_all(_mm_setzero_si128(), rest, 64 + size - done, left);
+}
 #else
 static bool can_fold(void) { return false; }
-static void fold_all(uint32_t state, const uint8_t *data, size_t size, uint8_t left[16])
+static void fold_bytes(uint32_t state, const uint8_t *data, size_t size, uint8_t left[16])
 {
     (void)state, (void)data, (void)size, (void)left;
 }
@@ -80,7 +133,7 @@ uint32_t mc_crc32(const mc_crc32_table *table, uint32_t crc, const void *data, s
     size_t folded = size >= LEAST && can_fold() ? size / 16 * 16 : 0;
     crc = ~crc;
     if (folded) {
-        fold_all(crc, at, folded, left);
+        fold_bytes(crc, at, folded, left);
         crc = by_table(table, 0, left, sizeof left);
     }
     return ~by_table(table, crc, at + folded, size - folded);

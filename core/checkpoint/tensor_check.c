@@ -92,14 +92,57 @@ mc_status mc_tensor_parts_check(mc_tensor_file *file, mc_checked_run *runs, size
     return mc_error_status(ctx);
 }
 
+/* Of a tensor whose elements do not lie side by side. */
+static mc_status read_scattered(const mc_crc32_table *table, mc_tensor_file *file,
+                                const mc_tensor_entry *entry, uint32_t *crc)
+{
+    enum { PIECE = 1 << 16 };
+    uint8_t bytes[PIECE];
+    size_t element = entry->count ? entry->size / (size_t)entry->count : 1;
+    int64_t most = PIECE / (int64_t)(element ? element : 1);
+    mc_status status = MC_OK;
+    for (int64_t at = 0; at < entry->count && !status; at += most) {
+        int64_t n = entry->count - at < most ? entry->count - at : most;
+        status = mc_tensor_file_read_bytes(file, entry, at, n, bytes);
+        if (!status) *crc = mc_crc32(table, *crc, bytes, (size_t)n * element);
+    }
+    return status;
+}
+
+mc_status mc_tensor_file_crc32(mc_tensor_file *file, const mc_tensor_entry *entry, uint32_t *own,
+                               uint32_t *all)
+{
+    if (!file) return MC_ERR_ARGUMENT;
+    mc_context *ctx = mc_tensor_file_context(file);
+    if (mc_failed(ctx) || !mc_given(ctx, entry) || !mc_given(ctx, own) || !mc_given(ctx, all))
+        return mc_error_status(ctx);
+    mc_crc32_table table;
+    mc_status status = MC_OK;
+    *own = 0;
+    mc_crc32_table_init(&table);
+    if (entry->dense)
+        *own = mc_crc32(&table, 0, entry->data, entry->size);
+    else
+        status = read_scattered(&table, file, entry, own);
+    if (!status) *all = mc_crc32_join(*all, *own, entry->size);
+    return status;
+}
+
+mc_status mc_tensor_file_checksums(mc_tensor_file *file, mc_tensor_checksums *found)
+{
+    if (!file) return MC_ERR_ARGUMENT;
+    mc_context *ctx = mc_tensor_file_context(file);
+    if (mc_failed(ctx) || !mc_given(ctx, found)) return mc_error_status(ctx);
+    *found = (mc_tensor_checksums){.checked = mc_tensor_file_part_count(file),
+                                   .absent = mc_tensor_file_unchecked(file)};
+    return MC_OK;
+}
+
 mc_status mc_tensor_file_verify(mc_tensor_file *file, mc_tensor_checksums *found)
 {
     mc_tensor_checksums sums = {0};
     if (found) *found = sums;
     if (!file) return MC_ERR_ARGUMENT;
     mc_status status = mc_tensor_parts_check(file, NULL, 0, 0, 1);
-    if (status || !found) return status;
-    found->checked = mc_tensor_file_part_count(file);
-    found->absent = mc_tensor_file_unchecked(file);
-    return MC_OK;
+    return status || !found ? status : mc_tensor_file_checksums(file, found);
 }

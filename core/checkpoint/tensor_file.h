@@ -122,6 +122,15 @@ typedef struct mc_tensor_checksums {
  * differs. Loading a model or a module checks them too, as it reads. */
 MC_API mc_status mc_tensor_file_verify(mc_tensor_file *file, mc_tensor_checksums *found);
 
+/* The same without reading: how many storages have a checksum that mc_tensor_file_verify compares,
+ * and how many of a PyTorch zip have none. */
+MC_API mc_status mc_tensor_file_checksums(mc_tensor_file *file, mc_tensor_checksums *found);
+
+/* The CRC-32 of zip files (polynomial 0xedb88320) over a tensor's bytes, in row-major order: *own
+ * becomes that of the tensor, and *all, 0 before the first tensor, goes on over its bytes. */
+MC_API mc_status mc_tensor_file_crc32(mc_tensor_file *file, const mc_tensor_entry *entry,
+                                      uint32_t *own, uint32_t *all);
+
 /* Copies elements first .. first + count - 1 of a tensor (in row-major order) into `out`, which has
  * room for `count` numbers. F64, F32, F16, BF16, the integers I64 to U8 and BOOL (any byte but 0 is
  * 1) can be read; a value that the output cannot hold exactly is rounded to the nearest. NaNs stay

@@ -7,7 +7,7 @@
 #include <cjson/cJSON.h>
 #include "core/modelcenter.h"
 #include "tests/tools/command_test.h"
-#include "tools/crc32.h"
+#include "tests/zip_sums.h"
 #include "tools/text.h"
 
 static int set_up(void **state)
@@ -37,18 +37,6 @@ static int set_up(void **state)
 }
 
 /* ---- numbers --------------------------------------------------------------------------------- */
-
-static void crc32_is_zlibs(void **state)
-{
-    (void)state;
-    uint8_t bytes[1000];
-    assert_int_equal(crc32_add(0, "", 0), 0);
-    assert_int_equal(crc32_add(0, "123456789", 9), 0xCBF43926); /* the polynomial's check value */
-    for (int i = 0; i < 1000; i++) bytes[i] = (uint8_t)(i * i >> 3);
-    uint32_t whole = crc32_add(0, bytes, 1000);
-    for (size_t cut = 0; cut <= 1000; cut += 37)
-        assert_int_equal(crc32_add(crc32_add(0, bytes, cut), bytes + cut, 1000 - cut), whole);
-}
 
 static void sizes_are_read(void **state)
 {
@@ -119,6 +107,37 @@ static void checksums_do_not_depend_on_files(void **state)
     must_hold(out, " files\nmetadata format: pt\nF32: ");
 }
 
+/* A PyTorch zip's own checksums: there, absent (a field of 0), and none in other formats. */
+static void own_checksums_are_verified(void **state)
+{
+    (void)state;
+    enum { ROOM = 1 << 20 };
+    static uint8_t bytes[ROOM];
+    const char *path = temp_path(&folder, "torch/pytorch_model.pt");
+    assert_int_equal(run("$MC convert gpt2 torch --to modelcenter && "
+                         "$MC info torch/pytorch_model.pt --verify"),
+                     0);
+    must_hold(out, "agree with its bytes");
+    assert_null(strstr(out, "no checksums"));
+    assert_null(strstr(out, "not verifiable"));
+    FILE *file = fopen(path, "r+b");
+    assert_non_null(file);
+    size_t size = fread(bytes, 1, ROOM, file);
+    assert_in_range(size, 1, ROOM - 1);
+    drop_zip_sums(bytes, size);
+    rewind(file);
+    assert_int_equal(fwrite(bytes, 1, size, file), size);
+    assert_int_equal(fclose(file), 0);
+    assert_int_equal(run("$MC info torch/pytorch_model.pt --no-checksum"), 0);
+    must_hold(out, "no checksums");
+    assert_null(strstr(out, "not verifiable"));
+    assert_int_equal(run("$MC info torch/pytorch_model.pt --verify"), 0);
+    must_hold(out, "no checksums");
+    must_hold(out, "not verifiable");
+    assert_int_equal(run("$MC info gpt2 --verify"), 0);
+    must_hold(out, "not verifiable");
+}
+
 static void info_says_what_is_wrong(void **state)
 {
     (void)state;
@@ -162,10 +181,10 @@ static void convert_says_what_is_wrong(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(crc32_is_zlibs),
         cmocka_unit_test(sizes_are_read),
         cmocka_unit_test(info_tells_what_is_there),
         cmocka_unit_test(checksums_do_not_depend_on_files),
+        cmocka_unit_test(own_checksums_are_verified),
         cmocka_unit_test(info_says_what_is_wrong),
         cmocka_unit_test(convert_writes_both_forms),
         cmocka_unit_test(convert_says_what_is_wrong),
