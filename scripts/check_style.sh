@@ -94,6 +94,11 @@ findings=$(
         !page { read[$0] = 1 }
         page { if ($0 in read) delete read[$0]; else print "docs/environment.md: " $0 " is not read" }
         END { for (name in read) print "docs/environment.md: " name " is missing" }'
+    # shellcheck disable=SC2016 # backticks of Markdown
+    sed -nE 's/^\| `([A-Z_]+)`.*`([a-z_/]+\.c)` \|$/\1 \2/p' docs/environment.md | while read -r name file; do
+        [ -f "$file" ] || file=core/$file
+        grep -qs "\"$name\"" "$file" || echo "docs/environment.md: $name is not read in $file"
+    done
 
     # Pages are plain English: words that were bent, or that hide who does what.
     # shellcheck disable=SC2046
