@@ -32,20 +32,44 @@ if(MC_ONEDNN AND CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
 endif()
 
 add_library(mc_dependencies INTERFACE)
+set(mc_link_names "")
+
+# A library of products is opened when the first product is computed: OpenBLAS takes hundreds of MB of
+# address space when it is loaded. Its names, as a list of C strings, become the definition `name`. One that
+# is no shared library, or whose soname is not found out, is linked as usual. MC_OPENED_LIBRARIES has the
+# sonames, for packages.
+set(MC_OPENED_LIBRARIES "")
+function(mc_open_when_needed name library)
+    execute_process(COMMAND ${CMAKE_READELF} -d ${library} OUTPUT_VARIABLE text ERROR_QUIET)
+    if(NOT text MATCHES "SONAME[^\n]*\\[([^]]+)\\]")
+        target_link_libraries(mc_dependencies INTERFACE ${library})
+        set(mc_link_names ${mc_link_names} ${library} PARENT_SCOPE)
+        return()
+    endif()
+    set(soname ${CMAKE_MATCH_1})
+    set(names "\"${soname}\"")
+    cmake_path(GET library PARENT_PATH folder)
+    # outside of the system's folders, as a library that is linked would be found by its RPATH
+    if(NOT folder IN_LIST CMAKE_C_IMPLICIT_LINK_DIRECTORIES AND EXISTS ${folder}/${soname})
+        string(PREPEND names "\"${folder}/${soname}\", ")
+    endif()
+    target_compile_definitions(mc_dependencies INTERFACE "${name}=${names}")
+    set(MC_OPENED_LIBRARIES ${MC_OPENED_LIBRARIES} ${soname} PARENT_SCOPE)
+endfunction()
+
 target_include_directories(mc_dependencies SYSTEM INTERFACE ${CBLAS_INCLUDE_DIR})
 target_link_libraries(mc_dependencies INTERFACE Threads::Threads OpenMP::OpenMP_C PkgConfig::cjson
-                      ${CBLAS_LIBRARY} m)
-set(mc_link_names ${CBLAS_LIBRARY})
+                      ${CMAKE_DL_LIBS} m)
+mc_open_when_needed(MC_OPENED_CBLAS ${CBLAS_LIBRARY})
 if(MC_ONEDNN AND DNNL_INCLUDE_DIR AND DNNL_LIBRARY)
     target_compile_definitions(mc_dependencies INTERFACE MC_HAVE_ONEDNN)
     target_include_directories(mc_dependencies SYSTEM INTERFACE ${DNNL_INCLUDE_DIR})
-    target_link_libraries(mc_dependencies INTERFACE ${DNNL_LIBRARY})
-    list(APPEND mc_link_names ${DNNL_LIBRARY})
+    mc_open_when_needed(MC_OPENED_ONEDNN ${DNNL_LIBRARY})
     message(STATUS "GEMM: oneDNN (${DNNL_LIBRARY}), else CBLAS (${CBLAS_LIBRARY})")
 else()
     message(STATUS "GEMM: CBLAS (${CBLAS_LIBRARY})")
 endif()
-list(APPEND mc_link_names ${OpenMP_C_LIB_NAMES} m)
+list(APPEND mc_link_names ${OpenMP_C_LIB_NAMES} ${CMAKE_DL_LIBS} m)
 
 # zlib, to read .gz files: AUTO where it is found, ON (an error where not), or OFF.
 set(MC_ENABLE_ZLIB AUTO CACHE STRING "zlib, for .gz files: AUTO (where it is found), ON, OFF")

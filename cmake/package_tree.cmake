@@ -12,8 +12,8 @@ foreach(program ${programs})
     file(RPATH_REMOVE FILE ${program})
 endforeach()
 
-# Any flavour of OpenBLAS will do, of which the package libopenblas0 brings one more. dpkg-shlibdeps reads
-# this, and cpack removes it.
+# Where OpenBLAS is linked (cmake/dependencies.cmake), any flavour of it will do, of which the package
+# libopenblas0 brings one more. dpkg-shlibdeps reads this, and cpack removes it.
 file(WRITE ${root}/debian/shlibs.local
      "libopenblas 0 libopenblas0-openmp | libopenblas0-pthread | libopenblas0-serial | libopenblas0\n")
 

@@ -4,9 +4,11 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
-#include "core/device/device_internal.h"
+#include "core/base/file_internal.h"
+#include "core/device/cpu/cpu_internal.h"
 #include "core/modelcenter.h"
 #include "tests/optim/optim_test.h"
+#include "tests/temp_folder.h"
 
 enum { VOCABULARY = 131, BATCH = 4, LENGTH = 33 };
 
@@ -78,6 +80,9 @@ static uint64_t check(mc_dtype dtype, mc_recompute recompute, mc_grad_dtype grad
     mc_memory_use use = mc_memory(ctx);
     assert_near((double)plan.peak, (double)use.peak, 0.02 * (double)use.peak);
     assert_true(sum_of(&plan) == plan.peak);
+    /* what the system has given for it, with the gaps between blocks */
+    assert_near((double)plan.touched, (double)use.touched, 0.03 * (double)use.touched);
+    assert_true(plan.touched >= plan.peak && use.touched <= use.reserved);
     uint64_t f32 = plan.parameters * (dtype == MC_F32 ? 1 : 2);
     bool rounded = grad_dtype == MC_GRAD_PARAMETER && dtype != MC_F32 && tapes == 1;
     assert_true(rounded ? plan.gradients < 0.7 * (double)f32 && plan.gradients > f32 / 2
@@ -120,6 +125,47 @@ static void test_nothing_is_taken(void **state)
     assert_true(mc_memory(dry).in_use > 25e9); /* 16 bytes a parameter */
     assert_int_equal(mc_memory(ctx).reserved, 0);
     mc_context_free(dry);
+}
+
+static void write_limit(const temp_folder *folder, const char *group, const char *name,
+                        const char *text)
+{
+    char within[MC_PATH_MAX], path[MC_PATH_MAX];
+    mc_error err = {0};
+    assert_int_equal(mc_path_join(&err, within, folder->path, group), MC_OK);
+    assert_int_equal(mc_make_folders(&err, within), MC_OK);
+    assert_int_equal(mc_path_join(&err, path, within, name), MC_OK);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fputs(text, file);
+    fclose(file);
+}
+
+/* A group's own limit and those around it, of both versions; what is used by them already. */
+static void test_control_groups(void **state)
+{
+    (void)state;
+    static const char own2[] = "sys/fs/cgroup/batch/job", all2[] = "sys/fs/cgroup/batch",
+                      own1[] = "sys/fs/cgroup/memory/pod", proc[] = "proc/self";
+    temp_folder folder = temp_folder_new();
+    assert_true(mc_cpu_left_in_groups(folder.path) == UINT64_MAX);
+    write_limit(&folder, proc, "cgroup", "0::/batch/job\n4:cpu,memory:/pod\n");
+    write_limit(&folder, own2, "memory.max", "max\n");
+    assert_true(mc_cpu_left_in_groups(folder.path) == UINT64_MAX);
+    write_limit(&folder, all2, "memory.max", "9000\n");
+    write_limit(&folder, all2, "memory.current", "3000\n");
+    assert_int_equal(mc_cpu_left_in_groups(folder.path), 6000);
+    write_limit(&folder, all2, "memory.stat", "anon 100\ninactive_file 500\n");
+    assert_int_equal(mc_cpu_left_in_groups(folder.path), 6500);
+    write_limit(&folder, own2, "memory.high", "5000\n");
+    assert_int_equal(mc_cpu_left_in_groups(folder.path), 5000);
+    write_limit(&folder, own1, "memory.limit_in_bytes", "4000\n");
+    write_limit(&folder, own1, "memory.usage_in_bytes", "5000\n");
+    write_limit(&folder, own1, "memory.stat", "total_inactive_file 2000\n");
+    assert_int_equal(mc_cpu_left_in_groups(folder.path), 1000);
+    write_limit(&folder, proc, "cgroup", "4:memoryless:/pod\n");
+    assert_true(mc_cpu_left_in_groups(folder.path) == UINT64_MAX);
+    temp_folder_free(&folder);
 }
 
 static void test_errors(void **state)
@@ -199,6 +245,7 @@ int main(void)
         cmocka_unit_test(test_many_blocks),
         cmocka_unit_test(test_plan_is_right),
         cmocka_unit_test_setup_teardown(test_nothing_is_taken, set_up_context, tear_down_context),
+        cmocka_unit_test(test_control_groups),
         cmocka_unit_test_setup_teardown(test_errors, set_up_context, tear_down_context),
         cmocka_unit_test_setup_teardown(test_faults, set_up_context, tear_down_context),
     };

@@ -38,6 +38,7 @@ typedef struct plan {
     mc_tensor *ids, *targets, *labels; /* targets: what the decoder of an encoder-decoder reads */
     mc_memory_plan result;
     mc_time_plan time;
+    char untimed[512]; /* why time is not predicted; "": it is */
 } plan;
 
 /* ---- the step -------------------------------------------------------------------------------- */
@@ -232,6 +233,10 @@ static void show_assumptions(const plan *p)
 static void show_time(const plan *p)
 {
     const mc_time_plan *t = &p->time;
+    if (*p->untimed) {
+        printf("step time: not known: %s\n", p->untimed);
+        return;
+    }
     if (!isfinite(t->total)) {
         printf("step time: not known, for no rates of %s were measured on an H200\n",
                train_dtype_names[p->o.train.dtype]);
@@ -341,7 +346,7 @@ static uint64_t available(const plan *p, const char **what)
     bool elsewhere = p->o.rates == RATES_H200 && p->o.train.device == TRAIN_CPU;
     *what = elsewhere ? "of an H200" : "that are free here";
     if (elsewhere) return (uint64_t)(h200 * gib);
-    return use.available ? use.available + use.reserved : 0;
+    return use.available ? use.available + use.touched : 0;
 }
 
 static void report_answers(const plan *p, const plan_answers *made)
@@ -394,6 +399,25 @@ static bool find_shape(plan *p)
     return false;
 }
 
+/* The plan of a step. Where what it is measured with does not load, or has no memory here, the
+ * memory alone. */
+static bool plan_training(plan *p)
+{
+    bool measured = p->o.rates == RATES_HERE;
+    bool ready = !measured || mc_failed(p->ctx) || mc_device_prepare(p->ctx) == MC_OK;
+    if (ready && make_plan(p, true)) return true;
+    const mc_context *failed = p->dry && mc_failed(p->dry) ? p->dry : p->ctx;
+    mc_status status = mc_error_status(failed);
+    if (!measured || (status != MC_ERR_NOMEM && status != MC_ERR_DEVICE)) return false;
+    snprintf(p->untimed, sizeof p->untimed, "%s", mc_error_message(failed));
+    mc_clear_error(p->ctx);
+    mc_context_free(p->dry);
+    p->dry = NULL;
+    bool good = make_plan(p, false);
+    p->time.total = NAN;
+    return good;
+}
+
 static int run(const plan_options *o)
 {
     plan p = {.o = *o};
@@ -402,7 +426,7 @@ static int run(const plan_options *o)
     bool gpu = p.o.rates == RATES_H200 || p.o.train.device != TRAIN_CPU;
     if (p.o.train.dtype == TRAIN_UNSET) p.o.train.dtype = gpu ? 2 : 0; /* bf16, f32 */
     p.ctx = train_start(&p.o.train, 0, &p.log);
-    bool good = find_shape(&p) && (o->answers.generate ? plan_generation(&p) : make_plan(&p, true));
+    bool good = find_shape(&p) && (o->answers.generate ? plan_generation(&p) : plan_training(&p));
     if (good && !o->answers.generate && !ranks_silent(p.ctx)) report(&p);
     if (!mc_print_error(p.ctx, stderr) && p.dry) mc_print_error(p.dry, stderr);
     mc_context_free(p.dry);

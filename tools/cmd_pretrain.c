@@ -449,7 +449,8 @@ static void add_memory_rows(args_table *table, pretrain_options *o)
         table,
         (args_option[]){
             {ARGS_REAL("memory", &o->memory, 0, 1e9,
-                       "GiB that --batch-size auto may plan with; 0: what is free, less 8 %")},
+                       "GiB of tensors that --batch-size auto may plan with; 0: what is free, "
+                       "less 3 % and 4 MiB")},
             {ARGS_REAL("peak-tflops", &o->peak_tflops, 0, 1e9,
                        "peak that MFU is counted against; 0: the device's, where it is "
                        "known")},

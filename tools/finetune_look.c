@@ -313,7 +313,7 @@ static void show_plan(finetune *f, const lengths *l, const lengths *targets)
     if (!plan(f, longest(l), target_length, &memory, &step)) return;
     text_add(&t, "memory of a step, planned: %.1f MiB at most", (double)memory.peak / (1 << 20));
     if (use.available)
-        text_add(&t, ", %.1f MiB are free", (double)(use.available + use.reserved) / (1 << 20));
+        text_add(&t, ", %.1f MiB are free", (double)(use.available + use.touched) / (1 << 20));
     run_log_line(&f->log, "%s", line);
     t = text_into(line, sizeof line);
     text_add(&t, "steps: %" PRId64 " of %" PRId64 " rows", f->steps, f->o.rows_per_step);

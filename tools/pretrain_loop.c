@@ -264,7 +264,9 @@ mc_status pretrain_result(pretrain *p)
     add_measured(&t, measured, "ms", 3, 1e3 * seconds);
     add_measured(&t, measured, "tokens_per_s", 1, rate);
     add_measured(&t, measured && p->peak > 0, "mfu", 4, mfu_of(p, rate));
-    text_add(&t, " peak_bytes=%" PRIu64 " planned_bytes=%" PRIu64 " train_seconds=%.3f", use.peak,
-             p->plan.peak, p->clock.seconds);
+    text_add(&t,
+             " peak_bytes=%" PRIu64 " planned_bytes=%" PRIu64 " touched_bytes=%" PRIu64
+             " train_seconds=%.3f",
+             use.peak, p->plan.peak, use.touched, p->clock.seconds);
     return run_log_result_line(&p->log, "%s", line);
 }

@@ -124,6 +124,8 @@ static bool plan_batch(pretrain *p, int64_t batch_size, mc_memory_plan *plan)
     int64_t tokens = p->o.tokens_per_step;
     if (!tokens) p->o.tokens_per_step = batch_size * p->o.seq_length;
     bool good = make_work(p, &w, batch_size);
+    /* as the run does it: the gaps between blocks depend on the order */
+    if (good) good = mc_optim_manager_prepare(w.optim) == MC_OK;
     /* a third micro-step takes no more than the second */
     if (w.micro_steps > 2) w.micro_steps = 2;
     if (good) good = mc_plan_run(w.ctx, mc_model_module(w.model), pretrain_step, &w, plan) == MC_OK;
@@ -147,6 +149,34 @@ static int64_t candidate(const pretrain *p, int64_t i)
     return 0;
 }
 
+/* Of what is free this share and so many bytes are left: for files that are read and written, for
+ * what the system keeps for the process, and for whatever else grows. */
+static const double MARGIN = 0.03;
+enum { MARGIN_BYTES = 4 << 20 };
+
+/* What tensors may take in all; 0: unknown. */
+static uint64_t room(pretrain *p)
+{
+    mc_memory_use use = mc_memory(p->ctx);
+    uint64_t all = use.available + use.touched;
+    return use.available && all > use.buffers ? all - use.buffers : use.available;
+}
+
+static uint64_t with_margin(uint64_t bytes)
+{
+    uint64_t most = (uint64_t)((1 - MARGIN) * (double)bytes);
+    return most > MARGIN_BYTES ? most - MARGIN_BYTES : 0;
+}
+
+/* Whether it fits into what is free less the margin. */
+static bool fits_here(pretrain *p, const mc_memory_plan *plan)
+{
+    mc_memory_use use = mc_memory(p->ctx);
+    uint64_t all = room(p);
+    if (all && plan->touched > with_margin(all)) return false;
+    return !use.space || plan->space <= with_margin(use.space + use.reserved);
+}
+
 static bool fits(pretrain *p, int64_t i, uint64_t budget, bool *good)
 {
     mc_memory_plan plan;
@@ -154,7 +184,8 @@ static bool fits(pretrain *p, int64_t i, uint64_t budget, bool *good)
     /* more rows than that have no numbers in 32 bits */
     if (!batch || batch > INT32_MAX / p->o.seq_length) return false;
     *good = *good && plan_batch(p, batch, &plan);
-    return *good && plan.peak <= budget;
+    /* what is given with --memory is for tensors alone */
+    return *good && (p->o.memory > 0 ? plan.peak <= budget : fits_here(p, &plan));
 }
 
 /* Ranks may find different amounts of memory free: the smallest batch of any fits all. */
@@ -189,17 +220,25 @@ static bool choose_batch(pretrain *p, uint64_t budget)
     return good && agree_on_batch(p);
 }
 
-/* What a plan may take: what was given, or what is free less a margin for all that is not a
- * tensor and for gaps between tensors. */
+/* What a plan may take: what was given, or what is free less the margin. */
 static bool find_budget(pretrain *p, uint64_t *budget)
 {
-    static const double margin = 0.08;
-    mc_memory_use use = mc_memory(p->ctx);
-    *budget = p->o.memory > 0 ? (uint64_t)(p->o.memory * GIB)
-                              : (uint64_t)((1 - margin) * (double)(use.available + use.reserved));
-    if (p->o.memory > 0 || use.available) return true;
+    uint64_t all = room(p);
+    *budget = p->o.memory > 0 ? (uint64_t)(p->o.memory * GIB) : with_margin(all);
+    if (p->o.memory > 0 || all) return true;
     return pretrain_refuse(p, "--batch-size auto: how much memory is free is not known here; say "
                               "how much to take with --memory");
+}
+
+/* A system that runs out of memory ends the process without a word, so it is said before. */
+static void warn_if_too_large(pretrain *p)
+{
+    uint64_t all = room(p);
+    if (fits_here(p, &p->plan)) return;
+    run_log_line(&p->log,
+                 "warning: a batch of %" PRId64 " takes %.1f MiB, and %.1f MiB are free here: the "
+                 "system may end the run; --batch-size auto takes what fits",
+                 p->o.batch_size, (double)p->plan.touched / MIB, (double)all / MIB);
 }
 
 static void show_part(pretrain *p, const char *name, uint64_t bytes)
@@ -224,7 +263,9 @@ static void show_plan(pretrain *p)
     show_part(p, "logits", plan->logits);
     show_part(p, "workspace", plan->workspace);
     show_part(p, "peak", plan->peak);
-    if (use.available) show_part(p, "(free here)", use.available + use.reserved);
+    if (plan->touched > plan->peak) show_part(p, "with gaps", plan->touched);
+    if (use.process) show_part(p, "the process", plan->touched + use.process + use.buffers);
+    if (use.available) show_part(p, "(free here)", room(p));
     if (plan->host) show_part(p, "on the host", plan->host);
 }
 
@@ -232,10 +273,12 @@ bool pretrain_plan(pretrain *p)
 {
     pretrain_options *o = &p->o;
     uint64_t budget;
+    if (mc_device_prepare(p->ctx)) return false; /* the error is the run's */
     if (!o->batch_size && (!find_budget(p, &budget) || !choose_batch(p, budget))) return false;
     if (!o->tokens_per_step)
         o->tokens_per_step = o->batch_size * mc_world_size(p->ctx) * o->seq_length;
     if (!plan_batch(p, o->batch_size, &p->plan)) return false;
     show_plan(p);
+    warn_if_too_large(p);
     return true;
 }

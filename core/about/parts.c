@@ -5,6 +5,7 @@
 #include <string.h>
 #include "core/about/about.h"
 #include "core/base/library_names_internal.h"
+#include "core/device/cpu/cpu_internal.h"
 #include "tokenizers/jieba_internal.h"
 
 /* ---- versions, in the ways that libraries say them ------------------------------------------- */
@@ -106,6 +107,7 @@ static void ask_cudnn(void *function, char out[MC_ABOUT_TEXT])
 typedef struct part_row {
     const char *name, *use, *to_build, *to_run;
     bool built, needs_gpu, several_gpus;
+    bool products; /* a library of matrix products, which needs address space (mc_cpu_sgemm) */
     const char *libraries[3]; /* to open; the first NULL: the program is linked with it */
     const char *symbol;       /* that it has to have */
     const char *version;      /* the function that says its version; NULL: none does */
@@ -114,10 +116,16 @@ typedef struct part_row {
 
 static const part_row rows[] = {
     {"BLAS", "matrix products", "libopenblas-openmp-dev", "libopenblas0-openmp", true,
+#ifdef MC_LIBRARY_CBLAS
+     .libraries = {MC_LIBRARY_CBLAS}, .products = true,
+#endif
      .symbol = "cblas_sgemm", .version = "openblas_get_config", .ask = ask_openblas},
     {"cJSON", "configs and tables", "libcjson-dev", "libcjson1", true,
      .symbol = "cJSON_ParseWithLengthOpts", .version = "cJSON_Version", .ask = ask_text},
     {"oneDNN", "faster matrix products on x86", "libdnnl-dev", "libdnnl2", BUILT_ONEDNN,
+#ifdef MC_LIBRARY_ONEDNN
+     .libraries = {MC_LIBRARY_ONEDNN}, .products = true,
+#endif
      .symbol = "dnnl_sgemm", .version = "dnnl_version", .ask = ask_onednn},
     {"zlib", ".gz files", "zlib1g-dev", "zlib1g", BUILT_ZLIB, .symbol = "inflate",
      .version = "zlibVersion", .ask = ask_text},
@@ -148,8 +156,11 @@ static void *open_library(const part_row *row)
 {
     if (!row->libraries[0]) return RTLD_DEFAULT;
     void *library = NULL;
-    for (int i = 0; i < 3 && row->libraries[i] && !library; i++)
+    char why[512];
+    for (int i = 0; i < 3 && row->libraries[i] && !library; i++) {
+        if (row->products && !mc_cpu_library_has_space(row->libraries[i], why, sizeof why)) break;
         library = dlopen(row->libraries[i], RTLD_LAZY | RTLD_LOCAL | RTLD_NODELETE);
+    }
     return library;
 }
 

@@ -8,5 +8,12 @@
 #define MC_LIBRARY_CUDA_DRIVER "libcuda.so.1"
 #define MC_LIBRARY_NCCL "libnccl.so.2"
 #define MC_LIBRARY_CUDNN "libcudnn.so.9"
+/* As the build has found them (cmake/dependencies.cmake); without a name they are linked. */
+#ifdef MC_OPENED_CBLAS
+#define MC_LIBRARY_CBLAS MC_OPENED_CBLAS
+#endif
+#ifdef MC_OPENED_ONEDNN
+#define MC_LIBRARY_ONEDNN MC_OPENED_ONEDNN
+#endif
 
 #endif

@@ -9,6 +9,8 @@
 typedef struct mc_device_memory {
     size_t in_use, peak;   /* bytes handed out now, and the most so far */
     size_t reserved;       /* bytes taken from the system, in use or cached */
+    size_t touched;        /* of these: up to the last byte ever handed out of each segment. The
+                              system has pages for no others */
     uint64_t system_calls; /* allocations that went to the system: constant in the steady state */
 } mc_device_memory;
 
@@ -89,6 +91,8 @@ struct mc_device {
     bool (*enter)(mc_device *d);
     void (*leave)(mc_device *d, bool entered);
     void (*close)(mc_device *d);
+    /* Loads what it computes with; MC_OK, or the reason is in `failure`. NULL: nothing to do. */
+    mc_status (*prepare)(mc_device *d);
     /* The fastest products that it can do in a dtype, in FLOP/s by its datasheet; 0: unknown. */
     double (*peak_rate)(mc_device *d, mc_dtype dtype); /* NULL: unknown */
     /* For the memory planner (plan_internal.h): kernels that do nothing but take the scratch memory

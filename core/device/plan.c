@@ -1,6 +1,7 @@
 #include "core/device/plan_internal.h"
 
 #include "core/device/plan_timer_internal.h"
+#include "core/device/pool_internal.h"
 
 /* Most parameters of this file are looked at by nobody. */
 #pragma GCC diagnostic ignored "-Wunused-parameter"
@@ -18,6 +19,13 @@ typedef struct plan_device {
     uint64_t blocks; /* numbers handed out so far; those that came back are used again first */
     uint32_t *spare;
     size_t spare_count, spare_room; /* for all numbers handed out */
+    /* For the host: a pool that gets the same calls as the device's and hands out addresses where
+     * no memory is. So it has the same gaps. `shadows` has the address of each number's block. */
+    mc_pool *shadow;
+    mc_device_memory shadow_memory;
+    uintptr_t shadow_end; /* of the segments so far */
+    size_t space;         /* address space of them */
+    void **shadows;
     size_t scratch, logits;
     size_t logits_bytes; /* of a chunk of logits, known after the first cross-entropy */
     mc_plan_peak peak;
@@ -49,8 +57,10 @@ static uint64_t take_number(plan_device *p)
     if (p->blocks == p->spare_room) {
         size_t room = 2 * p->spare_room + 64;
         uint32_t *spare = mc_realloc(p->spare, room * sizeof *spare);
-        if (!spare) return 0;
-        p->spare = spare;
+        if (spare) p->spare = spare;
+        void **shadows = spare ? mc_realloc(p->shadows, room * sizeof *shadows) : NULL;
+        if (!shadows) return 0;
+        p->shadows = shadows;
         p->spare_room = room;
     }
     return ++p->blocks;
@@ -66,6 +76,10 @@ static void *plan_alloc(mc_device *d, size_t bytes)
     plan_device *p = plan_of(d);
     uint64_t number = bytes >> PLACE_BITS ? 0 : take_number(p);
     if (!number) return NULL;
+    if (p->shadow && !(p->shadows[number - 1] = mc_pool_alloc(p->shadow, bytes))) {
+        give_number(p, number);
+        return NULL;
+    }
     d->memory.in_use += bytes;
     if (is_logits(p, bytes)) p->logits += bytes;
     note_peak(p);
@@ -78,8 +92,22 @@ static void plan_free(mc_device *d, void *data, size_t bytes)
     if (!data) return;
     d->memory.in_use -= bytes;
     if (is_logits(p, bytes) && p->logits) p->logits -= bytes;
-    give_number(p, (uint64_t)(uintptr_t)data >> PLACE_BITS);
+    uint64_t number = (uint64_t)(uintptr_t)data >> PLACE_BITS;
+    if (p->shadow) mc_pool_release(p->shadow, p->shadows[number - 1], bytes);
+    give_number(p, number);
 }
+
+/* Never followed, like the blocks' own addresses. */
+static void *shadow_take(void *user, size_t bytes)
+{
+    plan_device *p = user;
+    void *data = (void *)p->shadow_end;
+    p->shadow_end += bytes;
+    p->space += bytes + ((size_t)2 << 20); /* to be aligned to huge pages */
+    return data;
+}
+
+static void shadow_give_back(void *user, void *data, size_t bytes) {}
 
 mc_status mc_plan_scratch(mc_device *d, size_t bytes)
 {
@@ -122,6 +150,8 @@ static uint64_t plan_free_memory(mc_device *d)
 static void plan_close(mc_device *d)
 {
     mc_plan_set_timer(d, NULL);
+    mc_pool_free(plan_of(d)->shadow);
+    mc_free(plan_of(d)->shadows);
     mc_free(plan_of(d)->spare);
     mc_free(d);
 }
@@ -172,6 +202,8 @@ void mc_plan_pretend_gpu(mc_device *d)
     plan_device *p = plan_of(d);
     if (!p->is_host) return;
     p->is_host = false;
+    mc_pool_free(p->shadow);
+    p->shadow = NULL;
     p->planning = &no_kernels;
     d->logits_chunk = MC_GPU_LOGITS_CHUNK;
 }
@@ -204,8 +236,21 @@ mc_device *mc_plan_open(mc_device *like)
         .memory = {.in_use = like->workspace},
     };
     mc_plan_restart(&p->device);
-    return &p->device;
+    p->shadow_end = (uintptr_t)1 << PLACE_BITS;
+    mc_pool_source source = {.take = shadow_take, .give_back = shadow_give_back, .user = p};
+    if (p->is_host) p->shadow = mc_pool_new(&p->shadow_memory, &source);
+    if (!p->is_host || p->shadow) return &p->device;
+    plan_close(&p->device);
+    return NULL;
 }
+
+uint64_t mc_plan_touched(mc_device *d)
+{
+    const plan_device *p = plan_of(d);
+    return p->shadow ? p->shadow_memory.touched : d->memory.peak;
+}
+
+uint64_t mc_plan_space(mc_device *d) { return plan_of(d)->space; }
 
 bool mc_device_is_plan(const mc_device *device) { return device->close == plan_close; }
 

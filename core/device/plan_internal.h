@@ -31,6 +31,10 @@ bool mc_plan_is_host(mc_device *plan); /* whether the host is planned for */
 bool mc_device_is_host(mc_device *device);
 /* The most so far, since the last call of mc_plan_restart. */
 mc_plan_peak mc_plan_peak_of(mc_device *plan);
+/* What the system has to give for the whole plan: on the host with the gaps between blocks. */
+uint64_t mc_plan_touched(mc_device *plan);
+/* On the host: the address space that the pool takes for it. */
+uint64_t mc_plan_space(mc_device *plan);
 /* Forgets the peak, which is what is in use now, and the time that has passed. */
 void mc_plan_restart(mc_device *plan);
 

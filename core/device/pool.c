@@ -33,6 +33,7 @@ static const size_t page = (size_t)2 << 20; /* a huge page: what segments are mu
 typedef struct block {
     char *data;
     size_t size; /* a multiple of ALIGN */
+    struct segment *segment;
     bool is_free;
     struct block *before, *after; /* neighbours in the segment; NULL at its ends */
     struct block *previous_free, *next_free;
@@ -42,6 +43,7 @@ typedef struct segment {
     struct segment *next;
     char *data;
     size_t bytes;
+    size_t touched; /* up to the end of the last block that was ever in use, in whole huge pages */
     block *first;
 } segment;
 
@@ -146,12 +148,12 @@ static bool reserve_records(mc_pool *pool)
     return true;
 }
 
-static block *record_new(mc_pool *pool, char *data, size_t size)
+static block *record_new(mc_pool *pool, segment *s, char *data, size_t size)
 {
     block *b = pool->spare;
     pool->spare = b->next_free;
     pool->spares--;
-    *b = (block){.data = data, .size = size};
+    *b = (block){.data = data, .size = size, .segment = s};
     return b;
 }
 
@@ -227,7 +229,7 @@ static block *find_free(const mc_pool *pool, size_t size)
 static void split(mc_pool *pool, block *b, size_t size)
 {
     if (b->size == size) return;
-    block *rest = record_new(pool, b->data + size, b->size - size);
+    block *rest = record_new(pool, b->segment, b->data + size, b->size - size);
     b->size = size;
     rest->before = b;
     rest->after = b->after;
@@ -266,6 +268,7 @@ static void make_free(mc_pool *pool, block *b)
 static void segment_free(mc_pool *pool, segment *s)
 {
     pool->memory->reserved -= s->bytes;
+    pool->memory->touched -= s->touched;
     unpoison(pool, s->data, s->bytes);
     pool->source.give_back(pool->source.user, s->data, s->bytes);
     mc_free(s);
@@ -302,7 +305,7 @@ static size_t free_at_end(const mc_pool *pool)
 
 static void segment_extend(mc_pool *pool, segment *s, char *data, size_t bytes)
 {
-    block *last = s->first, *more = record_new(pool, data, bytes);
+    block *last = s->first, *more = record_new(pool, s, data, bytes);
     while (last->after) last = last->after;
     more->before = last;
     last->after = more;
@@ -318,7 +321,7 @@ static bool segment_new(mc_pool *pool, char *data, size_t bytes)
         return false;
     }
     *s = (segment){.next = pool->segments, .data = data, .bytes = bytes};
-    s->first = record_new(pool, data, bytes);
+    s->first = record_new(pool, s, data, bytes);
     pool->segments = s;
     list_add(pool, s->first);
     return true;
@@ -393,6 +396,17 @@ void mc_pool_free(mc_pool *pool)
     mc_free(pool);
 }
 
+/* The system gives pages when they are touched, huge ones where it can. */
+static void note_touched(mc_pool *pool, const block *b)
+{
+    segment *s = b->segment;
+    size_t end = (size_t)(b->data - s->data) + b->size;
+    if (end <= s->touched) return;
+    size_t touched = (end + page - 1) / page * page;
+    pool->memory->touched += touched - s->touched;
+    s->touched = touched;
+}
+
 void *mc_pool_alloc(mc_pool *pool, size_t bytes)
 {
     if (bytes > (size_t)1 << 46) return NULL; /* more than any address space; keeps sums safe */
@@ -404,6 +418,7 @@ void *mc_pool_alloc(mc_pool *pool, size_t bytes)
     list_remove(pool, b);
     split(pool, b, size);
     table_add(pool, b);
+    note_touched(pool, b);
     pool->memory->in_use += bytes;
     if (pool->memory->in_use > pool->memory->peak) pool->memory->peak = pool->memory->in_use;
     unpoison(pool, b->data, bytes);

@@ -31,7 +31,8 @@ typedef struct mc_pool_source {
 extern const mc_pool_source mc_pool_host;
 
 /* `memory` is kept up to date from now on: in_use and peak in bytes as asked for, reserved in bytes
- * of segments, system_calls the segments ever taken. NULL when memory is out. */
+ * of segments, touched those of them that were ever in use, system_calls the segments ever taken.
+ * NULL when memory is out. */
 mc_pool *mc_pool_new(mc_device_memory *memory, const mc_pool_source *source);
 /* Gives all segments back, blocks still in use among them. NULL allowed. */
 void mc_pool_free(mc_pool *pool);

@@ -1,5 +1,6 @@
 #include "core/nn/memory_plan.h"
 
+#include "core/device/cpu/cpu_internal.h"
 #include "core/device/plan_internal.h"
 #include "core/dist/comm_internal.h"
 #include "core/nn/module_internal.h"
@@ -9,12 +10,30 @@ mc_memory_use mc_memory(mc_context *ctx)
 {
     mc_device *device = ctx ? ctx->device : NULL;
     if (!device) return (mc_memory_use){0};
+    uint64_t touched = device->is_host ? device->memory.touched : device->memory.reserved;
+    uint64_t space = device->is_host ? mc_cpu_space_left() : UINT64_MAX;
+    uint64_t resident = device->is_host ? mc_cpu_resident() : 0;
     return (mc_memory_use){
+        .touched = touched,
+        .space = space < UINT64_MAX ? space : 0,
+        .buffers = device->is_host ? mc_cpu_library_buffers((const mc_cpu_device *)device) : 0,
+        .process = resident > touched ? resident - touched : 0,
         .in_use = device->memory.in_use,
         .peak = device->memory.peak,
         .reserved = device->memory.reserved,
         .available = device->free_memory ? device->free_memory(device) : 0,
     };
+}
+
+mc_status mc_device_prepare(mc_context *ctx)
+{
+    if (!ctx) return MC_ERR_ARGUMENT;
+    mc_device *device = ctx->device;
+    if (mc_failed(ctx) || !device || !device->prepare) return mc_error_status(ctx);
+    mc_status status = device->prepare(device);
+    if (status && *device->failure) return mc_fail(ctx, status, "%s", device->failure);
+    return status ? mc_fail(ctx, status, "the %s device: %s", device->name, mc_status_text(status))
+                  : MC_OK;
 }
 
 double mc_device_peak_rate(mc_context *ctx, mc_dtype dtype)
@@ -95,6 +114,8 @@ mc_status mc_plan_run(mc_context *dry, mc_module *module, void (*step)(mc_contex
     mc_plan_peak peak = mc_plan_peak_of(device);
     *plan = (mc_memory_plan){.logits = peak.logits,
                              .peak = peak.bytes,
+                             .touched = mc_plan_touched(device),
+                             .space = mc_plan_space(device),
                              .host = mc_offload_host_bytes(dry),
                              .sent = after.bytes - before.bytes,
                              .collectives = after.calls - before.calls};

@@ -24,13 +24,25 @@
 typedef struct mc_memory_use {
     uint64_t in_use, peak; /* handed out now, and the most so far */
     uint64_t reserved;     /* taken from the system, in use or kept for reuse */
-    uint64_t available;    /* what the system could give beside `reserved`; 0: unknown. On the CPU
-                              what is free of the machine's memory and of the limits of the
-                              process's control groups */
+    uint64_t available;    /* what the system could give beside `touched`; 0: unknown. On the CPU
+                              what is free of the machine's memory, of the limits of the process's
+                              control groups, and of its own (RLIMIT_AS, RLIMIT_DATA) */
+    uint64_t space;        /* on the CPU: address space that RLIMIT_AS leaves; 0: no limit */
+    uint64_t touched;      /* of `reserved`, what the system has given pages for */
+    uint64_t process;      /* on the CPU: what the process takes beside that, now: its code,
+                              libraries, threads and files. 0: unknown */
+    uint64_t buffers;      /* on the CPU: what the library of matrix products may take beside that
+                              when products are large */
 } mc_memory_use;
 
 /* All zeros for NULL. Does not look at the context's error. */
 MC_API mc_memory_use mc_memory(mc_context *ctx);
+/* Loads what the context's device computes with, and has it take the memory that it keeps for
+ * itself: on the CPU the library of matrix products, its threads and their buffers, which else come
+ * with the first product. Then mc_memory(ctx).available is what tensors may take. Takes a fraction
+ * of a second at the first call. Errors: MC_ERR_DEVICE where a library is not found, or the
+ * process's limit of address space (ulimit -v) is too small for it. */
+MC_API mc_status mc_device_prepare(mc_context *ctx);
 /* The fastest that the device multiplies matrices of a dtype by its datasheet, in FLOP/s; 0 where
  * that is not known (the CPU). */
 MC_API double mc_device_peak_rate(mc_context *ctx, mc_dtype dtype);
@@ -45,6 +57,10 @@ typedef struct mc_memory_plan {
     uint64_t logits;      /* the chunk of logits that exists at once */
     uint64_t workspace;   /* scratch memory of kernels, and the device's own */
     uint64_t peak;
+    uint64_t space; /* on the CPU: address space for it, of which not all is ever used */
+    /* what the system has to give for all that. On the CPU it is more than `peak`: blocks of ever
+     * other sizes leave gaps between them, and memory comes in pages */
+    uint64_t touched;
     uint64_t host; /* beside all that, in the host's memory: what AdamOffload keeps there */
     /* what this rank sends to others in a step, by the least that any algorithm needs */
     uint64_t sent;

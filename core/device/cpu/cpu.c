@@ -1,7 +1,11 @@
 #include "core/device/cpu/cpu_internal.h"
 
+#include <inttypes.h>
+#include <omp.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include "core/device/pool_internal.h"
 #ifdef MC_HAVE_X86_ISA
 #include <cpuid.h>
@@ -49,15 +53,15 @@ enum { ISA_COUNT = sizeof isa_choices / sizeof isa_choices[0] };
 
 typedef struct gemm_choice {
     const char *name;
-    const mc_sgemm_fn *sgemm;
+    mc_sgemm_open_fn open;
 } gemm_choice;
 
 /* Preferred first. */
 static const gemm_choice gemm_choices[] = {
 #ifdef MC_HAVE_ONEDNN
-    {"onednn", &mc_sgemm_onednn},
+    {"onednn", mc_sgemm_open_onednn},
 #endif
-    {"cblas", &mc_sgemm_cblas},
+    {"cblas", mc_sgemm_open_cblas},
 };
 enum { GEMM_COUNT = sizeof gemm_choices / sizeof gemm_choices[0] };
 
@@ -101,9 +105,46 @@ static const gemm_choice *choose_gemm(mc_context *ctx)
 
 /* ---- the device ------------------------------------------------------------------------------ */
 
+/* OpenMP ends the process where it cannot make its threads. So there is an error before. */
+static bool has_space_for_threads(mc_device *d)
+{
+    enum { OTHER_MIB = 32 }; /* what else is taken while they begin */
+    struct rlimit stack;
+    uint64_t one = (uint64_t)8 << 20, left = mc_cpu_space_left();
+    if (getrlimit(RLIMIT_STACK, &stack) == 0 && stack.rlim_cur != RLIM_INFINITY)
+        one = stack.rlim_cur;
+    uint64_t needed = ((uint64_t)OTHER_MIB << 20) + one * (uint64_t)(omp_get_max_threads() - 1);
+    if (needed <= left) return true;
+    snprintf(d->failure, sizeof d->failure,
+             "the process's limit of address space (ulimit -v) leaves %" PRIu64
+             " MiB, and %d threads take %" PRIu64 " MiB: raise it, or set OMP_NUM_THREADS lower",
+             left >> 20, omp_get_max_threads(), needed >> 20);
+    return false;
+}
+
 static void *cpu_alloc(mc_device *d, size_t bytes)
 {
-    return mc_pool_alloc(((mc_cpu_device *)d)->pool, bytes);
+    mc_cpu_device *cpu = (mc_cpu_device *)d;
+    if (!cpu->has_begun && !has_space_for_threads(d)) return NULL;
+    cpu->has_begun = true;
+    return mc_pool_alloc(cpu->pool, bytes);
+}
+
+/* A product as large as those of training, for what the library takes at the first one. */
+static mc_status cpu_prepare(mc_device *d)
+{
+    enum { ROWS = 512, COLUMNS = 2048, INNER = 256 };
+    static const size_t size = ((size_t)ROWS * INNER + COLUMNS * INNER + ROWS * COLUMNS) * 4;
+    if (((mc_cpu_device *)d)->sgemm) return MC_OK;
+    mc_sgemm_fn sgemm = mc_cpu_sgemm(d);
+    float *a = sgemm ? mc_calloc(1, size) : NULL;
+    if (!a) return sgemm ? MC_ERR_NOMEM : MC_ERR_DEVICE;
+    float *b = a + ROWS * INNER, *c = b + COLUMNS * INNER;
+    for (int i = 0; i < 2; i++)
+        sgemm(false, i == 0, ROWS, COLUMNS, INNER, 1, a, INNER, b, i ? COLUMNS : INNER, 0, c,
+              COLUMNS);
+    mc_free(a);
+    return MC_OK;
 }
 
 static void cpu_free(mc_device *d, void *data, size_t bytes)
@@ -249,13 +290,14 @@ mc_device *mc_cpu_open(mc_context *ctx)
         mc_fail_nomem(ctx, "the cpu device");
         return NULL;
     }
-    cpu->sgemm = *gemm->sgemm;
+    cpu->open_sgemm = gemm->open;
     cpu->isa = isa->name;
     cpu->gemm = gemm->name;
     cpu->device.name = "cpu";
     cpu->device.kernels = isa->kernels;
     cpu->device.alloc = cpu_alloc;
     cpu->device.free = cpu_free;
+    cpu->device.prepare = cpu_prepare;
     cpu->device.free_memory = mc_cpu_free_memory;
     cpu->device.planning = &mc_cpu_planning;
     cpu->device.copy_in = cpu_copy_in;

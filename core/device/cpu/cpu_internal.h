@@ -13,6 +13,12 @@ mc_device *mc_cpu_open(mc_context *ctx);
 /* The CPU's part in mc_device: bytes that the process could still have, and what its kernels take.
  */
 uint64_t mc_cpu_free_memory(mc_device *d);
+/* Bytes that the process takes of memory now. 0: not known. */
+uint64_t mc_cpu_resident(void);
+/* Address space that the process may still take (RLIMIT_AS). UINT64_MAX without a limit. */
+uint64_t mc_cpu_space_left(void);
+/* What control groups leave, whose files lie below `root`: "" for the system's own. */
+uint64_t mc_cpu_left_in_groups(const char *root);
 extern const mc_kernels mc_cpu_planning;
 
 /* The kernel tables, one for each instruction set this build has. */
@@ -27,20 +33,30 @@ extern const mc_kernels mc_cpu_kernels_avx512; /* AVX-512 F, BW, DQ, VL */
 typedef void (*mc_sgemm_fn)(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k,
                             float alpha, const float *a, int64_t lda, const float *b, int64_t ldb,
                             float beta, float *c, int64_t ldc);
-extern const mc_sgemm_fn mc_sgemm_cblas;
-#ifdef MC_HAVE_ONEDNN
-extern const mc_sgemm_fn mc_sgemm_onednn;
-#endif
+/* They open their library. NULL, with the reason in d->failure: it is not found, or the process has
+ * too little address space for it. */
+typedef mc_sgemm_fn (*mc_sgemm_open_fn)(mc_device *d);
+mc_sgemm_fn mc_sgemm_open_cblas(mc_device *d);
+mc_sgemm_fn mc_sgemm_open_onednn(mc_device *d); /* where the build has it */
+/* The device's function, whose library is opened now if it is not yet. From any thread. */
+mc_sgemm_fn mc_cpu_sgemm(mc_device *d);
+/* Whether the process has address space for a library of products, by its name; else why not. */
+bool mc_cpu_library_has_space(const char *name, char *why, size_t room);
 
 /* Up to so many rows are multiplied by a weight (n, k) as it is stored, without scratch memory. */
 enum { MC_SOME_ROWS = 256 };
 
 typedef struct mc_cpu_device {
     mc_device device;
-    mc_sgemm_fn sgemm;
+    mc_sgemm_open_fn open_sgemm;
+    mc_sgemm_fn sgemm; /* NULL: not opened yet; see mc_cpu_sgemm */
+    bool has_begun;    /* memory was taken */
     struct mc_pool *pool;
     mc_threads *threads;
     const char *isa, *gemm; /* the names of what was chosen, as in the variables above */
 } mc_cpu_device;
+
+/* What buffers of the library of products may grow to after cpu_prepare. */
+uint64_t mc_cpu_library_buffers(const mc_cpu_device *cpu);
 
 #endif

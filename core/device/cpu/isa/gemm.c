@@ -96,7 +96,7 @@ static int64_t block_of(int64_t count, int64_t size, bool whole)
     return fit > 16 ? fit : mc_min_i64(count, 16);
 }
 
-static mc_status gemm_blocks(mc_device *d, const gemm_call *g)
+static mc_status gemm_blocks(mc_device *d, gemm_call *g)
 {
     bool whole_a = g->a.dtype == MC_F32, whole_b = g->b.dtype == MC_F32,
          whole_c = g->c.dtype == MC_F32;
@@ -106,7 +106,8 @@ static mc_status gemm_blocks(mc_device *d, const gemm_call *g)
     int64_t size = a_size + b_size + (whole_c ? 0 : mb * nb);
     float *scratch = mc_scratch_new(d, size);
     if (!scratch) return MC_ERR_NOMEM;
-    for (int64_t i = 0; i < g->m; i += mb) {
+    g->sgemm = mc_cpu_sgemm(d);
+    for (int64_t i = 0; i < g->m && g->sgemm; i += mb) {
         int64_t lda, m = mc_min_i64(mb, g->m - i);
         const float *a = operand(g->a, g->transpose_a, i, m, g->k, scratch, &lda);
         for (int64_t j = 0; j < g->n; j += nb)
@@ -114,7 +115,7 @@ static mc_status gemm_blocks(mc_device *d, const gemm_call *g)
                            scratch + a_size + b_size);
     }
     mc_scratch_free(d, scratch, size);
-    return MC_OK;
+    return g->sgemm ? MC_OK : MC_ERR_DEVICE;
 }
 
 /* Few rows of A, without a library. A and C are f32, in place or in scratch memory; B is as stored.
@@ -156,13 +157,13 @@ mc_status MC_K(gemm)(mc_device *d, bool transpose_a, bool transpose_b, int64_t m
     }
     int64_t largest = m | n | k | a.stride | b.stride | c.stride;
     if (largest > INT_MAX) return MC_ERR_UNSUPPORTED; /* the libraries count with int */
-    gemm_call g = {
-        ((mc_cpu_device *)d)->sgemm, transpose_a, transpose_b, m, n, k, a, b, c, alpha, beta};
+    gemm_call g = {NULL, transpose_a, transpose_b, m, n, k, a, b, c, alpha, beta};
     if (m <= MC_SOME_ROWS && !transpose_a && transpose_b) return gemm_few_rows(d, &g);
     if (a.dtype != MC_F32 || b.dtype != MC_F32 || c.dtype != MC_F32) return gemm_blocks(d, &g);
     int64_t lda, ldb;
     const float *as = operand(a, transpose_a, 0, m, k, NULL, &lda);
     const float *bs = operand(b, !transpose_b, 0, n, k, NULL, &ldb);
+    if (!(g.sgemm = mc_cpu_sgemm(d))) return MC_ERR_DEVICE;
     g.sgemm(transpose_a, transpose_b, m, n, k, alpha, as, lda, bs, ldb, beta, c.data,
             c.stride > n ? c.stride : n);
     return MC_OK;

@@ -1,0 +1,119 @@
+/* Limits of memory: what needs none of it runs under any, --batch-size auto stays within, and one
+ * that is too small is an error that names it. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#define COMMAND_VARIABLES                                                                     \
+    "export OMP_NUM_THREADS=2 && unset MC_GEMM && P=\"timeout 60 $MC pretrain --family gpt2 " \
+    "--config shape.json --data tokens.bin --seq-length 64 --steps 2 --no-save\" && "
+#include "tests/tools/command_test.h"
+
+enum { VOCABULARY = 8000, TOKENS = 100000, HEADER = 256 };
+
+static int make_files(void **state)
+{
+    static uint16_t tokens[TOKENS];
+    int32_t header[HEADER] = {20240520, 1, TOKENS};
+    make_folder(state);
+    for (int i = 0; i < TOKENS; i++) tokens[i] = (uint16_t)((i * 7919) % VOCABULARY);
+    FILE *file = fopen(temp_path(&folder, "tokens.bin"), "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite(header, sizeof header, 1, file), 1);
+    assert_int_equal(fwrite(tokens, sizeof tokens, 1, file), 1);
+    assert_int_equal(fclose(file), 0);
+    must("echo '{\"model_type\": \"gpt2\", \"vocab_size\": 8000, \"n_positions\": 64, \"n_embd\": "
+         "32, "
+         "\"n_layer\": 2, \"n_head\": 2}' >shape.json");
+    return 0;
+}
+
+/* AddressSanitizer takes terabytes of address space for itself. */
+static bool limits_space(void)
+{
+#if defined(__SANITIZE_ADDRESS__)
+    print_message("skipped: no limit of address space beside AddressSanitizer\n");
+    return false;
+#else
+    return true;
+#endif
+}
+
+static void test_small_limits(void **state)
+{
+    (void)state;
+    if (!limits_space()) skip();
+    must("ulimit -v 80000 && timeout 60 $MC --version");
+    must("ulimit -v 90000 && timeout 60 $MC plan --config shape.json --family gpt2 --seq-length 64 "
+         "--rates here");
+    must_hold(out, "step time: not known: ");
+    must("timeout 60 $MC plan --config shape.json --family gpt2 --seq-length 64 --rates here");
+    must_hold(out, "step time, predicted");
+    must_refuse(1, "address space", "ulimit -v 60000 && $P --batch-size 1");
+    must_refuse(1, "address space",
+                "export MC_GEMM=cblas && ulimit -v 250000 && $P --batch-size 1");
+}
+
+/* In a limit of address space it takes what fits, too. */
+static void test_auto_in_address_space(void **state)
+{
+    (void)state;
+    if (!limits_space()) skip();
+    must("ulimit -v 400000 && $P --batch-size auto");
+    must_hold(out, "result model=gpt2 steps=2");
+}
+
+/* A group of this limit, of version 1 or 2, for the rest of the line; exit code 77 without. */
+#define IN_GROUP                                                                              \
+    "G=/sys/fs/cgroup/memory/mc-test-$$; F=memory.limit_in_bytes; "                           \
+    "mkdir $G 2>gone || { G=/sys/fs/cgroup$(sed -n s/^0:://p /proc/self/cgroup)/mc-test-$$; " \
+    "F=memory.max; mkdir $G 2>gone; }; "                                                      \
+    "echo %dM 2>gone >$G/$F && (echo 0 >$G/cgroup.procs && exec $P --batch-size %s) || "      \
+    "{ C=$?; [ -e $G/$F ] || C=77; rmdir $G; exit $C; }; rmdir $G"
+
+static int run_in_group(int limit, const char *batch)
+{
+    char line[1024];
+    snprintf(line, sizeof line, IN_GROUP, limit, batch);
+    return run(line);
+}
+
+static void test_auto_in_a_group(void **state)
+{
+    (void)state;
+    static const int limits[] = {80, 120, 200};
+    double before = 0;
+    for (int i = 0; i < 3; i++) {
+        int code = run_in_group(limits[i], "auto");
+        if (code == 77) {
+            print_message("skipped: no control group of memory can be made here\n");
+            skip();
+        }
+        if (code) fail_msg("exit %d in a group of %d MiB: %.2000s", code, limits[i], err);
+        double tokens = number_after(out, "tokens=");
+        assert_true(tokens > before);
+        before = tokens;
+    }
+}
+
+static void test_warning(void **state)
+{
+    (void)state;
+    int code = run_in_group(80, "1000");
+    if (code == 77) skip();
+    assert_int_not_equal(code, 0); /* the system has ended it */
+    must_hold(err, "warning: a batch of 1000 takes ");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_small_limits),
+        cmocka_unit_test(test_auto_in_address_space),
+        cmocka_unit_test(test_auto_in_a_group),
+        cmocka_unit_test(test_warning),
+    };
+    return cmocka_run_group_tests(tests, make_files, remove_folder);
+}
