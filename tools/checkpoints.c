@@ -64,6 +64,7 @@ void checkpoints_save(checkpoints *c, int64_t step, int64_t best, const settings
     mc_checkpoint_options options = {.step = step,
                                      .keep = c->keep,
                                      .best = best,
+                                     .replaces_model = c->replace && !c->resumed && !c->saved,
                                      .optim = c->optim,
                                      .save_files = save_files,
                                      .user = c,

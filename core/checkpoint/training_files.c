@@ -213,11 +213,11 @@ static mc_status publish_shards(publishing *p, const char *single, const char *i
     return status;
 }
 
-static mc_status publish(mc_error *err, const char *folder, const char *checkpoint)
+static mc_status publish(mc_error *err, const char *folder, const char *checkpoint, bool replaces)
 {
     publishing p = {.err = err, .folder = folder, .checkpoint = checkpoint};
     char single[MC_PATH_MAX], from[MC_PATH_MAX], index_path[MC_PATH_MAX];
-    mc_status status = mc_model_folder_make_way(err, checkpoint, folder, false);
+    mc_status status = mc_model_folder_make_way(err, checkpoint, folder, replaces);
     if (!status) status = mc_folder_each(err, checkpoint, publish_other, &p);
     if (!status) status = mc_path_join(err, single, folder, weights_name);
     if (!status) status = mc_path_join(err, from, checkpoint, weights_name);
@@ -232,10 +232,11 @@ static mc_status publish(mc_error *err, const char *folder, const char *checkpoi
     return status ? status : mc_shards_clean(err, single, p.shards);
 }
 
-mc_status mc_checkpoint_publish(mc_error *err, const char *folder, int64_t step, int64_t best)
+mc_status mc_checkpoint_publish(mc_error *err, const char *folder, int64_t step, int64_t best,
+                                bool replaces)
 {
     char path[MC_PATH_MAX];
     if (best == MC_CHECKPOINT_BEST_BESIDE) return MC_OK;
     mc_status status = mc_checkpoint_path(err, path, folder, best ? best : step, "");
-    return status ? status : publish(err, folder, path);
+    return status ? status : publish(err, folder, path, replaces);
 }

@@ -172,6 +172,6 @@ mc_status mc_saving_finish(mc_saving *s)
     mc_status status = write_json(s);
     if (!status) status = sync_folder(s, s->aside);
     if (!status) status = take_name(s);
-    if (!status) status = mc_checkpoint_publish(s->err, s->folder, s->step, s->best);
+    if (!status) status = mc_checkpoint_publish(s->err, s->folder, s->step, s->best, s->replaces);
     return status ? status : remove_old(s);
 }

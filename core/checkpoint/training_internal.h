@@ -36,8 +36,9 @@ mc_status mc_folder_each(mc_error *err, const char *folder,
 /* Removes what a process left there that died while it saved. */
 mc_status mc_checkpoint_clean(mc_error *err, const char *folder);
 /* Makes the weights beside the checkpoints those of the step `best`, or of `step` if that is 0;
- * see mc_checkpoint_options. */
-mc_status mc_checkpoint_publish(mc_error *err, const char *folder, int64_t step, int64_t best);
+ * see mc_checkpoint_options for both and `replaces`. */
+mc_status mc_checkpoint_publish(mc_error *err, const char *folder, int64_t step, int64_t best,
+                                bool replaces);
 
 /* A checkpoint that is being saved. */
 typedef struct mc_saving {
@@ -46,6 +47,7 @@ typedef struct mc_saving {
     mc_error *err; /* where failures go: the context's error, or `error` on the thread */
     int64_t step, best;
     int keep;
+    bool replaces;
     char folder[MC_PATH_MAX], aside[MC_PATH_MAX], path[MC_PATH_MAX];
     cJSON *json, *files; /* training.json and its list of files; rank 0's */
     mc_tick_fn tick;     /* called now and then during long work */

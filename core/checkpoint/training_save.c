@@ -117,6 +117,7 @@ mc_status mc_checkpoint_save(mc_context *ctx, const char *folder,
     s->err = &ctx->error;
     s->step = options->step;
     s->best = options->best;
+    s->replaces = options->replaces_model;
     s->keep = options->keep;
     mc_checkpoint_options chosen = *options;
     status = save(s, folder, &chosen);

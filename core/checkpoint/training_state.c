@@ -263,7 +263,7 @@ mc_status mc_checkpoint_restore(mc_checkpoint *c, mc_optim_manager *optim)
     if (!status && !c->ctx->rank) status = set_newer_aside(c);
     if (!status && !c->ctx->rank) status = mc_checkpoint_clean(&c->ctx->error, c->run);
     if (!status && !c->ctx->rank)
-        status = mc_checkpoint_publish(&c->ctx->error, c->run, c->step, c->best);
+        status = mc_checkpoint_publish(&c->ctx->error, c->run, c->step, c->best, false);
     if (!status) status = mc_ranks_meet(c->ctx);
     if (!status) c->ctx->rng_offset = c->rng_offset;
     if (!status && c->ctx->comm) c->ctx->agreed_rows = c->loss_rows;

@@ -55,6 +55,10 @@ typedef struct mc_checkpoint_options {
      * checkpoint must be there. MC_CHECKPOINT_BEST_BESIDE: the files beside the checkpoints are
      * the program's own, and stay as they are. */
     int64_t best;
+    /* The first checkpoint of a run that takes the place of another model: files of that model
+     * beside the checkpoints which this one lacks (a tokenizer's) are removed. false: they stay, as
+     * a program's own. */
+    bool replaces_model;
     mc_optim_manager *optim;
     /* Writes the model, and what belongs to it, into an existing folder. Its files must be synced,
      * as those of mc_model_save and mc_tokenizer_save are. No folders within it. */
