@@ -1,8 +1,10 @@
 #include "datasets/table.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include "datasets/dataset_internal.h"
 #include "datasets/table_internal.h"
 
@@ -37,7 +39,26 @@ void mc_table_free(mc_table *t)
     free_table(t);
 }
 
-static mc_table *new_table(mc_context *ctx, const char *path, const mc_table_options *options)
+/* Of a name that shows no form: what is wrong first. A table in memory has no file. */
+static void fail_form(mc_context *ctx, const char *path, bool file)
+{
+    static const char endings[] = ".csv, .tsv, .tab, .jsonl, .ndjson or .json, and .gz after it "
+                                  "where it is compressed";
+    struct stat info;
+    int failed = file && stat(path, &info) != 0 ? errno : 0;
+    if (failed)
+        mc_fail(ctx, failed == ENOENT ? MC_ERR_NOT_FOUND : MC_ERR_IO, "%s: cannot open: %s", path,
+                strerror(failed));
+    else if (file && S_ISDIR(info.st_mode))
+        mc_fail(ctx, MC_ERR_ARGUMENT, "%s: is a folder: expected a file whose name ends in %s",
+                path, endings);
+    else
+        mc_fail(ctx, MC_ERR_ARGUMENT, "%s: what form has it? expected a name that ends in %s", path,
+                endings);
+}
+
+static mc_table *new_table(mc_context *ctx, const char *path, bool file,
+                           const mc_table_options *options)
 {
     if (mc_failed(ctx)) return NULL;
     if (!path) {
@@ -46,11 +67,7 @@ static mc_table *new_table(mc_context *ctx, const char *path, const mc_table_opt
     }
     mc_table_format format = options ? options->format : MC_TABLE_BY_NAME;
     if (!format) format = mc_table_format_of(path);
-    if (!format && !mc_table_is_foreign(ctx, path))
-        mc_fail(ctx, MC_ERR_ARGUMENT,
-                "%s: what form has it? expected a name that ends in .csv, .tsv, .tab, .jsonl, "
-                ".ndjson or .json, and .gz after it where it is compressed",
-                path);
+    if (!format && !mc_table_is_foreign(ctx, path)) fail_form(ctx, path, file);
     if (!format) return NULL;
     mc_table *t = mc_new_owned(ctx, sizeof *t, "a table", free_table);
     if (!t) return NULL;
@@ -144,7 +161,7 @@ static mc_table *start(mc_table *t)
 
 mc_table *mc_table_open_one(mc_context *ctx, const char *path, const mc_table_options *options)
 {
-    mc_table *t = new_table(ctx, path, options);
+    mc_table *t = new_table(ctx, path, true, options);
     if (!t) return NULL;
     t->is_open = true;
     if (mc_file_reader_init(&ctx->error, &t->reader, path) == MC_OK) return start(t);
@@ -182,7 +199,7 @@ mc_table *mc_table_from_memory(mc_context *ctx, const char *name, const char *da
                                const mc_table_options *options)
 {
     if (mc_failed(ctx) || (size && !mc_given(ctx, data))) return NULL;
-    mc_table *t = new_table(ctx, name, options);
+    mc_table *t = new_table(ctx, name, false, options);
     if (!t) return NULL;
     t->memory = data;
     t->memory_size = size;

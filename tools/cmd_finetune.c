@@ -162,7 +162,9 @@ static void open_tokenizer(finetune *f)
 {
     const finetune_options *o = &f->o;
     mc_tokenizer_options options = {.revision = NULL};
-    const char *source = o->from.model ? o->from.model : o->from.config;
+    char folder[MODEL_FOLDER];
+    const char *beside = model_config_folder(&o->from, folder);
+    const char *source = o->from.model ? o->from.model : beside ? beside : o->from.config;
     if (o->tokenizer) source = o->tokenizer;
     if (source == o->from.model) options.revision = o->from.revision;
     if (f->checkpoints.resumed) source = mc_checkpoint_folder(f->checkpoints.resumed);

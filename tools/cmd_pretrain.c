@@ -438,7 +438,7 @@ static void add_sample_rows(args_table *table, pretrain_options *o)
             {ARGS_PATH("tokenizer", &o->tokenizer,
                        "folder or identifier, for samples and for the tokens that an objective "
                        "puts in; it is saved with the model"),
-             .default_text = "that of --model"},
+             .default_text = "that in the folder of --model or --config"},
             {0},
         });
 }

@@ -119,6 +119,19 @@ static bool names_columns(const data_options *o)
            o->separator || o->messages || o->val || o->val_fraction > 0;
 }
 
+/* Rows are read more than once, and by all ranks. */
+static const char *misplaced_input(const data_options *o)
+{
+    const args_list *lists[] = {&o->files, &o->val_files};
+    for (int k = 0; k < 2; k++)
+        for (int i = 0; i < lists[k]->count; i++)
+            if (strcmp(lists[k]->items[i], "-") == 0)
+                return k ? "--val -: expected files, which are read more than once"
+                         : "--data -: expected files, which are read more than once; `predict` and "
+                           "`embed` read standard input";
+    return NULL;
+}
+
 /* Why the options do not fit one another; NULL: they do. */
 static const char *misfit(const data_options *o, bool training)
 {
@@ -192,7 +205,8 @@ bool data_check(const args_spec *spec, data_options *o, const char *family, bool
     o->data = o->files.items[0];
     o->val = o->val_files.count ? o->val_files.items[0] : NULL;
     char message[256];
-    const char *why = take_aliases(o);
+    const char *why = misplaced_input(o);
+    if (!why) why = take_aliases(o);
     if (!why) why = misfit(o, training);
     if (!why && family && misfits_family(o, family, training, message, sizeof message))
         why = message;

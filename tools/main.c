@@ -53,6 +53,31 @@ static int print_version(void)
     return EXIT_OK;
 }
 
+/* What is called otherwise elsewhere. */
+static const char *other_name(const char *name)
+{
+    static const char *const names[][2] = {
+        {"train", "finetune or pretrain"},
+        {"fit", "finetune"},
+        {"evaluate", "eval"},
+        {"test", "eval"},
+        {"classify", "predict"},
+        {"infer", "predict"},
+        {"inference", "predict"},
+        {"encode", "embed"},
+        {"embeddings", "embed"},
+        {"chat", "generate"},
+        {"run", "generate"},
+        {"export", "convert"},
+        {"merge", "convert --merge"},
+        {"pull", "download"},
+        {"preprocess", "prepare"},
+    };
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(names[i][0], name) == 0) return names[i][1];
+    return NULL;
+}
+
 static int report_unknown(const char *name)
 {
     const char *nearest = NULL;
@@ -64,7 +89,9 @@ static int report_unknown(const char *name)
             nearest = commands[i].name;
         }
     }
-    bool near = nearest && text_is_near(name, best);
+    const char *other = other_name(name);
+    bool near = other || (nearest && text_is_near(name, best));
+    if (other) nearest = other;
     fprintf(stderr, "modelcenter: unknown %s \"%s\"%s%s%s\n(see: modelcenter --help)\n",
             name[0] == '-' ? "option" : "command", name, near ? " (did you mean " : "",
             near ? nearest : "", near ? "?)" : "");

@@ -1,5 +1,8 @@
 #include "tools/model_options.h"
 
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
 #include "tools/download_bar.h"
 #include "tools/lora_options.h"
 
@@ -98,6 +101,21 @@ const char *model_find_family(mc_context *ctx, model_options *o)
     o->family = o->config ? mc_family_of_config(ctx, o->config)
                           : mc_family_of_pretrained(ctx, o->model, &load);
     return o->family;
+}
+
+const char *model_config_folder(const model_options *o, char folder[MODEL_FOLDER])
+{
+    static const char file[] = "config.json";
+    struct stat info;
+    if (!o->config || stat(o->config, &info) != 0) return NULL;
+    size_t length = strlen(o->config), name = sizeof file - 1;
+    bool whole = S_ISDIR(info.st_mode);
+    if (!whole && (length < name || strcmp(o->config + length - name, file) != 0)) return NULL;
+    if (!whole && length > name && o->config[length - name - 1] != '/') return NULL;
+    if (!whole) length -= name;
+    if (length >= MODEL_FOLDER) return NULL;
+    snprintf(folder, MODEL_FOLDER, "%.*s", length ? (int)length : 1, length ? o->config : ".");
+    return folder;
 }
 
 bool model_find_folder(mc_context *ctx, const model_options *o, char *folder, size_t room)

@@ -41,6 +41,11 @@ int model_check(const args_spec *spec, model_options *o, int ways, bool optional
 /* The family of the model or the new one, on all ranks; NULL with the context's error. */
 const char *model_find_family(mc_context *ctx, model_options *o);
 
+/* The folder that --config is, or whose config.json it is, copied to `folder`: a tokenizer may lie
+ * there too. NULL of another file, of a shape's name, and where it is not given. */
+enum { MODEL_FOLDER = 4096 };
+const char *model_config_folder(const model_options *o, char folder[MODEL_FOLDER]);
+
 /* The folder that holds the model's files. False with the context's error. */
 bool model_find_folder(mc_context *ctx, const model_options *o, char *folder, size_t room);
 

@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include "tools/pretrain.h"
 
 /* ---- options --------------------------------------------------------------------------------- */
@@ -81,12 +82,45 @@ mc_model_heads pretrain_heads(const pretrain *p)
 
 /* ---- the tokenizer --------------------------------------------------------------------------- */
 
+/* Where a tokenizer lies that was not given: NULL where there is no such place. */
+static const char *source_of(const pretrain *p, char folder[MODEL_FOLDER])
+{
+    if (p->resumed) return mc_checkpoint_folder(p->resumed);
+    return p->o.from.model ? p->o.from.model : model_config_folder(&p->o.from, folder);
+}
+
+/* Whether a tokenizer opens on this rank, found with a context of its own. Else `why` is its error,
+ * "" where the folder has none. */
+static bool opens(const char *from, const mc_tokenizer_options *options, char why[512])
+{
+    mc_context *probe = mc_init_distributed(&(mc_init_options){.single = true});
+    bool good = mc_tokenizer_open(probe, from, options);
+    bool none = mc_error_status(probe) == MC_ERR_NOT_FOUND;
+    snprintf(why, 512, "%s", good || none ? "" : mc_error_message(probe));
+    mc_context_free(probe);
+    return good;
+}
+
+/* Whether all ranks say so. */
+static bool all_agree(pretrain *p, bool here)
+{
+    int ranks = mc_world_size(p->ctx);
+    double mine = here, *all = malloc((size_t)ranks * sizeof *all);
+    if (!all) mc_set_error(p->ctx, MC_ERR_NOMEM, "out of memory for the ranks' answers");
+    bool good = mc_gather_numbers(p->ctx, &mine, 1, all) == MC_OK;
+    for (int i = 0; good && i < ranks; i++) good = all[i] > 0;
+    free(all);
+    return good;
+}
+
 /* The one that was given, or else, where the objective takes tokens from it, the model's own. */
 static bool open_tokenizer(pretrain *p, const mc_objective_style *style)
 {
     bool needed = style->kind == MC_OBJECTIVE_MASKED || style->kind == MC_OBJECTIVE_SPANS;
+    char folder[MODEL_FOLDER], why[512];
     const char *from = p->o.tokenizer;
-    if (!from && needed) from = p->resumed ? mc_checkpoint_folder(p->resumed) : p->o.from.model;
+    if (!from && needed) from = source_of(p, folder);
+    if (from == folder && !all_agree(p, opens(from, NULL, why))) from = NULL;
     if (!from && needed)
         return pretrain_refuse(p,
                                "--tokenizer is required: pretraining %s puts in tokens of its "
@@ -102,26 +136,21 @@ static bool open_tokenizer(pretrain *p, const mc_objective_style *style)
                            p->shape.vocab_size);
 }
 
-/* Whether a tokenizer opens, found with a context of its own. Else `why` is its error, "" where the
- * folder has none. */
-static bool opens(const char *from, const mc_tokenizer_options *options, char why[512])
-{
-    mc_context *probe = mc_init_distributed(&(mc_init_options){.single = true});
-    bool good = mc_tokenizer_open(probe, from, options);
-    bool none = mc_error_status(probe) == MC_ERR_NOT_FOUND;
-    snprintf(why, 512, "%s", good || none ? "" : mc_error_message(probe));
-    mc_context_free(probe);
-    return good;
-}
-
 void pretrain_keep_tokenizer(pretrain *p)
 {
-    char why[512] = "";
-    const char *from = p->resumed ? mc_checkpoint_folder(p->resumed) : p->o.from.model;
+    char why[512] = "", folder[MODEL_FOLDER];
+    const char *from = source_of(p, folder);
     mc_tokenizer_options options = {.revision = p->resumed ? NULL : p->o.from.revision,
                                     .base = p->o.from.base};
     if (p->tokenizer || !p->o.output || mc_failed(p->ctx)) return;
-    if (from && opens(from, &options, why)) p->kept = mc_tokenizer_open(p->ctx, from, &options);
+    if (all_agree(p, from && opens(from, &options, why)))
+        p->kept = mc_tokenizer_open(p->ctx, from, &options);
+    int count = mc_tokenizer_vocab_size(p->kept);
+    if (from == folder && count > p->shape.vocab_size) { /* another model's */
+        snprintf(why, sizeof why, "that of %.200s has %d tokens, the model %" PRId64, from, count,
+                 p->shape.vocab_size);
+        p->kept = NULL;
+    }
     if (!p->kept && !mc_failed(p->ctx))
         run_log_line(&p->log,
                      "no tokenizer is saved with the model, which `generate` needs: give "

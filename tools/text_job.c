@@ -90,6 +90,8 @@ static int take_column(const args_spec *spec, args_list *old, const char **colum
 int text_job_check(const args_spec *spec, text_job_options *o)
 {
     if (!o->output) o->output = "-";
+    for (int i = 0; i < o->files.count; i++)
+        if (strcmp(o->files.items[i], "/dev/stdin") == 0) o->files.items[i] = "-";
     if (o->files.count) o->data = o->files.items[0];
     for (int i = 0; o->files.count > 1 && i < o->files.count; i++)
         if (strcmp(o->files.items[i], "-") == 0)

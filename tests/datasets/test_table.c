@@ -87,6 +87,20 @@ static void test_rows(void **state)
     }
 }
 
+/* What is wrong with a file is said before what its name lacks. */
+static void test_names_without_a_form(void **state)
+{
+    fixture *f = *state;
+    char expected[600];
+    const char *none = temp_path(&f->folder, "none");
+    snprintf(expected, sizeof expected, "%s: cannot open: No such file or directory", none);
+    mc_table_open(f->ctx, none, NULL);
+    expect_error(f->ctx, MC_ERR_NOT_FOUND, expected);
+
+    mc_table_open(f->ctx, f->folder.path, NULL);
+    expect_error(f->ctx, MC_ERR_ARGUMENT, "is a folder: expected a file whose name ends in .csv");
+}
+
 static const struct {
     const char *name, *text, *error;
 } bad[] = {
@@ -586,6 +600,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_rows, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_names_without_a_form, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_bad_rows, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_utf16, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_several, set_up, tear_down),

@@ -160,6 +160,8 @@ static void test_unknown_commands(void **state)
     assert_int_equal(run("$MC tokenise"), 2);
     assert_string_equal(err, "modelcenter: unknown command \"tokenise\" (did you mean tokenize?)\n"
                              "(see: modelcenter --help)\n");
+    assert_int_equal(run("$MC train"), 2);
+    assert_non_null(strstr(err, "\"train\" (did you mean finetune or pretrain?)"));
     assert_int_equal(run("$MC --verbose"), 2);
     assert_non_null(strstr(err, "unknown option \"--verbose\""));
     assert_int_equal(run("$MC help nothing"), 2);

@@ -447,6 +447,12 @@ static void test_tokenizer_is_kept(void **state)
          "--output on && cmp on/vocab.txt words/vocab.txt");
     must("$T --steps 2 --no-save");
     assert_null(strstr(err, "no tokenizer"));
+    must("mkdir shape && cp tiny.json shape/config.json && cp words/vocab.txt shape && for c in "
+         "shape shape/config.json; do $P --config $c --batch-size 2 --seq-length 16 --steps 2 "
+         "--output of-shape --overwrite && cmp of-shape/vocab.txt words/vocab.txt || exit 1; done");
+    must("{ cat words/vocab.txt; seq 93; } > shape/vocab.txt && $P --config shape --batch-size 2 "
+         "--seq-length 16 --steps 2 --output of-shape --overwrite && ! test -e of-shape/vocab.txt");
+    must_hold(err, "give --tokenizer; that of shape has 100 tokens, the model 61\n");
 }
 
 static void test_errors(void **state)

@@ -73,6 +73,14 @@ static void test_lines_that_look_like_more(void **state)
     must_hold(out, "result rows=2 ");
     must("printf '[good] film\\n' | $MC predict --model bert");
     must_hold(err, "result rows=1 ");
+    must("printf 'good\\nfilm\\n' | $MC predict --model bert --data /dev/stdin");
+    must_hold(err, "result rows=2 ");
+    must_refuse(2, "--data -: expected files, which are read more than once; `predict`",
+                "$MC finetune --config tiny --data - --text text --label label --no-save");
+    must("$MC finetune --config tiny/config.json --data rows.csv --text text --label label "
+         "--no-save --max-steps 1");
+    must_refuse(2, "--val -: expected files",
+                "$MC finetune --config tiny --data rows.csv --val - --text text --label label");
 }
 
 static void test_pairs(void **state)
