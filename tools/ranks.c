@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 #include "tools/download_bar.h"
 #include "tools/interrupt.h"
@@ -32,6 +33,16 @@ void ranks_add_timeout_row(args_table *table, ranks_options *o)
                                {0}});
 }
 
+/* The command joins its job once. After that the secret's text leaves the environment, which other
+ * processes of the user can read, and which programs inherit. */
+static void forget_secret(void)
+{
+    char *text = getenv("MC_JOB_SECRET");
+    if (!text) return;
+    explicit_bzero(text, strlen(text));
+    unsetenv("MC_JOB_SECRET");
+}
+
 mc_context *ranks_start(const ranks_options *o, uint64_t seed, const char *device, run_log *log)
 {
     mc_context *ctx = mc_init_distributed(
@@ -45,6 +56,7 @@ mc_context *ranks_start(const ranks_options *o, uint64_t seed, const char *devic
                            .zero_level = (mc_zero_level)((int)MC_ZERO_0 + o->zero_level),
                            .grad_dtype = o->grad_dtype,
                            .comm_timeout = o->comm_timeout});
+    forget_secret();
     log->silent = ranks_silent(ctx);
     return ctx;
 }

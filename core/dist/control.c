@@ -173,6 +173,27 @@ static bool init_shared(mc_error *error, mc_control *c)
     return false;
 }
 
+/* On other ranks than 0 the file is read before each try to connect. */
+static bool init_secret(mc_error *error, mc_control *c, const mc_job_secret *given)
+{
+    c->by_file = !given;
+    if (given) c->secret = *given;
+    if (c->by_file && !mc_secret_file_init(error, &c->secret_file, c->job, c->port)) return false;
+    return !c->by_file || c->rank != 0 || mc_job_secret_random(error, &c->secret);
+}
+
+bool mc_control_resolve_rank0(mc_error *error, mc_control *c, double deadline, mc_addresses *addrs)
+{
+    if (!mc_control_resolve(error, c->addr, c->port, deadline, addrs)) return false;
+    if (c->hmac.hmac || mc_control_is_loopback(addrs)) return true;
+    mc_error_set(error, MC_ERR_NOT_FOUND,
+                 "rank 0's address %s can be reached from other hosts, so ranks have to prove that "
+                 "they belong to the job, for which they need libcrypto (OpenSSL), which is not "
+                 "installed",
+                 c->addr);
+    return false;
+}
+
 static bool start_thread(mc_error *error, mc_control *c)
 {
     int failure =
@@ -207,14 +228,17 @@ mc_control *mc_control_new(mc_error *error, const mc_control_options *o)
     c->port = o->port;
     c->job = o->job;
     c->one_host = o->one_host;
+    c->listens_everywhere = o->listens_everywhere;
+    c->user = o->user;
     c->local_size = 1;
     c->wake = -1;
     set_times(c, o->timeout);
     if (o->world_size == 1) return c;
+    mc_hmac_load(&c->hmac);
     c->host = host_id();
     copy_text(c->addr, sizeof c->addr, o->addr);
     mc_control_write_addr(c->where, sizeof c->where, o->addr, o->port);
-    if (init_shared(error, c) &&
+    if (init_shared(error, c) && init_secret(error, c, o->secret) &&
         (c->rank == 0 ? mc_control_server_init : mc_control_client_init)(error, c) &&
         start_thread(error, c) && wait_for_all(error, c))
         return c;
@@ -242,6 +266,7 @@ void mc_control_free(mc_control *c)
     if (c->has_changed) pthread_cond_destroy(&c->changed);
     if (c->has_lock) pthread_mutex_destroy(&c->lock);
     if (c->wake >= 0) close(c->wake);
+    mc_job_secret_wipe(&c->secret);
     mc_free(c);
 }
 

@@ -139,10 +139,19 @@ static int resolve_once(const char *host, int port, double deadline, struct addr
     return done ? result : EAI_SYSTEM;
 }
 
+static bool has_address(const mc_addresses *addrs, const struct addrinfo *a)
+{
+    for (int i = 0; i < addrs->count; i++)
+        if (addrs->at[i].length == a->ai_addrlen &&
+            memcmp(&addrs->at[i].addr, a->ai_addr, a->ai_addrlen) == 0)
+            return true;
+    return false;
+}
+
 static void add_addresses(mc_addresses *addrs, struct addrinfo *found)
 {
     for (const struct addrinfo *a = found; a && addrs->count < MC_ADDRESSES_MAX; a = a->ai_next) {
-        if (a->ai_addrlen > sizeof addrs->at->addr) continue;
+        if (a->ai_addrlen > sizeof addrs->at->addr || has_address(addrs, a)) continue;
         memcpy(&addrs->at[addrs->count].addr, a->ai_addr, a->ai_addrlen);
         addrs->at[addrs->count++].length = a->ai_addrlen;
     }
@@ -283,6 +292,13 @@ static bool is_loopback(const struct sockaddr *addr)
     return IN6_IS_ADDR_LOOPBACK(&v6.sin6_addr);
 }
 
+bool mc_control_is_loopback(const mc_addresses *addrs)
+{
+    for (int i = 0; i < addrs->count; i++)
+        if (!is_loopback((const struct sockaddr *)&addrs->at[i].addr)) return false;
+    return true;
+}
+
 /* A listening socket, or -1 with errno. */
 static int listen_on(const struct sockaddr *addr, socklen_t length)
 {
@@ -310,23 +326,52 @@ static int listen_everywhere(int port)
     return listen_on((struct sockaddr *)&v4, sizeof v4);
 }
 
-static int listen_once(const mc_addresses *addrs, int port, bool one_host)
+/* Whether ranks can reach it, and it is this host's: on one host a loopback address will do, and on
+ * several none does. */
+static bool may_listen(const struct sockaddr *addr, bool one_host, const struct ifaddrs *interfaces)
 {
-    for (int i = 0; i < addrs->count; i++)
-        if (!is_loopback((const struct sockaddr *)&addrs->at[i].addr)) one_host = false;
-    if (!one_host) return listen_everywhere(port);
-    int fd = -1; /* the others try all addresses, so one is enough */
-    for (int i = 0; i < addrs->count && fd < 0; i++)
-        fd = listen_on((const struct sockaddr *)&addrs->at[i].addr, addrs->at[i].length);
-    return fd;
+    return is_loopback(addr) ? one_host : distance(addr, interfaces) == 2;
 }
 
-int mc_control_listen(mc_error *error, const mc_addresses *addrs, int port, bool one_host,
-                      double deadline)
+/* False with errno. Of loopback addresses one is enough, for ranks try all of them. */
+static bool listen_on_own(const mc_addresses *addrs, bool one_host, mc_listeners *listeners)
 {
-    for (;;) {
-        int fd = listen_once(addrs, port, one_host), why = errno;
-        if (fd >= 0) return fd;
+    struct ifaddrs *interfaces = NULL;
+    int why = 0;
+    bool needed = false;
+    if (getifaddrs(&interfaces) != 0) interfaces = NULL;
+    for (int i = 0; i < addrs->count && !needed; i++) {
+        const struct sockaddr *addr = (const struct sockaddr *)&addrs->at[i].addr;
+        if (!may_listen(addr, one_host, interfaces)) continue;
+        int fd = listen_on(addr, addrs->at[i].length);
+        if (fd >= 0)
+            listeners->fds[listeners->count++] = fd;
+        else
+            why = errno, needed = errno == EADDRINUSE && !is_loopback(addr);
+    }
+    if (interfaces) freeifaddrs(interfaces);
+    if (needed) mc_control_stop_listening(listeners);
+    errno = why;
+    return listeners->count > 0 || why == 0;
+}
+
+static bool listen_once(const mc_addresses *addrs, int port, bool one_host, mc_listeners *listeners)
+{
+    *listeners = (mc_listeners){0};
+    if (!listen_on_own(addrs, one_host, listeners)) return false;
+    if (listeners->count) return true;
+    int fd = listen_everywhere(port);
+    listeners->everywhere = true;
+    listeners->count = fd >= 0;
+    listeners->fds[0] = fd;
+    return fd >= 0;
+}
+
+bool mc_control_listen(mc_error *error, const mc_addresses *addrs, int port, bool one_host,
+                       double deadline, mc_listeners *listeners)
+{
+    while (!listen_once(addrs, port, one_host, listeners)) {
+        int why = errno;
         /* The one that has it may be a job of before that is just ending. */
         if (why == EADDRINUSE && mc_control_now() < deadline) {
             pause_for(0.05);
@@ -336,6 +381,13 @@ int mc_control_listen(mc_error *error, const mc_addresses *addrs, int port, bool
                      "rank 0 cannot listen on port %d, the job's control port: %s (set "
                      "MC_MASTER_PORT to a free port, the same on every rank)",
                      port, strerror(why));
-        return -1;
+        return false;
     }
+    return true;
+}
+
+void mc_control_stop_listening(mc_listeners *listeners)
+{
+    for (int i = 0; i < listeners->count; i++) close(listeners->fds[i]);
+    listeners->count = 0;
 }

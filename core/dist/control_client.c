@@ -14,6 +14,7 @@
 typedef struct mc_control_client {
     mc_control *c;
     mc_addresses addrs;      /* rank 0's */
+    int turn, next_turn;     /* which to try first; after a stranger at the one that is tried */
     mc_conn *conn;           /* NULL: not connected */
     bool answered;           /* rank 0 has spoken to us */
     bool server_left;        /* rank 0 has said goodbye */
@@ -22,7 +23,7 @@ typedef struct mc_control_client {
     double next_beat, retry; /* when to send the next heartbeat; when to connect again */
     double leaving;          /* until when to wait for rank 0's end; 0: not leaving */
     mc_control_state server; /* where rank 0 is */
-    char why[192];           /* why it could not be reached the last time */
+    char why[512];           /* why it could not be reached the last time */
     char missing[MC_MISSING_MAX]; /* who has not come, as rank 0 says */
 } mc_control_client;
 
@@ -79,11 +80,12 @@ static void say_hello(mc_control_client *k)
 }
 
 /* Tries all addresses once. Nothing else is going on yet, so this may wait. */
-static void connect_once(mc_control_client *k)
+static void connect_any(mc_control_client *k)
 {
     double deadline = k->c->begun + k->c->timeout;
     const mc_addresses *addrs = &k->addrs;
-    for (int i = 0; i < addrs->count && !k->conn; i++) {
+    for (int tries = 0; tries < addrs->count && !k->conn; tries++) {
+        int i = (k->turn + tries) % addrs->count;
         double until = mc_control_now() + (addrs->count > 2 ? 2 : 5);
         int fd = connect_to((const struct sockaddr *)&addrs->at[i].addr, addrs->at[i].length,
                             until < deadline ? until : deadline);
@@ -91,10 +93,20 @@ static void connect_once(mc_control_client *k)
             snprintf(k->why, sizeof k->why, "%s", strerror(errno));
         else if (!(k->conn = mc_conn_new(fd)))
             snprintf(k->why, sizeof k->why, "out of memory for the connection");
+        else
+            k->next_turn = i + 1;
     }
+}
+
+/* One host's file is read anew each time: it may have been that of a job that was killed. */
+static void connect_once(mc_control_client *k)
+{
+    mc_control *c = k->c;
+    if (!c->by_file || mc_secret_file_read(&c->secret_file, &c->secret, k->why, sizeof k->why))
+        connect_any(k);
     double now = mc_control_now();
-    k->retry = now + (now - k->c->begun < 1 ? 0.05 : 0.1);
-    if (k->conn) say_hello(k);
+    k->retry = now + (now - c->begun < 1 ? 0.05 : 0.1);
+    if (k->conn) mc_proof_begin(k->conn, false);
 }
 
 static void disconnect(mc_control_client *k)
@@ -126,6 +138,7 @@ static void on_start(mc_control_client *k, mc_frame *f)
     mc_control *c = k->c;
     int rank = (int)mc_frame_get(f, 4), size = (int)mc_frame_get(f, 4);
     if (f->bad) return;
+    mc_job_secret_wipe(&c->secret); /* this rank connects no more */
     pthread_mutex_lock(&c->lock);
     c->local_rank = rank;
     c->local_size = size;
@@ -209,38 +222,61 @@ static void fail_server(mc_control_client *k, const char *what)
                     k->c->where, what, state);
 }
 
+/* The other end has not shown that it is rank 0. */
+static void explain_stranger(mc_control_client *k)
+{
+    const mc_conn *conn = k->conn;
+    const char *how = *conn->why ? conn->why : "it takes the connection but does not answer";
+    if (conn->proof.state == MC_PROOF_REFUSED)
+        snprintf(k->why, sizeof k->why, "what answers is another program: %s", how);
+    else if (conn->proof.state == MC_PROOF_EXPECTED)
+        snprintf(k->why, sizeof k->why,
+                 "what answers does not take this rank's proof that it knows the job's secret, so "
+                 "it is of another job or has another secret: %s",
+                 how);
+    else
+        snprintf(k->why, sizeof k->why, "%s", how);
+}
+
 /* The connection has ended. */
 static void on_end(mc_control_client *k)
 {
     char what[sizeof k->conn->why + 64];
     bool foreign = strstr(k->conn->why, "protocol");
     snprintf(what, sizeof what, "is gone without a goodbye, dead or cut off: %s", k->conn->why);
-    if (k->server_left || k->leaving || has_failed(k))
-        ;
-    else if (k->answered)
+    if (k->server_left || k->leaving || has_failed(k)) {
+        /* as expected */
+    } else if (k->conn->proof.state != MC_PROOF_DONE) {
+        explain_stranger(k);
+        k->turn = k->next_turn; /* another address may be rank 0's, and the stranger may go */
+    } else if (k->answered) {
         fail_server(k, what);
-    else if (foreign)
+    } else if (foreign) {
         mc_control_fail(k->c, MC_ERR_IO, MC_NO_RANK,
                         "what answers at %s, where rank 0 should be, is another program: %s",
                         k->c->where, k->conn->why);
-    else if (*k->conn->why)
+    } else if (*k->conn->why) {
         snprintf(k->why, sizeof k->why, "%s", k->conn->why);
+    }
     disconnect(k);
 }
 
 static void check_rendezvous(mc_control_client *k, double now)
 {
     mc_control *c = k->c;
+    double patience = c->timeout < 20 ? c->timeout / 4 : 5;
     if (now - c->begun < c->timeout) {
         if (!k->conn && now >= k->retry) connect_once(k);
+        if (k->conn && k->conn->proof.state != MC_PROOF_DONE && now - k->conn->since >= patience)
+            k->conn->broken = true;
     } else if (k->answered) {
         mc_control_fail(c, MC_ERR_IO, MC_NO_RANK, "rendezvous of %d ranks at %s: within %.1f s %s",
                         c->world_size, c->where, c->timeout, k->missing);
     } else {
+        if (k->conn) explain_stranger(k);
         mc_control_fail(c, MC_ERR_IO, MC_NO_RANK,
                         "rank %d cannot reach rank 0 at %s within %.1f s: %s", c->rank, c->where,
-                        c->timeout,
-                        k->conn ? "it takes the connection but does not answer" : k->why);
+                        c->timeout, k->why);
     }
 }
 
@@ -335,6 +371,13 @@ static void check_all(mc_control_client *k, double now)
 
 /* ---- the thread ------------------------------------------------------------------------------ */
 
+static void prove(mc_control_client *k)
+{
+    mc_proof_state state = mc_proof_go_on(k->conn, &k->c->hmac, &k->c->secret);
+    if (state == MC_PROOF_DONE) say_hello(k);
+    if (state == MC_PROOF_REFUSED) k->conn->broken = true;
+}
+
 static void poll_all(mc_control_client *k, double now)
 {
     double until = k->leaving ? k->leaving : k->next_beat;
@@ -348,6 +391,7 @@ static void poll_all(mc_control_client *k, double now)
     mc_frame f;
     if (fds[1].revents & POLLOUT) mc_conn_flush(k->conn);
     if (fds[1].revents & ~POLLOUT) mc_conn_receive(k->conn);
+    if (k->conn->proof.state != MC_PROOF_DONE) prove(k);
     while (mc_conn_next(k->conn, &f, mc_control_now())) on_frame(k, &f);
 }
 
@@ -397,7 +441,7 @@ bool mc_control_client_init(mc_error *error, mc_control *c)
     k->c = c;
     /* Sooner than the deadline: a wrong name does not get better by waiting. */
     double patience = c->timeout < 60 ? c->timeout / 2 : 30;
-    return mc_control_resolve(error, c->addr, c->port, c->begun + patience, &k->addrs);
+    return mc_control_resolve_rank0(error, c, c->begun + patience, &k->addrs);
 }
 
 void mc_control_client_release(mc_control *c)

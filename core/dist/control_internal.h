@@ -19,7 +19,8 @@
  * longer than the deadline; mc_control_free for at most a second.
  *
  *
- * The protocol. Frames, either way, numbers little-endian:
+ * The protocol. Each end of a connection first proves that it knows the job's secret
+ * (control_proof.c). After that come frames, either way, numbers little-endian:
  *
  *     u32 magic "MCc2" | u16 type | u16 size of what follows, at most 4104
  *
@@ -36,8 +37,13 @@
  *     ANSWER  server  u32 number, text
  *     BYE     both    nothing                                          the last frame
  *
- * A connection that ends without BYE is a death. Whoever connects and does not say a proper HELLO
- * within a few seconds, or anything else than these frames, is cut off and does no harm. */
+ * A connection that ends without BYE is a death.
+ *
+ * Strangers do no harm. Who has not proven itself and said HELLO within a few seconds is cut off,
+ * and who fails the proof is closed a moment later, unanswered. Rank 0 keeps a bounded number of
+ * such connections. When all places are taken, one that has failed gives way to a newer one, else
+ * the oldest that has had time to prove itself; where none has, the newer one waits. A rank that is
+ * cut off in this way, or meets a stranger in rank 0's place, comes again until its deadline. */
 #ifndef MC_DIST_CONTROL_INTERNAL_H
 #define MC_DIST_CONTROL_INTERNAL_H
 
@@ -45,6 +51,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "core/base/error_internal.h"
+#include "core/dist/job_secret_internal.h"
 
 enum {
     MC_CONTROL_BLOB_MAX = 4096, /* bytes */
@@ -63,12 +70,17 @@ typedef struct mc_control_options {
     bool one_host;    /* all ranks are on this host: where `addr` is a loopback address, the service
                          can be reached from here only */
     double timeout;   /* the deadline, in seconds (mc_launch_timeout) */
+    const mc_job_secret *secret; /* NULL: that of one host's file, which rank 0 makes */
+    /* Called on rank 0, from mc_control_new, where it listens on all addresses of its host. May be
+     * NULL. */
+    void (*listens_everywhere)(void *user);
+    void *user;
 } mc_control_options;
 
 /* Rendezvous: returns when all ranks have come. NULL with the error set when they have not by the
  * deadline (the message names them and the address), when the port is taken, the address can't be
- * resolved, or the service refuses this rank (another job or world size, a rank that is there
- * already). */
+ * resolved, the secret's file can't be made, or the service refuses this rank (another job or world
+ * size, a rank that is there already). Without libcrypto `addr` has to be a loopback address. */
 mc_control *mc_control_new(mc_error *error, const mc_control_options *options);
 
 /* This host's addresses, for `addr`; its name where it has none but loopback addresses. */
@@ -79,8 +91,9 @@ void mc_control_own_addresses(char *text, size_t room);
 void mc_control_free(mc_control *c);
 
 /* Collective: `size` bytes (at most MC_CONTROL_BLOB_MAX, the same on every rank) go from rank 0's
- * blob to everybody's. On rank 0 it returns when all ranks have come for it; `what` names it in
- * errors. False with the error set after a failure of any rank or the deadline. */
+ * blob to everybody's: to ranks, which have proven themselves, and to no other process. On rank 0
+ * it returns when all ranks have come for it; `what` names it in errors. False with the error set
+ * after a failure of any rank or the deadline. */
 bool mc_control_share(mc_control *c, mc_error *error, const char *what, void *blob, size_t size);
 
 /* This rank has begun collective number `operation` of a group; `name` such as "all-reduce".

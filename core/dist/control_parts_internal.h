@@ -1,6 +1,7 @@
-/* The control channel's inside: frames and connections (control_wire.c), addresses
- * (control_address.c), the state that callers and the thread share (control.c), and the thread's
- * loop on rank 0 (control_server.c) and elsewhere (control_client.c). */
+/* The control channel's inside: frames and connections (control_wire.c), the proof of the job's
+ * secret (control_proof.c), addresses (control_address.c), the state that callers and the thread
+ * share (control.c), and the thread's loop on rank 0 (control_server.c) and elsewhere
+ * (control_client.c). */
 #ifndef MC_DIST_CONTROL_PARTS_INTERNAL_H
 #define MC_DIST_CONTROL_PARTS_INTERNAL_H
 
@@ -11,7 +12,7 @@
 #include "core/dist/control_internal.h"
 #include "core/dist/launch_internal.h"
 
-/* ---- frames and connections ------------------------------------------------------------------ */
+/* ---- frames ---------------------------------------------------------------------------------- */
 
 typedef enum mc_frame_type {
     MC_FRAME_HELLO = 1,
@@ -56,14 +57,46 @@ void mc_frame_get_bytes(mc_frame *f, char *text, size_t room);
 /* The rest as text, cut to fit, control characters blanked. */
 void mc_frame_get_text(mc_frame *f, char *text, size_t room);
 
+/* ---- the proof of the job's secret ----------------------------------------------------------- */
+
+enum { MC_PROOF_RANDOM = 32, MC_PROOF_SIZE = 32 }; /* bytes */
+
+/*     CHALLENGED --challenge came--> EXPECTED --proof came--> DONE
+ *         '-----------wrong--------------'--------wrong-----> REFUSED */
+typedef enum mc_proof_state {
+    MC_PROOF_CHALLENGED, /* our challenge has been sent */
+    MC_PROOF_EXPECTED, /* the peer's proof is expected; on rank 0's other end ours has been sent */
+    MC_PROOF_DONE,     /* frames may be read and sent */
+    MC_PROOF_REFUSED   /* the connection's `why`; nothing is read or sent any more */
+} mc_proof_state;
+
+typedef struct mc_proof {
+    mc_proof_state state;
+    bool server;                                            /* this is rank 0's end */
+    uint8_t mine[MC_PROOF_RANDOM], theirs[MC_PROOF_RANDOM]; /* the challenges */
+} mc_proof;
+
+/* libcrypto's functions, by their types since 1.1; NULL: it is not installed. */
+typedef struct mc_hmac {
+    const void *(*sha256)(void);
+    unsigned char *(*hmac)(const void *kind, const void *key, int key_size,
+                           const unsigned char *data, size_t size, unsigned char *out,
+                           unsigned *out_size);
+} mc_hmac;
+
+void mc_hmac_load(mc_hmac *h);
+
+/* ---- connections ----------------------------------------------------------------------------- */
+
 /* A connection; does not block. */
 typedef struct mc_conn {
     int fd;
     int rank;            /* the peer's; -1 until it has said HELLO */
+    mc_proof proof;      /* before it is done, no frame is looked for or sent */
     bool closing;        /* nothing more is sent; closes when all is flushed */
     bool broken;         /* its end was read, or it failed, or spoke garbage: `why` */
     bool shut;           /* our half has been closed */
-    double since, heard; /* when it was made; when the last whole frame came */
+    double since, heard; /* when it was made or refused; when the last whole frame came */
     char why[96];
     char name[MC_PEER_NAME_MAX]; /* "10.0.0.7:4711" */
     size_t in_used, out_used;
@@ -74,12 +107,21 @@ mc_conn *mc_conn_new(int fd); /* owns the socket from now on, closes it too when
 void mc_conn_free(mc_conn *conn);
 /* Sends, or keeps for mc_conn_flush. A peer that lets a whole MC_CONN_ROOM pile up breaks. */
 void mc_conn_send(mc_conn *conn, const mc_frame *f);
+/* The same of bytes that are no frame; and takes as many from what was received, once all of them
+ * have come. */
+void mc_conn_send_bytes(mc_conn *conn, const void *bytes, size_t size);
+bool mc_conn_take_bytes(mc_conn *conn, void *bytes, size_t size);
 void mc_conn_flush(mc_conn *conn);
 /* Receives what has come; then mc_conn_next gives the frames one by one (false: no whole one). What
  * came before a break is given, too. */
 void mc_conn_receive(mc_conn *conn);
 bool mc_conn_next(mc_conn *conn, mc_frame *f, double now);
 short mc_conn_events(const mc_conn *conn); /* for poll() */
+
+/* Sends this end's challenge; `server` on rank 0. */
+void mc_proof_begin(mc_conn *conn, bool server);
+/* Looks at what was received. */
+mc_proof_state mc_proof_go_on(mc_conn *conn, const mc_hmac *h, const mc_job_secret *secret);
 
 /* ---- addresses ------------------------------------------------------------------------------- */
 
@@ -108,10 +150,22 @@ bool mc_control_resolve(mc_error *error, const char *host, int port, double dead
 void mc_control_write_addr(char *text, size_t room, const char *host, int port);
 void mc_control_name_peer(char name[MC_PEER_NAME_MAX], int fd);
 
-/* A listening socket; tries until `deadline` where the port is taken. On the loopback address alone
- * when `one_host` and all addresses are such. -1 with the error set. */
-int mc_control_listen(mc_error *error, const mc_addresses *addrs, int port, bool one_host,
-                      double deadline);
+/* Whether none of them can be reached from another host. */
+bool mc_control_is_loopback(const mc_addresses *addrs);
+
+/* Rank 0's listening sockets. */
+typedef struct mc_listeners {
+    int count;
+    bool everywhere; /* on all addresses of this host */
+    int fds[MC_ADDRESSES_MAX];
+} mc_listeners;
+
+/* Listens on those of the addresses that are this host's and that the other ranks can reach (on one
+ * host: loopback addresses too), else on all that this host has. Tries until `deadline` where the
+ * port is taken. False with the error set. */
+bool mc_control_listen(mc_error *error, const mc_addresses *addrs, int port, bool one_host,
+                       double deadline, mc_listeners *listeners);
+void mc_control_stop_listening(mc_listeners *listeners);
 
 /* ---- what callers and the thread share ------------------------------------------------------- */
 
@@ -146,6 +200,12 @@ struct mc_control {
     int rank, world_size, port;
     uint64_t job, host;
     bool one_host;
+    void (*listens_everywhere)(void *user);
+    void *user;
+    mc_job_secret secret;       /* the thread's, once it runs */
+    bool by_file;               /* the secret is in `secret_file` until all have come */
+    mc_secret_file secret_file; /* of one host */
+    mc_hmac hmac;
     double timeout, beat, silence; /* seconds; derived from the first */
     double begun;                  /* when the rendezvous began */
     char addr[MC_LAUNCH_ADDR_MAX], where[MC_LAUNCH_ADDR_MAX + 16]; /* host; host:port */
@@ -183,6 +243,8 @@ struct mc_control {
     } blob;
 };
 
+/* mc_control_resolve of rank 0's host, which without libcrypto has to have loopback addresses. */
+bool mc_control_resolve_rank0(mc_error *error, mc_control *c, double deadline, mc_addresses *addrs);
 /* Notes the first failure; wakes whoever waits. `rank` as in failure.rank. */
 void mc_control_fail(mc_control *c, mc_status status, int rank, const char *format, ...)
     MC_PRINTF(4, 5);

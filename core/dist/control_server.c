@@ -12,7 +12,11 @@
 #include <unistd.h>
 #include "core/base/memory_internal.h"
 
-enum { STRANGERS = 64, LIST_MAX = 256, NAMED_MAX = 4 };
+enum { STRANGERS = 128, LIST_MAX = 256, NAMED_MAX = 4 };
+
+/* Seconds: for how long a connection that is to prove itself gives way to no other; after which
+ * time one that has failed is closed. */
+static const double grace = 0.25, refusal_delay = 1;
 
 typedef struct peer {
     mc_conn *conn; /* NULL: not here (yet, or any more) */
@@ -24,10 +28,10 @@ typedef struct peer {
 
 typedef struct mc_control_server {
     mc_control *c;
-    int listener;
+    mc_listeners listeners;
     peer *peers;     /* (world size); the first, rank 0, is only a state */
     mc_conn **conns; /* (capacity), of which `count` are there: ranks, and who hasn't said so yet */
-    struct pollfd *fds; /* (capacity + 2) */
+    struct pollfd *fds; /* (1 + listeners + capacity) */
     size_t count, capacity;
     int came;
     uint32_t shared;            /* the last blob that was sent */
@@ -88,6 +92,15 @@ static void list_missing(const mc_control_server *s, char text[MC_MISSING_MAX])
 static void refuses(mc_control_server *s, const mc_conn *conn, const char *why)
 {
     snprintf(s->refused, sizeof s->refused, "%s was turned away: %s", conn->name, why);
+}
+
+static bool is_refused(const mc_conn *conn) { return conn->proof.state == MC_PROOF_REFUSED; }
+
+/* It has failed to prove that it belongs to the job. */
+static void on_refusal(mc_control_server *s, mc_conn *conn)
+{
+    refuses(s, conn, conn->why);
+    conn->since = mc_control_now();
 }
 
 /* ---- failing --------------------------------------------------------------------------------- */
@@ -290,11 +303,11 @@ static void on_frame(mc_control_server *s, mc_conn *conn, mc_frame *f)
 
 /* ---- connections ----------------------------------------------------------------------------- */
 
-/* A connection has ended. */
+/* A connection has ended. One that was refused has been named then. */
 static void on_end(mc_control_server *s, mc_conn *conn)
 {
     if (conn->rank == MC_NO_RANK) {
-        if (!conn->closing) refuses(s, conn, conn->why);
+        if (!conn->closing && !is_refused(conn)) refuses(s, conn, conn->why);
     } else {
         peer *p = &s->peers[conn->rank];
         p->conn = NULL;
@@ -318,34 +331,49 @@ static void drop_ended(mc_control_server *s)
     s->count = kept;
 }
 
-/* Makes room for one more by dropping whoever has been silent longest. */
-static void drop_stranger(mc_control_server *s)
+/* Makes room for one more, if it may: see the top of control_internal.h. The oldest connection is
+ * the first. */
+static void drop_stranger(mc_control_server *s, double now)
 {
-    for (size_t i = 0; i < s->count; i++) {
-        if (s->conns[i]->rank != MC_NO_RANK) continue;
-        mc_conn_free(s->conns[i]);
-        memmove(s->conns + i, s->conns + i + 1, (--s->count - i) * sizeof *s->conns);
-        return;
+    size_t victim = s->count;
+    for (size_t i = s->count; i-- > 0;) {
+        const mc_conn *conn = s->conns[i];
+        if (conn->rank != MC_NO_RANK || conn->proof.state == MC_PROOF_DONE) continue;
+        if (is_refused(conn) ||
+            (now - conn->since >= grace && (victim == s->count || !is_refused(s->conns[victim]))))
+            victim = i;
     }
+    if (victim == s->count) return;
+    mc_conn_free(s->conns[victim]);
+    memmove(s->conns + victim, s->conns + victim + 1, (--s->count - victim) * sizeof *s->conns);
 }
 
-static void accept_one(mc_control_server *s)
+static void accept_one(mc_control_server *s, int listener)
 {
-    int fd = accept4(s->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK), on = 1;
+    double now = mc_control_now();
+    if (s->count == s->capacity) drop_stranger(s, now);
+    if (s->count == s->capacity) {
+        s->rest = now + grace / 8;
+        return;
+    }
+    int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK), on = 1;
     if (fd < 0) {
         if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED) return;
         snprintf(s->refused, sizeof s->refused, "a connection could not be accepted: %s",
                  strerror(errno));
-        s->rest = mc_control_now() + 0.2; /* out of file descriptors: maybe for a while */
+        s->rest = now + 0.2; /* out of file descriptors: maybe for a while */
+        drop_stranger(s, now);
         return;
     }
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    if (s->count == s->capacity) drop_stranger(s);
-    mc_conn *conn = s->count < s->capacity ? mc_conn_new(fd) : NULL;
-    if (conn)
-        s->conns[s->count++] = conn;
-    else
+    mc_conn *conn = mc_conn_new(fd);
+    if (!conn) {
         snprintf(s->refused, sizeof s->refused, "out of memory for a connection");
+        return;
+    }
+    s->conns[s->count++] = conn;
+    mc_proof_begin(conn, true);
+    if (is_refused(conn)) on_refusal(s, conn);
 }
 
 static void serve(mc_control_server *s, mc_conn *conn, short events)
@@ -353,26 +381,40 @@ static void serve(mc_control_server *s, mc_conn *conn, short events)
     mc_frame f;
     if (events & POLLOUT) mc_conn_flush(conn);
     if (events & ~POLLOUT) mc_conn_receive(conn);
+    if (conn->proof.state != MC_PROOF_DONE &&
+        mc_proof_go_on(conn, &s->c->hmac, &s->c->secret) == MC_PROOF_REFUSED)
+        on_refusal(s, conn);
     while (mc_conn_next(conn, &f, mc_control_now())) on_frame(s, conn, &f);
+}
+
+/* Fills in s->fds: whether something is to be read, the listeners, the connections. */
+static size_t list_fds(mc_control_server *s, double now)
+{
+    size_t count = 0;
+    s->fds[count++] = (struct pollfd){.fd = s->c->wake, .events = POLLIN};
+    for (int i = 0; i < s->listeners.count; i++)
+        s->fds[count++] =
+            (struct pollfd){.fd = now >= s->rest ? s->listeners.fds[i] : -1, .events = POLLIN};
+    for (size_t i = 0; i < s->count; i++)
+        s->fds[count++] = (struct pollfd){.fd = is_refused(s->conns[i]) ? -1 : s->conns[i]->fd,
+                                          .events = mc_conn_events(s->conns[i])};
+    return count;
 }
 
 /* Waits for something to happen, and takes it in. */
 static void poll_all(mc_control_server *s, double now)
 {
-    double until = s->next_beat - now;
-    bool listening = s->listener >= 0 && now >= s->rest;
-    s->fds[0] = (struct pollfd){.fd = s->c->wake, .events = POLLIN};
-    s->fds[1] = (struct pollfd){.fd = listening ? s->listener : -1, .events = POLLIN};
-    for (size_t i = 0; i < s->count; i++)
-        s->fds[i + 2] =
-            (struct pollfd){.fd = s->conns[i]->fd, .events = mc_conn_events(s->conns[i])};
-    if (poll(s->fds, s->count + 2, until > 0 ? (int)(1e3 * until) + 1 : 0) <= 0) return;
+    double until = s->next_beat;
+    if (s->rest > now && s->rest < until) until = s->rest;
+    size_t polled = s->count, listeners = (size_t)s->listeners.count, count = list_fds(s, now);
+    if (poll(s->fds, count, until > now ? (int)(1e3 * (until - now)) + 1 : 0) <= 0) return;
     uint64_t wakes;
     if (s->fds[0].revents && read(s->c->wake, &wakes, sizeof wakes) < 0) return;
-    size_t polled = s->count;
     for (size_t i = 0; i < polled; i++)
-        if (s->fds[i + 2].revents) serve(s, s->conns[i], s->fds[i + 2].revents);
-    if (s->fds[1].revents) accept_one(s);
+        if (s->fds[1 + listeners + i].revents)
+            serve(s, s->conns[i], s->fds[1 + listeners + i].revents);
+    for (size_t i = 0; i < listeners; i++)
+        if (s->fds[1 + i].revents) accept_one(s, s->listeners.fds[i]);
 }
 
 /* ---- what time brings ------------------------------------------------------------------------ */
@@ -384,10 +426,19 @@ static int count_on_host(const mc_control_server *s, uint64_t host, int below)
     return count;
 }
 
+/* Of one host: nobody needs it any more. Before listening ends, after which the file of this name
+ * may be that of the next job. */
+static void remove_secret(mc_control *c)
+{
+    if (c->by_file) mc_secret_file_remove(&c->secret_file);
+    c->by_file = false;
+}
+
 /* All have come. */
 static void start_job(mc_control_server *s)
 {
     mc_control *c = s->c;
+    remove_secret(c);
     for (int r = 1; r < c->world_size; r++) {
         if (!s->peers[r].conn) continue; /* just gone: told apart */
         mc_frame f = {.type = MC_FRAME_START};
@@ -422,9 +473,12 @@ static void check_strangers(mc_control_server *s, double now)
     double limit = s->c->timeout < 10 ? s->c->timeout / 2 : 5;
     for (size_t i = 0; i < s->count; i++) {
         mc_conn *conn = s->conns[i];
-        if (conn->rank != MC_NO_RANK || conn->broken || now - conn->since < limit) continue;
+        bool refused = is_refused(conn);
+        if (conn->rank != MC_NO_RANK || conn->broken ||
+            now - conn->since < (refused ? refusal_delay : limit))
+            continue;
         conn->broken = true;
-        snprintf(conn->why, sizeof conn->why, "it said nothing");
+        if (!refused) snprintf(conn->why, sizeof conn->why, "it said nothing");
     }
 }
 
@@ -537,8 +591,8 @@ static void start_leaving(mc_control_server *s, double now)
     mc_control_state mine = mc_control_mine(s->c);
     tell_failure(s); /* of a moment ago: after the goodbye nobody would hear of it */
     mc_control_beat_frame(&beat, &mine, now);
-    close(s->listener);
-    s->listener = -1;
+    remove_secret(s->c);
+    mc_control_stop_listening(&s->listeners);
     for (size_t i = 0; i < s->count; i++) {
         mc_conn *conn = s->conns[i];
         if (conn->rank == MC_NO_RANK) conn->broken = true;
@@ -574,11 +628,10 @@ bool mc_control_server_init(mc_error *error, mc_control *c)
     mc_control_server *s = c->server = mc_calloc(1, sizeof *s);
     if (s) {
         s->c = c;
-        s->listener = -1;
         s->capacity = (size_t)c->world_size + STRANGERS;
         s->peers = mc_calloc((size_t)c->world_size, sizeof *s->peers);
         s->conns = mc_calloc(s->capacity, sizeof(mc_conn *));
-        s->fds = mc_calloc(s->capacity + 2, sizeof *s->fds);
+        s->fds = mc_calloc(1 + MC_ADDRESSES_MAX + s->capacity, sizeof *s->fds);
     }
     if (!s || !s->peers || !s->conns || !s->fds) {
         mc_error_set(error, MC_ERR_NOMEM, "out of memory for the control channel");
@@ -588,11 +641,13 @@ bool mc_control_server_init(mc_error *error, mc_control *c)
     /* Sooner than the deadline: a wrong name or a taken port does not get better by waiting. */
     double soon = c->timeout < 20 ? c->begun + c->timeout / 2 : c->begun + 10;
     mc_addresses addrs;
-    if (!mc_control_resolve(error, c->addr, c->port, soon, &addrs)) return false;
+    if (!mc_control_resolve_rank0(error, c, soon, &addrs)) return false;
     double patience = mc_control_now() + 3;
-    s->listener = mc_control_listen(error, &addrs, c->port, c->one_host,
-                                    patience < deadline ? patience : soon);
-    return s->listener >= 0;
+    if (!mc_control_listen(error, &addrs, c->port, c->one_host || !c->hmac.hmac,
+                           patience < deadline ? patience : soon, &s->listeners))
+        return false;
+    if (s->listeners.everywhere && c->listens_everywhere) c->listens_everywhere(c->user);
+    return !c->by_file || mc_secret_file_write(error, &c->secret_file, &c->secret);
 }
 
 void mc_control_server_release(mc_control *c)
@@ -600,7 +655,8 @@ void mc_control_server_release(mc_control *c)
     mc_control_server *s = c->server;
     if (!s) return;
     for (size_t i = 0; i < s->count; i++) mc_conn_free(s->conns[i]);
-    if (s->listener >= 0) close(s->listener);
+    if (s->listeners.count) remove_secret(c);
+    mc_control_stop_listening(&s->listeners);
     mc_free(s->peers);
     mc_free(s->conns);
     mc_free(s->fds);

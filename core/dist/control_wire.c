@@ -125,20 +125,45 @@ void mc_conn_flush(mc_conn *conn)
     }
 }
 
+/* Where bytes that are sent go; NULL: there is no room, or nothing is sent any more. */
+static uint8_t *take_room(mc_conn *conn, size_t size)
+{
+    if (conn->closing || conn->broken) return NULL;
+    if (size > sizeof conn->out - conn->out_used) {
+        breaks(conn, "it does not read what it is sent");
+        return NULL;
+    }
+    conn->out_used += size;
+    return conn->out + conn->out_used - size;
+}
+
 void mc_conn_send(mc_conn *conn, const mc_frame *f)
 {
-    if (conn->closing || conn->broken || f->bad) return;
-    if (MC_FRAME_HEADER + f->size > sizeof conn->out - conn->out_used) {
-        breaks(conn, "it does not read what it is sent");
-        return;
-    }
-    uint8_t *to = conn->out + conn->out_used;
+    if (conn->proof.state != MC_PROOF_DONE || f->bad) return;
+    uint8_t *to = take_room(conn, MC_FRAME_HEADER + f->size);
+    if (!to) return;
     put(to, magic, 4);
     put(to + 4, f->type, 2);
     put(to + 6, f->size, 2);
     memcpy(to + MC_FRAME_HEADER, f->data, f->size);
-    conn->out_used += MC_FRAME_HEADER + f->size;
     mc_conn_flush(conn);
+}
+
+void mc_conn_send_bytes(mc_conn *conn, const void *bytes, size_t size)
+{
+    uint8_t *to = take_room(conn, size);
+    if (!to) return;
+    memcpy(to, bytes, size);
+    mc_conn_flush(conn);
+}
+
+bool mc_conn_take_bytes(mc_conn *conn, void *bytes, size_t size)
+{
+    if (conn->in_used < size) return false;
+    memcpy(bytes, conn->in, size);
+    conn->in_used -= size;
+    memmove(conn->in, conn->in + size, conn->in_used);
+    return true;
 }
 
 void mc_conn_receive(mc_conn *conn)
@@ -159,6 +184,7 @@ void mc_conn_receive(mc_conn *conn)
 
 bool mc_conn_next(mc_conn *conn, mc_frame *f, double now)
 {
+    if (conn->proof.state != MC_PROOF_DONE) return false;
     size_t size = conn->in_used >= MC_FRAME_HEADER ? get(conn->in + 6, 2) : 0;
     size_t known = conn->in_used < 4 ? conn->in_used : 4;
     uint8_t wanted[4];

@@ -16,8 +16,9 @@ typedef struct variables {
     bool by_rank; /* the rank's variable alone tells that this launcher started us */
     const char *size[NAMES], *rank[NAMES], *local_rank[NAMES], *local_size[NAMES], *node[NAMES];
     const char *tasks[NAMES]; /* local size as a list by node */
+    const char *nodes[NAMES]; /* number of hosts */
     const char *job[NAMES];   /* all that are set make the job's id */
-    bool port_by_job;
+    bool port_by_job, by_mpi;
 } variables;
 
 static const variables sets[] = {
@@ -34,7 +35,8 @@ static const variables sets[] = {
      .local_rank = {"OMPI_COMM_WORLD_LOCAL_RANK"},
      .local_size = {"OMPI_COMM_WORLD_LOCAL_SIZE"},
      .job = {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"},
-     .port_by_job = true},
+     .port_by_job = true,
+     .by_mpi = true},
     {.which = "Slurm",
      .by_rank = true,
      .size = {"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS"},
@@ -42,6 +44,7 @@ static const variables sets[] = {
      .local_rank = {"SLURM_LOCALID"},
      .node = {"SLURM_NODEID"},
      .tasks = {"SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"},
+     .nodes = {"SLURM_STEP_NUM_NODES", "SLURM_NNODES"},
      .job = {"SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"},
      .port_by_job = true},
     {.which = "PMI",
@@ -50,7 +53,8 @@ static const variables sets[] = {
      .local_rank = {"MPI_LOCALRANKID", "PMI_LOCAL_RANK"},
      .local_size = {"MPI_LOCALNRANKS", "PMI_LOCAL_SIZE"},
      .job = {"PMI_JOBID"},
-     .port_by_job = true},
+     .port_by_job = true,
+     .by_mpi = true},
 };
 
 static const char *value_of(const char *name)
@@ -176,13 +180,25 @@ static bool read_slurm_addr(mc_error *error, mc_launch *l)
     return false;
 }
 
+/* "localhost", "127.0.0.1", "[::1]" and the like. */
+static bool is_loopback_name(const char *host)
+{
+    bool number = strspn(host, "0123456789.") == strlen(host);
+    return strcmp(host, "localhost") == 0 || (number && strncmp(host, "127.", 4) == 0) ||
+           strcmp(host, "::1") == 0 || strcmp(host, "[::1]") == 0;
+}
+
 static bool read_addr(mc_error *error, const variables *v, mc_launch *l)
 {
     const char *told = value_of("MASTER_ADDR");
+    int nodes = -1;
     /* Ranks started by hand, without a word about hosts, are on one. */
-    bool by_hand = v == &sets[0] && l->local_size < 0;
+    bool by_hand = v == &sets[0] && l->local_size < 0 && !told;
+    if (!read_int(error, v->nodes, 1, MC_LAUNCH_RANKS_MAX, &nodes)) return false;
+    l->one_host =
+        l->local_size == l->world_size || nodes == 1 || by_hand || (told && is_loopback_name(told));
     if (told) return copy_addr(error, l, "MASTER_ADDR", told);
-    if (l->local_size == l->world_size || by_hand) return copy_addr(error, l, "", "localhost");
+    if (l->one_host) return copy_addr(error, l, "", "localhost");
     return read_slurm_addr(error, l);
 }
 
@@ -229,6 +245,7 @@ static const mc_launch single = {.which = "single",
                                  .world_size = 1,
                                  .local_size = 1,
                                  .node = 0,
+                                 .one_host = true,
                                  .master_addr = "localhost",
                                  .addr_from = "",
                                  .mpi_size = -1,
@@ -253,6 +270,7 @@ mc_status mc_launch_read(mc_error *error, mc_launch *launch)
         if (!is_present(v)) continue;
         mc_launch l = {.which = v->which, .local_rank = -1, .local_size = -1, .node = -1};
         l.addr_from = "";
+        l.by_mpi = v->by_mpi;
         l.mpi_size = read_mpi_size();
         if (!read_rank(error, v, &l) || !read_place(error, v, &l) || !read_addr(error, v, &l) ||
             !read_port(error, v, &l))

@@ -14,6 +14,10 @@
  *
  * A variable that is set to nothing counts as not set.
  *
+ * All ranks are on one host where the launcher's number of ranks on this host is that of all, where
+ * Slurm has one node (SLURM_STEP_NUM_NODES, SLURM_NNODES), where MASTER_ADDR is a loopback address,
+ * and where ranks are started by hand without a word about hosts.
+ *
  * Where rank 0 is: MASTER_ADDR; else, when all ranks are on this host, localhost; else the first
  * host of Slurm's list (SLURM_STEP_NODELIST, SLURM_JOB_NODELIST, SLURM_NODELIST), else
  * SLURM_LAUNCH_NODE_IPADDR, else what MPI says (world.c). Its control port: MC_MASTER_PORT; else
@@ -35,6 +39,8 @@ typedef struct mc_launch {
     int rank, world_size;                 /* 0 <= rank < world_size */
     int local_rank, local_size;           /* among the ranks of this host; -1: not told */
     int node;                             /* this host's number; -1: not told */
+    bool one_host;                        /* all ranks are on this host, as far as is told */
+    bool by_mpi;                          /* mpirun, or another launcher of MPI's, started this */
     char master_addr[MC_LAUNCH_ADDR_MAX]; /* where rank 0 is; "" when nothing tells: ask MPI */
     const char *addr_from;                /* the variable that told, or "" (nothing, or local) */
     int master_port;                      /* of the control channel, 1 to 65535 */

@@ -63,38 +63,79 @@ static bool check_launcher(mc_context *ctx)
     return false;
 }
 
-/* Where rank 0 is, by MPI, where no variable tells. */
-static bool ask_mpi(mc_context *ctx, double timeout)
+#ifdef MC_HAVE_MPI
+/* Rank 0's secret and, where no variable tells, its addresses go to all ranks. */
+static void share_over_mpi(mc_context *ctx, double timeout, mc_job_secret *secret)
 {
     mc_launch *l = &ctx->world->launch;
-    if (*l->master_addr) return true;
-#ifdef MC_HAVE_MPI
-    if (l->rank == 0) mc_control_own_addresses(l->master_addr, sizeof l->master_addr);
-    mc_comm_share_over_mpi(ctx, l->world_size, l->rank, timeout, l->master_addr,
-                           sizeof l->master_addr);
-    mc_error_while(&ctx->error, "asking MPI where rank 0 is, for MASTER_ADDR is not set");
-    l->addr_from = "MPI";
-#else
-    (void)timeout; /* what is missing is named when the ranks meet */
+    struct {
+        char addr[MC_LAUNCH_ADDR_MAX];
+        mc_job_secret secret;
+    } first = {.secret = *secret};
+    if (l->rank == 0) {
+        mc_control_own_addresses(first.addr, sizeof first.addr);
+        if (!first.secret.size) mc_job_secret_random(&ctx->error, &first.secret);
+    }
+    mc_comm_share_over_mpi(ctx, l->world_size, l->rank, timeout, &first, sizeof first);
+    mc_error_while(&ctx->error, "learning over MPI where rank 0 is, and the job's secret");
+    *secret = first.secret;
+    if (!*l->master_addr) {
+        memcpy(l->master_addr, first.addr, sizeof l->master_addr);
+        l->addr_from = "MPI";
+    }
+    mc_job_secret_wipe(&first.secret);
+}
 #endif
+
+/* What the ranks need to meet: where rank 0 is, where no variable tells, and the job's secret. It
+ * stays empty on one host, where it is rank 0's to write to a file. On several hosts MPI carries it
+ * where the ranks are of MPI: CPU ranks, and GPU ranks of mpirun that were not given one. */
+static bool find_secret(mc_context *ctx, double timeout, mc_job_secret *secret)
+{
+    const mc_launch *l = &ctx->world->launch;
+    if (!mc_job_secret_given(&ctx->error, secret)) return false;
+#ifdef MC_HAVE_MPI
+    bool of_mpi = ctx->device->is_host || (l->by_mpi && !secret->size);
+    if (!*l->master_addr || (of_mpi && !l->one_host)) share_over_mpi(ctx, timeout, secret);
+#else
+    (void)timeout; /* what else is missing is named when the ranks meet */
+#endif
+    if (!secret->size && !l->one_host) mc_job_secret_missing(&ctx->error);
+    if (mc_failed(ctx)) mc_job_secret_wipe(secret);
     return !mc_failed(ctx);
+}
+
+static void listens_everywhere(void *user)
+{
+    mc_context *ctx = user;
+    const mc_launch *l = &ctx->world->launch;
+    mc_log(
+        ctx, MC_LOG_INFO,
+        "rank 0 listens on port %d of all addresses of this host, for \"%s\" is none of them that "
+        "other hosts can reach",
+        l->master_port, l->master_addr);
 }
 
 static bool meet(mc_context *ctx, double timeout)
 {
     struct mc_world *w = ctx->world;
     const mc_launch *l = &w->launch;
-    if (!ask_mpi(ctx, timeout)) return false;
+    mc_job_secret secret;
+    if (!find_secret(ctx, timeout, &secret)) return false;
     mc_control_options options = {
         .rank = l->rank,
         .world_size = l->world_size,
         .addr = l->master_addr,
         .port = l->master_port,
         .job = l->job,
-        .one_host = l->local_size == l->world_size,
+        .one_host = l->one_host,
         .timeout = timeout,
+        .secret = secret.size ? &secret : NULL,
+        .listens_everywhere = listens_everywhere,
+        .user = ctx,
     };
     w->control = mc_control_new(&ctx->error, &options);
+    mc_job_secret_wipe(&secret);
     return w->control;
 }
 

@@ -28,7 +28,9 @@ else()
 endif()
 
 set_tests_properties(test_control PROPERTIES COST 45) # it sleeps most of the time
+set_tests_properties(test_control_strangers PROPERTIES COST 20)
 target_link_options(test_control PRIVATE LINKER:--wrap=mc_frame_get_text) # to see what rank 0 has said
+target_link_options(test_control_strangers PRIVATE LINKER:--wrap=mc_hmac_load) # to have no libcrypto
 foreach(name test_comm_failures test_mpi_hosts)
     if(mpirun_version MATCHES "Open MPI|OpenRTE|PRRTE") # whose mpirun lets ranks outlive others
         target_compile_definitions(${name} PRIVATE MC_MPIEXEC="${MC_MPIRUN}"

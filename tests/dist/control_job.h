@@ -4,6 +4,7 @@
 #define MC_TESTS_CONTROL_JOB_H
 
 #include <arpa/inet.h>
+#include <errno.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -15,7 +16,7 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-#include "core/dist/control_internal.h"
+#include "core/dist/control_parts_internal.h"
 #include "tests/dist/free_port.h"
 
 enum { RANKS_MAX = 8, TOLD_LATE = 30 };
@@ -48,6 +49,7 @@ struct job {
     int port;
     part *parts[RANKS_MAX];
     mc_control_options own[RANKS_MAX]; /* what isn't 0 replaces the job's */
+    mc_job_secret secret;              /* without bytes: that of one host's file */
     void (*prepare[RANKS_MAX])(void);  /* in the process, before anything else */
     atomic_bool finish;                /* for parts that wait to be told */
     char answer[96];                   /* how that of mc_control_explain begins, for begins_last */
@@ -80,6 +82,8 @@ static inline job *job_new(int world, double timeout, part *all)
     j->timeout = timeout;
     j->addr = "127.0.0.1";
     j->port = free_port();
+    j->secret.size = MC_SECRET_MIN;
+    for (size_t i = 0; i < MC_SECRET_MIN; i++) j->secret.bytes[i] = (uint8_t)(j->port >> i % 8);
     for (int r = 0; r < RANKS_MAX; r++) j->parts[r] = all;
     return j;
 }
@@ -93,6 +97,7 @@ static inline mc_control_options job_options(const job *j, int rank)
     if (!o.port) o.port = j->port;
     if (!o.job) o.job = 4711;
     if (o.timeout == 0) o.timeout = j->timeout;
+    if (!o.secret && j->secret.size) o.secret = &j->secret;
     return o;
 }
 
@@ -193,6 +198,35 @@ static inline void assert_all_good(const job *j)
     for (int r = 0; r < j->world; r++)
         if (!j->ranks[r].joined || j->ranks[r].status != MC_OK)
             fail_msg("rank %d: %s", r, j->ranks[r].message);
+}
+
+/* ---- by hand --------------------------------------------------------------------------------- */
+
+/* A socket that is connected to a port of this host. */
+static inline int connect_port(int port)
+{
+    struct sockaddr_in addr = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+    addr.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    for (double since = now(); now() < since + 2 + BUSY; sleep_for(0.01)) {
+        int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        if (connect(fd, (struct sockaddr *)&addr, sizeof addr) == 0) return fd;
+        close(fd);
+    }
+    fail_msg("cannot connect to port %d: %s", port, strerror(errno));
+    return -1;
+}
+
+/* Plays the connecting end of a proof, until it is done or the other end has closed. */
+static inline mc_proof_state prove_by_hand(mc_conn *conn, const mc_job_secret *secret)
+{
+    mc_hmac hmac;
+    mc_hmac_load(&hmac);
+    mc_proof_begin(conn, false);
+    while (mc_proof_go_on(conn, &hmac, secret) < MC_PROOF_DONE && !conn->broken) {
+        mc_conn_receive(conn);
+        sleep_for(0.002);
+    }
+    return conn->proof.state;
 }
 
 /* ---- parts ----------------------------------------------------------------------------------- */

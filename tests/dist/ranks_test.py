@@ -5,7 +5,7 @@ import os
 
 ENVIRONMENT = dict(os.environ, TERM="dumb")  # ctest adds what mpirun needs: mpi_environment.cmake
 for launcher in ("WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "MC_MASTER_PORT",
-                 "MC_COMM_TIMEOUT"):
+                 "MC_COMM_TIMEOUT", "MC_JOB_SECRET", "MC_JOB_SECRET_FILE"):
     ENVIRONMENT.pop(launcher, None)
 
 failures = []

@@ -8,7 +8,6 @@
 #include <errno.h>
 #include <poll.h>
 #include "core/base/memory_internal.h"
-#include "core/dist/control_parts_internal.h"
 #include "tests/dist/control_job.h"
 
 /* Notes what rank 0 says to the rank of this process: linked in place of the library's function,
@@ -699,19 +698,6 @@ static void test_share_fails(void **state)
 
 /* ---- strangers ------------------------------------------------------------------------------- */
 
-static int connect_port(int port)
-{
-    struct sockaddr_in addr = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
-    addr.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    for (double since = now(); now() < since + 2; sleep_for(0.01)) {
-        int fd = socket(AF_INET, SOCK_STREAM, 0);
-        if (connect(fd, (struct sockaddr *)&addr, sizeof addr) == 0) return fd;
-        close(fd);
-    }
-    fail_msg("cannot connect to port %d: %s", port, strerror(errno));
-    return -1;
-}
-
 static void say(int port, const void *bytes, size_t size, bool close_at_once)
 {
     int fd = connect_port(port);
@@ -790,12 +776,14 @@ static void test_bad_rank(void **state)
     hello[16] = 2, hello[20] = 1;
     job *j = job_new(2, 5, waits);
     job_start_rank(j, 0);
-    int fd = connect_port(j->port);
-    assert_int_equal(send(fd, hello, sizeof hello, MSG_NOSIGNAL), sizeof hello);
+    mc_conn *conn = mc_conn_new(connect_port(j->port));
+    assert_non_null(conn);
+    assert_int_equal(prove_by_hand(conn, &j->secret), MC_PROOF_DONE);
+    mc_conn_send_bytes(conn, hello, sizeof hello);
     while (!j->ranks[0].ready) sleep_for(0.01);
-    assert_int_equal(send(fd, "what?\n\n\n", 8, MSG_NOSIGNAL), 8);
+    mc_conn_send_bytes(conn, "what?\n\n\n", 8);
     job_wait(j, now(), SOON);
-    close(fd);
+    mc_conn_free(conn);
     assert_says(j, 0, "rank 1 (127.0.0.1:");
     assert_says(j, 0, "it does not speak our protocol");
     job_free(j);
@@ -834,7 +822,8 @@ static void test_taken_port(void **state)
 {
     (void)state;
     run_on_taken_port(NULL, "it takes the connection but does not answer", 1.3);
-    run_on_taken_port("HTTP/1.1 400 Bad Request\r\n\r\n", "is another program", 1.3);
+    run_on_taken_port("HTTP/1.1 400 Bad Request\r\n\r\n",
+                      "is another program: it does not speak our protocol", 1.3);
     run_on_taken_port("", "cannot reach rank 0", 1.5);
 }
 

@@ -79,6 +79,54 @@ static void test_meet_ipv6(void **state)
     meet_at("fd77::1");
 }
 
+/* ---- where rank 0 listens -------------------------------------------------------------------- */
+
+static bool answers(const char *addr, int port)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    inet_pton(AF_INET, addr, &at.sin_addr);
+    bool connected = connect(fd, (struct sockaddr *)&at, sizeof at) == 0;
+    close(fd);
+    return connected;
+}
+
+static void looks(mc_control *c, job *j, int rank, mc_error *error)
+{
+    if (rank == 0)
+        snprintf(j->answer, sizeof j->answer, "network %d, loopback %d",
+                 answers("10.77.0.1", j->port), answers("127.0.0.1", j->port));
+    meets(c, j, rank, error);
+}
+
+static void count_notice(void *user)
+{
+    job *j = user;
+    j->answered++;
+}
+
+/* At MASTER_ADDR where that is an address of the host, else (it is one of a router's, say) at all,
+ * which is said. */
+static void test_binding(void **state)
+{
+    (void)state;
+    for (int routed = 0; routed < 2; routed++) {
+        job *j;
+        two_hosts *hosts = make(&j, 10, looks, "10.77.0.1");
+        if (!hosts) skip();
+        j->own[0].addr = routed ? "10.77.0.9" : NULL;
+        j->own[0].listens_everywhere = count_notice;
+        j->own[0].user = j;
+        start_on_hosts(hosts, j);
+        job_wait(j, now(), 3);
+        assert_all_good(j);
+        assert_int_equal(j->answered, routed);
+        assert_string_equal(j->answer, routed ? "network 1, loopback 1" : "network 1, loopback 0");
+        two_hosts_free(hosts);
+        job_free(j);
+    }
+}
+
 static void test_death_over_there(void **state)
 {
     (void)state;
@@ -142,11 +190,9 @@ static void test_no_cable(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_meet),
-        cmocka_unit_test(test_meet_ipv6),
-        cmocka_unit_test(test_death_over_there),
-        cmocka_unit_test(test_cut_cable),
-        cmocka_unit_test(test_no_cable),
+        cmocka_unit_test(test_meet),      cmocka_unit_test(test_meet_ipv6),
+        cmocka_unit_test(test_binding),   cmocka_unit_test(test_death_over_there),
+        cmocka_unit_test(test_cut_cable), cmocka_unit_test(test_no_cable),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

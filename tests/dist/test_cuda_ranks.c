@@ -16,6 +16,7 @@
 #include <unistd.h>
 #include "core/device/device_internal.h"
 #include "core/dist/comm_internal.h"
+#include "core/dist/control_internal.h"
 #include "core/modelcenter.h"
 #include "tests/dist/free_port.h"
 #ifdef MC_HAVE_NCCL
@@ -198,7 +199,10 @@ static void be_rank(job *j, int rank)
     set_number("RANK", rank);
     set_number("LOCAL_RANK", rank);
     set_number("WORLD_SIZE", j->ranks);
-    set_number("LOCAL_WORLD_SIZE", j->ranks);
+    if (getenv("MASTER_ADDR"))
+        unsetenv("LOCAL_WORLD_SIZE"); /* on several hosts, for all that is known */
+    else
+        set_number("LOCAL_WORLD_SIZE", j->ranks);
     set_number("MC_MASTER_PORT", j->port);
     place p = {.rank = rank, .ranks = j->ranks};
     p.ctx = mc_init_distributed(&(mc_init_options){.device = "cuda", .comm_timeout = j->timeout});
@@ -342,6 +346,20 @@ static void test_one_too_few(void **state)
     check_job(j, -1, text);
 }
 
+/* Ranks that may be on several hosts: without a secret each fails at once, with one they meet. */
+static void test_several_hosts(void **state)
+{
+    (void)state;
+    char addrs[256];
+    mc_control_own_addresses(addrs, sizeof addrs);
+    setenv("MASTER_ADDR", addrs, 1);
+    check_job(run_job(collectives, 60, 0, 40), -1, "ranks on several hosts need a secret");
+    setenv("MC_JOB_SECRET", "a secret of a test, which has to be long enough", 1);
+    check_job(run_job(collectives, 60, 0, 120), -1, "good");
+    unsetenv("MC_JOB_SECRET");
+    unsetenv("MASTER_ADDR");
+}
+
 int main(void)
 {
     setenv("MC_CUDA_GRAPHS", "1", 1); /* steps of several ranks are recorded */
@@ -350,7 +368,7 @@ int main(void)
         cmocka_unit_test(test_late),          cmocka_unit_test(test_late_in_steps),
         cmocka_unit_test(test_late_to_split), cmocka_unit_test(test_killed),
         cmocka_unit_test(test_fails),         cmocka_unit_test(test_aborted),
-        cmocka_unit_test(test_one_too_few),
+        cmocka_unit_test(test_one_too_few),   cmocka_unit_test(test_several_hosts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

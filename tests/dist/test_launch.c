@@ -134,6 +134,7 @@ static const char *const bad[][2] = {
      "SLURM_TASKS_PER_NODE=\"many\""},
     {"SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_JOB_NODELIST=gpu[",
      "SLURM_JOB_NODELIST=\"gpu[\": expected a list of hosts"},
+    {"SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_NNODES=few", "SLURM_NNODES=\"few\""},
     {"PMI_RANK=0 PMI_SIZE=x", "PMI_SIZE=\"x\""},
 };
 /* clang-format on */
@@ -192,6 +193,40 @@ static void test_job(void **state)
     b = read_good("RANK=1 WORLD_SIZE=2 MASTER_PORT=5 TORCHELASTIC_RUN_ID=y");
     assert_true(a.job != b.job);
     assert_int_equal(a.master_port, b.master_port);
+}
+
+/* Whether all ranks are on one host, by each launcher's word. */
+static void test_one_host(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *environment;
+        bool one_host, by_mpi;
+    } table[] = {
+        {"", true, false},
+        {"RANK=0 WORLD_SIZE=4 LOCAL_WORLD_SIZE=4 MASTER_ADDR=node1", true, false},
+        {"RANK=0 WORLD_SIZE=4 LOCAL_WORLD_SIZE=2 MASTER_ADDR=node1", false, false},
+        {"RANK=0 WORLD_SIZE=4 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1", true, false},
+        {"RANK=0 WORLD_SIZE=4 LOCAL_WORLD_SIZE=2 MASTER_ADDR=localhost", true, false},
+        {"RANK=0 WORLD_SIZE=4 LOCAL_WORLD_SIZE=2 MASTER_ADDR=[::1]", true, false},
+        {"RANK=0 WORLD_SIZE=4 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.example.org", false, false},
+        {"RANK=0 WORLD_SIZE=4", true, false},
+        {"RANK=0 WORLD_SIZE=4 MASTER_ADDR=node1", false, false},
+        {"OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_RANK=2 OMPI_COMM_WORLD_LOCAL_SIZE=4", true, true},
+        {"OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_RANK=2 OMPI_COMM_WORLD_LOCAL_SIZE=2", false, true},
+        {"PMI_RANK=1 PMI_SIZE=2 PMI_LOCAL_SIZE=2", true, true},
+        {"PMI_RANK=1 PMI_SIZE=2", false, true},
+        {"SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_NNODES=1", true, false},
+        {"SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_NNODES=2", false, false},
+        {"SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_NNODES=2 SLURM_STEP_NUM_NODES=1", true, false},
+        {"SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_NODEID=0 SLURM_TASKS_PER_NODE=2", true, false},
+        {"SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_NODEID=0 SLURM_TASKS_PER_NODE=2(x2)", false, false},
+    };
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        mc_launch l = read_good(table[i].environment);
+        if (l.one_host != table[i].one_host || l.by_mpi != table[i].by_mpi)
+            fail_msg("%s: one host %d, by MPI %d", table[i].environment, l.one_host, l.by_mpi);
+    }
 }
 
 static void test_first_host(void **state)
@@ -295,10 +330,15 @@ static void test_offload_threads(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_good),       cmocka_unit_test(test_bad),
-        cmocka_unit_test(test_long_addr),  cmocka_unit_test(test_job),
-        cmocka_unit_test(test_first_host), cmocka_unit_test(test_tasks),
-        cmocka_unit_test(test_timeout),    cmocka_unit_test(test_offload_threads),
+        cmocka_unit_test(test_good),
+        cmocka_unit_test(test_bad),
+        cmocka_unit_test(test_long_addr),
+        cmocka_unit_test(test_job),
+        cmocka_unit_test(test_one_host),
+        cmocka_unit_test(test_first_host),
+        cmocka_unit_test(test_tasks),
+        cmocka_unit_test(test_timeout),
+        cmocka_unit_test(test_offload_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

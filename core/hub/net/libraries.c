@@ -2,18 +2,15 @@
 
 #include <dlfcn.h>
 #include <stddef.h>
+#include "core/base/library_internal.h"
 #include "core/base/library_names_internal.h"
 
-/* Opens the first of the names that is there. */
 static void *open_first(mc_error *err, const char *const *names)
 {
-    const char *first = *names;
-    for (; *names; names++) {
-        void *library = dlopen(*names, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-        if (library) return library;
-    }
-    mc_error_set(err, MC_ERR_NOT_FOUND, "downloads need %s, which is not found", first);
-    return NULL;
+    void *library = mc_library_open(names);
+    if (!library)
+        mc_error_set(err, MC_ERR_NOT_FOUND, "downloads need %s, which is not found", *names);
+    return library;
 }
 
 mc_status mc_hub_libraries_load(mc_error *err, mc_hub_libraries *lib)
