@@ -53,7 +53,8 @@ function(mc_open_when_needed name library)
     if(NOT folder IN_LIST CMAKE_C_IMPLICIT_LINK_DIRECTORIES AND EXISTS ${folder}/${soname})
         string(PREPEND names "\"${folder}/${soname}\", ")
     endif()
-    target_compile_definitions(mc_dependencies INTERFACE "${name}=${names}")
+    # nvcc would break the list at its comma
+    target_compile_definitions(mc_dependencies INTERFACE "$<$<COMPILE_LANGUAGE:C>:${name}=${names}>")
     set(MC_OPENED_LIBRARIES ${MC_OPENED_LIBRARIES} ${soname} PARENT_SCOPE)
 endfunction()
 
