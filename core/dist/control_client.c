@@ -104,8 +104,8 @@ static void connect_once(mc_control_client *k)
     mc_control *c = k->c;
     if (!c->by_file || mc_secret_file_read(&c->secret_file, &c->secret, k->why, sizeof k->why))
         connect_any(k);
-    double now = mc_control_now();
-    k->retry = now + (now - c->begun < 1 ? 0.05 : 0.1);
+    double now = mc_control_now(), pause = (now - c->begun) / 4; /* ranks start at about one time */
+    k->retry = now + (pause < 0.002 ? 0.002 : pause < 0.1 ? pause : 0.1);
     if (k->conn) mc_proof_begin(k->conn, false);
 }
 
