@@ -2,12 +2,10 @@
 
 #include <cjson/cJSON.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 #include "core/base/version.h"
 #include "tools/args_internal.h"
 
@@ -325,28 +323,4 @@ char *run_file_text(const args_spec *spec, const bool *seen)
     return content;
 }
 
-static bool write_all(int fd, const char *content)
-{
-    for (size_t left = strlen(content); left;) {
-        ssize_t n = write(fd, content, left);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return false;
-        content += n;
-        left -= (size_t)n;
-    }
-    return write(fd, "\n", 1) == 1 && fsync(fd) == 0;
-}
-
 void run_file_free(char *content) { cJSON_free(content); }
-
-bool run_file_write(const char *content, const char *path, char *message, size_t room)
-{
-    char aside[PATH_MAX];
-    bool fits = snprintf(aside, sizeof aside, "%s.tmp", path) < (int)sizeof aside;
-    int fd = fits ? open(aside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666) : -1;
-    bool good = fd >= 0 && write_all(fd, content);
-    if (fd >= 0) good = close(fd) == 0 && good && rename(aside, path) == 0;
-    if (!good) snprintf(message, room, "%s: cannot write: %s", path, strerror(errno));
-    if (!good && fd >= 0) unlink(aside);
-    return good;
-}

@@ -38,7 +38,5 @@ int run_file_check(const args_spec *spec, const char *path, const bool *typed, F
  * run_file_free; NULL when memory is out. */
 char *run_file_text(const args_spec *spec, const bool *seen);
 void run_file_free(char *content);
-/* Writes it whole or not at all. False with a message of what is wrong. */
-bool run_file_write(const char *content, const char *path, char *message, size_t room);
 
 #endif

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "tools/run_file.h"
+#include "tools/whole_file.h"
 
 void train_output_add_rows(args_table *table, train_options *o)
 {
@@ -101,10 +102,8 @@ bool train_output_check_room(train_output *t, mc_model *model, int64_t saved)
 
 mc_status train_output_write_options(mc_context *ctx, const train_options *o, const char *folder)
 {
-    char path[OUTPUT_PATH], message[OUTPUT_PATH + 64];
+    char path[OUTPUT_PATH];
     if (!o->run_file || mc_failed(ctx)) return mc_error_status(ctx);
     snprintf(path, sizeof path, "%.4000s/" RUN_FILE_NAME, folder);
-    if (!run_file_write(o->run_file, path, message, sizeof message))
-        return mc_set_error(ctx, MC_ERR_IO, "%s", message), MC_ERR_IO;
-    return MC_OK;
+    return whole_file_write(ctx, path, o->run_file);
 }

@@ -169,13 +169,26 @@ static void test_interrupt(void **state)
     must("! ls | grep '\\.tmp-'");
 }
 
+/* Of two commands that write one file the last one's is there, whole; or one of them is refused. */
+static void test_two_at_once(void **state)
+{
+    (void)state;
+    must("head -20 rows.csv > few.csv && $MC embed bert --data rows.csv --text review --output "
+         "a.npy "
+         "&& $MC embed bert --data few.csv --text review --output b.npy && ! cmp -s a.npy b.npy");
+    for (int i = 0; i < 8; i++)
+        must("$MC embed bert --data rows.csv --text review --output t.npy --overwrite & p=$!\n"
+             "$MC embed bert --data few.csv --text review --output t.npy --overwrite; q=$?\n"
+             "wait $p; r=$?; { cmp -s t.npy a.npy || cmp -s t.npy b.npy; } && test $q$r != 11 && "
+             "! ls | grep '\\.tmp-'");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_npy),
-        cmocka_unit_test(test_json_lines),
-        cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_interrupt),
+        cmocka_unit_test(test_npy),         cmocka_unit_test(test_json_lines),
+        cmocka_unit_test(test_refusals),    cmocka_unit_test(test_interrupt),
+        cmocka_unit_test(test_two_at_once),
     };
     return cmocka_run_group_tests(tests, set_up, remove_folder);
 }

@@ -213,6 +213,10 @@ static void test_stale_temporaries(void **state)
     mc_aside_close(&lives);
     assert_int_not_equal(access(lives.path, F_OK), 0);
     must("rm *.tmp-*");
+    /* a link of a name that could be guessed is not written through */
+    must("mkdir planted && echo mine > victim && ln -s ../victim planted/run.json.tmp && "
+         "$F --config tiny --output planted --overwrite && test \"$(cat victim)\" = mine && "
+         "test -e planted/run.json");
 }
 
 /* ---- whole folders --------------------------------------------------------------------------- */
@@ -318,6 +322,19 @@ static void test_no_room_for_a_lock(void **state)
     assert_true(gone);
 }
 
+/* A disk that gets full while the model is saved (here a limit of bytes a file, which the weights
+ * exceed and the vocabulary does not) leaves no vocabulary without a model. */
+static void test_disk_fills_up(void **state)
+{
+    (void)state;
+    int code = run("trap '' XFSZ; ulimit -f 16; $F --config tiny --output fills");
+    assert_int_equal(code, 1);
+    must_hold(err, "model.safetensors: cannot ");
+    must("! ls fills/* 2>&- | grep -v 'run.json\\|finetune.json'");
+    must(
+        "$F --config tiny --output fills --overwrite && test -e fills/vocab.txt && $MC info fills");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -333,6 +350,7 @@ int main(void)
         cmocka_unit_test(test_run_folder),
         cmocka_unit_test(test_full_disk),
         cmocka_unit_test(test_no_room_for_a_lock),
+        cmocka_unit_test(test_disk_fills_up),
     };
     return cmocka_run_group_tests(tests, set_up, remove_folder);
 }

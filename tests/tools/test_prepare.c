@@ -110,12 +110,34 @@ static void test_errors(void **state)
     assert_int_equal(count_files(f->folder.path), 4); /* a.txt, tok, out, err */
 }
 
+/* Whatever a kill leaves beside the output goes with the next run of the same command, and nothing
+ * else does. */
+static void test_kill(void **state)
+{
+    fixture *f = *state;
+    FILE *many = fopen(temp_path(&f->folder, "many.txt"), "w");
+    assert_non_null(many);
+    for (int i = 0; i < 300000; i++) fputs("!\"#!\"#!\"#!\"#\n", many);
+    fclose(many);
+    write_text(temp_path(&f->folder, "a.txt"), "!\n\"");
+    write_text(temp_path(&f->folder, "other.bin.tmp-0123456789abcdef"), "another's");
+    for (int i = 0; i < 3; i++)
+        run_prepare(f, "$P --input many.txt --output x.bin & p=$!; "
+                       "while kill -0 $p 2>&- && ! ls | grep -q x.bin.tmp-; do sleep 0.01; done; "
+                       "kill -9 $p; wait $p");
+    assert_int_equal(run_prepare(f, "ls | grep -q x.bin.tmp-"), 0);
+    assert_int_equal(run_prepare(f, "$P --input a.txt --output x.bin --overwrite"), 0);
+    assert_int_not_equal(run_prepare(f, "ls | grep x.bin.tmp-"), 0);
+    assert_int_equal(access(temp_path(&f->folder, "other.bin.tmp-0123456789abcdef"), F_OK), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_formats, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_list, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_errors, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_kill, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
