@@ -18,7 +18,7 @@ import subprocess
 import sys
 
 ENV = {key: os.environ["MC_PACKAGE_" + key] for key in
-       ("SOURCE BUILD WORK CC FLAGS SHARED_LIBS LIBDIR CMAKE PKG_CONFIG GENERATOR MAKE MPIEXEC").split()}
+       ("SOURCE BUILD WORK CC FLAGS SHARED_LIBS LIBDIR CMAKE PKG_CONFIG GENERATOR MAKE MPIEXEC HARDENING").split()}
 SOURCE, BUILD, WORK = (pathlib.Path(ENV[key]) for key in ("SOURCE", "BUILD", "WORK"))
 sys.path.insert(0, str(SOURCE / "tests" / "dist"))
 from kept_port import KeptPort
@@ -440,13 +440,39 @@ def search_folders(files):
     return folders
 
 
-def step_rpath():
-    """No program or library looks for libraries in the working folder: its path has no empty element and
-    no relative one. What is installed does not look into the build tree."""
+def elf_files():
+    """What is installed, and what was built: programs and libraries of our own."""
     installed = [path for path in PREFIX.rglob("*") if is_elf(path)]
     built = [path for name in ("", "bin", "lib", "tests", "examples", "cmake", ENV["LIBDIR"])
              for path in (BUILD / name).glob("*") if is_elf(path)]
     check(installed and built, "no ELF files were found")
+    return installed, built
+
+
+def step_hardening():
+    """Programs and libraries are linked with RELRO and all symbols bound at the start; the library and
+    the command have canaries and checked copies. As far as the compiler has them."""
+    on, (installed, built) = ENV["HARDENING"], elf_files()
+    if "relro" not in on:
+        raise Skipped("this linker has no -z relro")
+    for path in sorted({*installed, *built}):
+        text = must(["readelf", "-lWd", path]).stdout
+        check("GNU_RELRO" in text, f"{path}: no RELRO")
+        check("BIND_NOW" in text or re.search(r"FLAGS_1.*\bNOW\b", text), f"{path}: symbols are bound late")
+    ours = [path for path in installed if re.search(r"/(modelcenter|libmodelcenter\.so.*)$", str(path))]
+    for path in ours:
+        names = must(["readelf", "-sW", path]).stdout
+        if "-fstack-protector-strong" in on:
+            check("__stack_chk_fail" in names, f"{path}: no canaries")
+        if "FORTIFY" in on:
+            check(re.search(r"__(?!stack)[a-z]+_chk\b", names), f"{path}: no checked copies")
+    print(f"{len(installed)} files installed, {len(built)} built, {len(ours)} with canaries: {on}")
+
+
+def step_rpath():
+    """No program or library looks for libraries in the working folder: its path has no empty element and
+    no relative one. What is installed does not look into the build tree."""
+    installed, built = elf_files()
     for file, folders in search_folders(sorted({*installed, *built})).items():
         for folder in folders:
             check(re.match(r"/|\$ORIGIN(/|$)", folder), f"{file}: looks for libraries in \"{folder}\"")
