@@ -12,10 +12,10 @@
 #include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
-#include <time.h>
 #include "core/base/context_internal.h"
 #include "core/checkpoint/safetensors_internal.h"
 #include "core/checkpoint/tensor_file_internal.h"
+#include "tests/checkpoint/kill_points.h"
 #include "tests/temp_folder.h"
 
 typedef struct fixture {
@@ -320,41 +320,32 @@ static void an_error_stops_the_file(void **state)
     assert_int_equal(count_files(f->folder.path), 1);
 }
 
-/* Saves version after version until it is killed. */
-static void save_for_ever(const char *path)
+/* In a process that is going to be killed. */
+static void save_second_version(void *user)
 {
-    mc_context *ctx = mc_init_distributed(NULL);
-    for (int version = 2; write_version(ctx, path, (float)version) == MC_OK;) version++;
-    mc_print_error(ctx, stderr);
-    _exit(1);
+    const fixture *f = user;
+    assert_int_equal(write_version(f->ctx, f->path, 2), MC_OK);
 }
 
+/* Wherever it is killed, the file is of one version: the old one, until the new one has its name. */
 static void a_killed_process_loses_nothing(void **state)
 {
     fixture *f = *state;
-    int changed = 0, leftovers = 0;
-    float last = 1;
+    int old = 0, leftovers = 0, kills = 0;
     assert_int_equal(write_version(f->ctx, f->path, 1), MC_OK);
-    srand(7);
-    for (int round = 0; round < 100; round++) {
-        pid_t child = fork();
-        assert_true(child >= 0);
-        if (child == 0) save_for_ever(f->path);
-        nanosleep(&(struct timespec){.tv_nsec = rand() % 25000000}, NULL);
-        assert_int_equal(kill(child, SIGKILL), 0);
-        int status;
-        assert_int_equal(waitpid(child, &status, 0), child);
-        assert_true(WIFSIGNALED(status));
+    while (killed_at(kills + 1, save_second_version, f)) {
         float version = read_version(f->ctx, f->path);
-        assert_true(version >= 1);
-        changed += version != last;
-        last = version;
+        assert_true(version == 1 || version == 2);
+        assert_true(version == 2 || old == kills);
+        old += version == 1;
+        kills++;
         leftovers += count_files(f->folder.path) > 1;
         temp_folder_keep_one(&f->folder, "model.safetensors");
     }
-    print_message("100 kills: %d left a new file, %d in the middle of a save\n", changed,
+    print_message("%d kills: %d left the old file, %d something beside it\n", kills, old,
                   leftovers);
-    assert_true(leftovers > 0); /* else the test didn't hit what it is about */
+    assert_true(read_version(f->ctx, f->path) == 2);
+    assert_true(old >= 3 && kills > old && leftovers >= old - 1); /* in data, sync, rename, sync */
 }
 
 static void a_file_size_limit_is_an_error(void **state)

@@ -5,11 +5,9 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
-#include <signal.h>
-#include <sys/wait.h>
-#include <time.h>
 #include "core/checkpoint/shards_internal.h"
 #include "core/checkpoint/training_internal.h"
+#include "tests/checkpoint/kill_points.h"
 #include "tests/faults.h"
 
 /* ---- the rules ------------------------------------------------------------------------------- */
@@ -231,38 +229,42 @@ static void bad_options_are_errors(void **state)
 
 /* ---- what goes wrong on the way -------------------------------------------------------------- */
 
-static void save_for_ever(const char *path)
+typedef struct replacement {
+    const fixture *f;
+    int64_t most; /* bytes of a shard */
+} replacement;
+
+/* In a process that is going to be killed. */
+static void save_second_version(void *user)
 {
-    mc_context *ctx = mc_init_distributed(NULL);
-    mc_module *m = new_module(ctx);
-    static const int64_t most[] = {TWO, TWO, 0, 400, 400, TWO, 0};
-    for (int i = 1;; i++)
-        if (save_version(m, path, (float)i, most[i % 7])) _exit(1);
+    const replacement *r = user;
+    assert_int_equal(save_version(r->f->module, r->f->path, 2, r->most), MC_OK);
 }
 
-/* Whenever a process dies, the folder holds one version as a whole. */
+/* Wherever a process is killed that replaces one file or several by as many, more or fewer, the
+ * folder holds one version as a whole. */
 static void a_killed_save_leaves_one_version(void **state)
 {
     fixture *f = *state;
-    int changed = 0, leftovers = 0;
-    float last = 0;
-    assert_int_equal(save_version(f->module, f->path, 0, TWO), MC_OK);
-    for (int i = 0; i < 25; i++) {
-        pid_t child = fork();
-        assert_true(child >= 0);
-        if (child == 0) save_for_ever(f->path);
-        nanosleep(&(struct timespec){.tv_nsec = 10000000 + rand() % 30000000}, NULL);
-        assert_int_equal(kill(child, SIGKILL), 0);
-        int status;
-        assert_int_equal(waitpid(child, &status, 0), child);
-        assert_true(WIFSIGNALED(status));
-        float version = version_in(f->ctx, f->folder.path);
-        changed += version != last;
-        last = version;
-        leftovers += count_files(f->folder.path) > 6;
+    static const int64_t most[][2] = {{TWO, TWO}, {TWO, 400}, {400, TWO}, {TWO, 0}, {0, TWO}};
+    for (size_t i = 0; i < sizeof most / sizeof *most; i++) {
+        replacement r = {.f = f, .most = most[i][1]};
+        int old = 0, kills = 0, more = 0;
+        assert_int_equal(save_version(f->module, f->path, 1, most[i][0]), MC_OK);
+        int files = count_files(f->folder.path);
+        while (killed_at(kills + 1, save_second_version, &r)) {
+            float version = version_in(f->ctx, f->folder.path);
+            assert_true(version == 1 || version == 2);
+            old += version == 1;
+            more += count_files(f->folder.path) > files;
+            kills++;
+            if (version == 1) continue; /* the next one saves beside what this one left */
+            assert_int_equal(save_version(f->module, f->path, 1, most[i][0]), MC_OK);
+        }
+        print_message("%d kills: %d left the old version, %d more files\n", kills, old, more);
+        assert_true(version_in(f->ctx, f->folder.path) == 2);
+        assert_true(old > 0 && more > 0);
     }
-    print_message("25 kills: %d left a new version, %d more files\n", changed, leftovers);
-    assert_true(changed > 0); /* else the test didn't hit what it is about */
     assert_int_equal(save_version(f->module, f->path, 7, TWO), MC_OK);
     assert_true(version_in(f->ctx, f->folder.path) == 7);
 }
