@@ -2,7 +2,7 @@
  * a message of its own that names what it was doing, and whom it waited for. Each case is a job of
  * its own, which this program runs as
  *
- *     mpirun --enable-recovery -np 3 test_comm_failures CASE
+ *     mpirun --enable-recovery -np 3 test_comm_failures CASE FOLDER
  *
  * so that mpirun does not do the killing; its ranks print what became of them. */
 #include <stdatomic.h>
@@ -17,17 +17,22 @@
 #include <unistd.h>
 #include "core/dist/world_internal.h"
 #include "tests/dist/comm_test.h"
+#include "tests/temp_folder.h"
 #ifdef MC_HAVE_MPI
 #include <mpi.h>
 #endif
 
 enum { JOB = 3, MANY = 300000 };
-static const double timeout = 3, absence = 6; /* for as long as others may take to give up */
-static const double busy_machine = 8;         /* by so much a promise may be late where more runs */
+static const double timeout = 3;
+static const double busy_machine = 40; /* by so much a promise may be late where more runs */
 
 /* ---- the ranks of a job ---------------------------------------------------------------------- */
 
+typedef struct job_case job_case;
+
 typedef struct rank_state {
+    const job_case *job;
+    const char *folder; /* of the job: a file for each rank that has ended */
     mc_context *ctx;
     mc_comm *world;
     int rank;
@@ -39,21 +44,23 @@ static void nap(double seconds)
     nanosleep(&(struct timespec){(time_t)seconds, (long)(1e9 * (seconds - (int)seconds))}, NULL);
 }
 
+static void wait_for_others(const rank_state *s);
+
 static void absent_all_reduce(rank_state *s)
 {
-    if (s->rank == 2) nap(absence);
+    if (s->rank == 2) wait_for_others(s);
     mc_comm_all_reduce(s->world, s->x, s->y, 10, MC_F32, MC_REDUCE_AVG);
 }
 
 static void absent_large(rank_state *s)
 {
-    if (s->rank == 1) nap(absence);
+    if (s->rank == 1) wait_for_others(s);
     mc_comm_reduce_scatter(s->world, s->x, s->y, MANY, MC_F32, MC_REDUCE_SUM);
 }
 
 static void absent_root(rank_state *s)
 {
-    if (s->rank == 0) nap(absence);
+    if (s->rank == 0) wait_for_others(s);
     mc_comm_broadcast(s->world, s->x, s->y, MANY, MC_F32, 0);
 }
 
@@ -61,7 +68,7 @@ static void absent_root(rank_state *s)
 static void absent_in_part(rank_state *s)
 {
     mc_comm *part = mc_comm_split(s->world, s->rank > 0, 0);
-    if (s->rank == 2) nap(absence);
+    if (s->rank == 2) wait_for_others(s);
     if (s->rank > 0) mc_comm_all_gather(part, s->x, s->y, 10, MC_F32);
     if (s->rank == 0) mc_comm_recv(s->world, s->x, 4, MC_I32, 2);
 }
@@ -77,7 +84,7 @@ static void killed(rank_state *s)
 static void suspended(rank_state *s)
 {
     if (s->rank == 0 && fork() == 0) { /* who wakes it up, when all is over */
-        nap(absence);
+        wait_for_others(s);
         kill(getppid(), SIGCONT);
         _exit(0);
     }
@@ -102,10 +109,7 @@ static void stopped(rank_state *s)
 {
     bell a = {.at = mc_comm_clock() + 0.5};
     s->world->hooks = (mc_comm_hooks){.stop = ring, .user = &a};
-    if (s->rank == 2)
-        nap(1);
-    else
-        mc_comm_all_gather(s->world, s->x, s->y, 10, MC_F32);
+    if (s->rank < 2) mc_comm_all_gather(s->world, s->x, s->y, 10, MC_F32);
     mc_fail(s->ctx, MC_ERR_FORMAT, "a bad row");
 }
 
@@ -157,7 +161,7 @@ static void other_ids(rank_state *s)
 static void not_begun(rank_state *s)
 {
     if (s->rank == 2)
-        nap(absence);
+        wait_for_others(s);
     else
         s->world = new_world(s->ctx, timeout);
 }
@@ -210,7 +214,7 @@ static void join_job(rank_state *s)
 /* Does not come while others wait, however long these take to give up. */
 static void stay_away(rank_state *s)
 {
-    double until = mc_comm_clock() + 20;
+    double until = mc_comm_clock() + 60;
     while (!mc_world_failed(s->ctx, NULL) && mc_comm_clock() < until) nap(0.05);
 }
 
@@ -285,7 +289,7 @@ static void job_out_of_memory(rank_state *s)
 
 /* Who is missing is somewhere among those from whom nothing came: a rank that waits for it sends
  * nothing either. */
-typedef struct job_case {
+struct job_case {
     const char *name;
     void (*act)(rank_state *s);
     bool without_world;
@@ -293,7 +297,7 @@ typedef struct job_case {
     double most;  /* seconds until the last one is promised to end; 0: the timeout */
     int missing;  /* a rank and 1; 0: nobody */
     const char *expected[JOB]; /* in the message of each rank; NULL: it says nothing */
-} job_case;
+};
 
 #define LATE ": not done within 3 s: nothing came from rank "
 #define BROKEN ": not done within 3 s: no" /* thing came from, or not taken by, a rank */
@@ -372,10 +376,33 @@ static const job_case *find_case(const char *name)
     return NULL;
 }
 
-/* Plays a rank, and says what became of it. MPI is left as it is: it may be broken. */
-static int be_rank(const job_case *c)
+static const char *end_of(const rank_state *s, int rank, char path[1100])
 {
-    rank_state s = {.ctx = new_context(), .rank = my_rank()};
+    snprintf(path, 1100, "%s/%s.%d", s->folder, s->job->name, rank);
+    return path;
+}
+
+/* Until the other ranks that are to end have: the time that they take is their own. */
+static void wait_for_others(const rank_state *s)
+{
+    char path[1100];
+    double until = mc_comm_clock() + 60;
+    for (int r = 0; r < JOB; r++)
+        while (r != s->rank && s->job->expected[r] && mc_comm_clock() < until &&
+               access(end_of(s, r, path), F_OK) != 0)
+            nap(0.01);
+}
+
+static void note_end(const rank_state *s)
+{
+    char path[1100];
+    write_text(end_of(s, s->rank, path), "");
+}
+
+/* Plays a rank, and says what became of it. MPI is left as it is: it may be broken. */
+static int be_rank(const job_case *c, const char *folder)
+{
+    rank_state s = {.job = c, .folder = folder, .ctx = new_context(), .rank = my_rank()};
     s.x = mc_calloc(MANY * JOB, sizeof *s.x);
     s.y = mc_calloc(MANY * JOB, sizeof *s.y);
     if (!c->without_world) {
@@ -393,9 +420,10 @@ static int be_rank(const job_case *c)
     mc_free(s.y);
     printf("rank %d is free after %.2f s\n", s.rank, mc_comm_clock() - begun);
     fflush(stdout);
+    note_end(&s);
+    wait_for_others(&s); /* they are to end by themselves, not with this process */
     memset(&s, 0, sizeof s);
     check_leaks();
-    nap(1); /* let the others end by themselves */
     _exit(0);
 }
 
@@ -404,14 +432,16 @@ static int be_rank(const job_case *c)
 #ifdef MC_MPIEXEC
 enum { AT_ONCE = 4 };
 static FILE *outputs[CASES]; /* of jobs that were begun */
+static temp_folder folder;   /* of all jobs */
 
 static void begin_job(int i)
 {
     char command[4096];
     if (i >= CASES || outputs[i]) return;
     snprintf(command, sizeof command,
-             "timeout -k 1 40 " MC_MPIEXEC " --enable-recovery -np %d " MC_TEST_SELF " %s 2>&1",
-             JOB, cases[i].name);
+             "timeout -k 1 150 " MC_MPIEXEC " --enable-recovery -np %d " MC_TEST_SELF
+             " %s '%s' 2>&1",
+             JOB, cases[i].name, folder.path);
     outputs[i] = popen(command, "r");
     assert_non_null(outputs[i]);
 }
@@ -483,12 +513,26 @@ static void run_job(void **state)
     free(t);
 }
 
+static int make_folder(void **state)
+{
+    (void)state;
+    folder = temp_folder_new();
+    return 0;
+}
+
+static int remove_folder(void **state)
+{
+    (void)state;
+    temp_folder_free(&folder);
+    return 0;
+}
+
 static int run_jobs(void)
 {
     struct CMUnitTest tests[CASES];
     for (int i = 0; i < CASES; i++)
         tests[i] = (struct CMUnitTest){cases[i].name, run_job, NULL, NULL, (void *)&cases[i]};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
 #else
 static int run_jobs(void)
@@ -500,6 +544,6 @@ static int run_jobs(void)
 
 int main(int argc, char **argv)
 {
-    const job_case *c = argc > 1 ? find_case(argv[1]) : NULL;
-    return c ? be_rank(c) : run_jobs();
+    const job_case *c = argc > 2 ? find_case(argv[1]) : NULL;
+    return c ? be_rank(c, argv[2]) : run_jobs();
 }
