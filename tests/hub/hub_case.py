@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import random
+import socket
 import struct
 import subprocess
 import tempfile
@@ -34,6 +35,9 @@ class Case:
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="mc-hub-"))
         self.cache = self.folder / "home" / "hub"
         self.hub, self.notes = Hub(), ""
+        self.refuses = socket.socket()  # bound, so that nobody is given the port, and without a listener
+        self.refuses.bind(("127.0.0.1", 0))
+        self.nobody = f"127.0.0.1:{self.refuses.getsockname()[1]}"
         read = ("HF_", "HUGGING", "TRANSFORMERS_", "SSL_", "CURL_", "REQUESTS_")
         kept = {k: v for k, v in os.environ.items()
                 if not k.startswith(read) and "proxy" not in k.lower()}
@@ -47,7 +51,7 @@ class Case:
                                 text=True, stdin=subprocess.DEVNULL, restore_signals=False)
 
     def finish(self, process):
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=240)
         check(process.returncode >= 0, f"killed by signal {-process.returncode}\n{err}")
         return process.returncode, out, err
 

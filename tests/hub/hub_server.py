@@ -35,9 +35,10 @@ class Hub:
 
         ("status", 503, {"Retry-After": "0"})     an error
         ("break", n)                              the connection ends after n bytes of the body
-        ("stall", n, seconds)                     nothing comes after n bytes
         ("drip", seconds)                         a byte each so many seconds
         ("body", data)                            another answer of status 200
+        ("hold", n, event)                        after n bytes nothing comes until the event, and then
+                                                  the connection ends
         ("other", data)                           other contents of the same length
         ("shift",)                                another range than was asked for
     """
@@ -221,11 +222,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if fault and fault[0] == "drip":
             self.drip(data, fault[1])
             return
-        limit = fault[1] if fault and fault[0] in ("break", "stall") else len(data)
+        limit = fault[1] if fault and fault[0] in ("break", "hold") else len(data)
         self.write(data[:limit])
         if limit < len(data):
-            if fault[0] == "stall":
-                time.sleep(fault[2])
+            if fault[0] == "hold":
+                fault[2].wait()
             self.close_connection = True
 
     def send_head(self, status, headers, length):

@@ -17,6 +17,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 from hub_case import MIB, Case, Failed, check, large_file, same, tiny_gpt2
@@ -298,10 +299,10 @@ def test_broken_transfers(c):
 def test_stalled_transfer(c):
     data = large_file(5 * MIB)
     repo = c.add("a/b", {"config.json": b"{}", "model.safetensors": data})
-    c.hub.faults = {"model.safetensors": [("stall", MIB, 30)]}
-    start = time.monotonic()
-    c.matches(c.get("a/b", HF_HUB_DOWNLOAD_TIMEOUT="1"), repo, list(repo.files))
-    check(time.monotonic() - start < 25, "waited for a server that does not send")
+    goes_on = threading.Event()  # never: the client has to go on by itself
+    c.hub.faults = {"model.safetensors": [("hold", MIB, goes_on)]}
+    c.matches(c.get("a/b", HF_HUB_DOWNLOAD_TIMEOUT="2"), repo, list(repo.files))
+    goes_on.set()
 
 
 def test_slow_hub(c):
@@ -347,25 +348,32 @@ def test_no_ranges(c):
     c.matches(c.get("a/b"), repo, list(repo.files))
 
 
+def start_and_hold(c):
+    """A download of a/b whose large file stops coming after 1000 bytes of each part; the event that ends
+    the connections."""
+    goes_on = threading.Event()
+    c.hub.faults = {"model.safetensors": [("hold", 1000, goes_on)] * 99}
+    process = c.start("download", "a/b")
+    while not c.hub.requests("signature") and process.poll() is None:
+        time.sleep(0.01)
+    return process, goes_on
+
+
 def test_expired_link(c):
     data = large_file(9 * MIB)
     repo = c.add("a/b", {"config.json": b"{}", "model.safetensors": data})
-    c.hub.rate = 8 * MIB
-    process = c.start("download", "a/b")
-    while not c.hub.requests("signature"):
-        time.sleep(0.01)
-    c.hub.faults = {"model.safetensors": [("break", 1000)]}
+    process, goes_on = start_and_hold(c)
+    c.hub.faults = {}
     c.hub.signature = 2
-    c.hub.rate = 0
+    goes_on.set()
     code, _, err = c.finish(process)
     same(code, 0, err)
+    check(c.hub.requests("signature=2"), "no new link was asked for")
     c.matches(c.folder_of("a/b") / "snapshots" / repo.commit, repo, list(repo.files))
 
 
 def test_unreachable(c):
-    start = time.monotonic()
-    c.refused(["a/b"], "a/b", "127.0.0.1:9", "after 3 tries", HF_ENDPOINT="http://127.0.0.1:9")
-    check(time.monotonic() - start < 20, "took too long")
+    c.refused(["a/b"], "a/b", c.nobody, "after 3 tries", HF_ENDPOINT=f"http://{c.nobody}")
 
 
 def test_doctor(c):
@@ -387,8 +395,8 @@ def test_doctor(c):
     hub = examine("--ask-hub", HF_TOKEN="hf_secret_2")
     same((hub["reached"], hub["token_from"]), (False, "HF_TOKEN"))
     check("HTTP 401: the token is not accepted" in hub["answer"], hub["answer"])
-    hub = examine("--ask-hub", HF_ENDPOINT="http://127.0.0.1:9")
-    check(not hub["reached"] and "127.0.0.1:9" in hub["answer"], hub["answer"])
+    hub = examine("--ask-hub", HF_ENDPOINT=f"http://{c.nobody}")
+    check(not hub["reached"] and c.nobody in hub["answer"], hub["answer"])
     hub = examine("--ask-hub", TRANSFORMERS_OFFLINE="1")
     same((hub["reached"], hub["offline_by"]), (False, "TRANSFORMERS_OFFLINE"))
 
@@ -597,7 +605,7 @@ def test_ranks(c):
     c.hub.rate, env = 8 * MIB, {**c.env, "ASAN_OPTIONS": "detect_leaks=0"}  # MPI's own
     command = [mpirun, "-np", "3", TOOL, "generate", "gpt2", "--ids", "--prompt", "1 2",
                "--max-new-tokens", "2", "--pretrained"]
-    r = subprocess.run(command + ["me/tiny"], env=env, capture_output=True, text=True, timeout=60,
+    r = subprocess.run(command + ["me/tiny"], env=env, capture_output=True, text=True, timeout=240,
                        check=False)
     same(r.returncode, 0, r.stderr)
     same(len(c.hub.requests("/api/models/")), 1, "lists that were asked for")
@@ -606,13 +614,17 @@ def test_ranks(c):
     env["HF_HOME"] = ""
     each = ["sh", "-c", f'HF_HUB_CACHE={c.cache}.$((OMPI_COMM_WORLD_RANK % 2)) exec "$0" "$@"']
     c.cache.rename(f"{c.cache}.1")
-    c.hub.rate = MIB // 2  # 12 s: starting on a busy machine has to be quicker than the 10 s that ranks wait
-    r = subprocess.run(command[:3] + each + command[3:] + ["me/tiny", "--comm-timeout", "10"],
-                       env=env, capture_output=True, text=True, timeout=120, check=False)
+    for timeout in 6, 60:  # with more time where the ranks of a busy machine do not start within less
+        c.hub.rate, before = 5 * MIB // timeout, len(c.hub.requests("/api/models/"))
+        r = subprocess.run(command[:3] + each + command[3:] + ["me/tiny", "--comm-timeout", str(timeout)],
+                           env=env, capture_output=True, text=True, timeout=240, check=False)
+        if r.returncode == 0 or "rendezvous" not in r.stderr:
+            break
+        shutil.rmtree(f"{c.cache}.0", ignore_errors=True)
     same(r.returncode, 0, r.stderr)
-    same(len(c.hub.requests("/api/models/")), 2, "lists that were asked for")
+    same(len(c.hub.requests("/api/models/")) - before, 1, "lists that were asked for")
     env["HF_HOME"] = c.env["HF_HOME"]
-    r = subprocess.run(command + ["me/none"], env=env, capture_output=True, text=True, timeout=60,
+    r = subprocess.run(command + ["me/none"], env=env, capture_output=True, text=True, timeout=240,
                        check=False)
     check(r.returncode and "me/none" in r.stderr and "no such repository" in r.stderr, r.stderr)
 
@@ -642,12 +654,10 @@ def test_bar(c):
 
 def test_interrupt(c):
     c.add("a/b", {"config.json": b"{}", "model.safetensors": large_file(9 * MIB)})
-    c.hub.rate = 2 * MIB
-    process = c.start("download", "a/b")
-    while not c.hub.requests("signature"):
-        time.sleep(0.01)
+    process, goes_on = start_and_hold(c)
     process.send_signal(signal.SIGINT)
     code, out, err = c.finish(process)
+    goes_on.set()
     check((code, out) == (130, "") and "interrupted" in err, code, err)
 
 
