@@ -43,13 +43,14 @@ static const char h200[] =
     "\"supportCoopLaunch\":1}";
 
 static mc_cudnn cudnn;
+static bool has_driver;
 
 static int load(void **state)
 {
     (void)state;
     char why[384] = "";
-    if (!dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL) &&
-        !dlopen(MC_FAKE_LIBCUDA, RTLD_NOW | RTLD_GLOBAL)) {
+    has_driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
+    if (!has_driver && !dlopen(MC_FAKE_LIBCUDA, RTLD_NOW | RTLD_GLOBAL)) {
         fprintf(stderr, "%s\n", dlerror());
         return -1;
     }
@@ -126,6 +127,11 @@ static void assert_plans(mc_sdpa_key key)
     mc_cudnn_plan_free(&cudnn, plan_of(&key));
 }
 
+/* cuDNN compiles kernels for each plan, which takes a second or two. Where no GPU runs them, half
+ * of the forms with four options are enough: those with an even number of options on, in which any
+ * three options come in all their combinations. */
+static bool is_spared(int form) { return !has_driver && __builtin_parity((unsigned)form); }
+
 /* Every form of graph at one shape. */
 static void test_forms(void **state)
 {
@@ -136,7 +142,7 @@ static void test_forms(void **state)
         key.ragged = (form & 2) != 0;
         key.dropout = form & 4 ? 0.1f : 0;
         key.deterministic = (form & 8) != 0;
-        assert_plans(key);
+        if (!is_spared(form)) assert_plans(key);
     }
     key = key_of(8, 12, 128, 64);
     key.ragged = key.packed_sum = 1;
@@ -158,7 +164,7 @@ static void test_bias_and_cross(void **state)
             key.kv_stride = 2 * key.out_stride;
         }
         key.dropout = form & 8 ? 0.1f : 0;
-        if (form % 4) assert_plans(key);
+        if (form % 4 && !is_spared(form)) assert_plans(key);
     }
     mc_sdpa_key odd = key_of(8, 8, 77, 64); /* sizes of a bias are what they are */
     odd.bias = odd.ragged = odd.causal = 1;
