@@ -1,6 +1,6 @@
-/* Kills a process at each of the calls by which the library changes files, one after the other: where
- * a save is killed does not depend on who is faster. The linker puts these functions in place of the
- * system's (--wrap, in tests/CMakeLists.txt). Include after cmocka.h. */
+/* Kills a process at each of the calls by which the library changes files, one after the other, so
+ * that where a save is killed does not depend on who is faster. The linker puts these functions in
+ * place of the system's (--wrap, in tests/CMakeLists.txt). Include after cmocka.h. */
 #ifndef MC_TESTS_CHECKPOINT_KILL_POINTS_H
 #define MC_TESTS_CHECKPOINT_KILL_POINTS_H
 

@@ -327,7 +327,7 @@ static void save_second_version(void *user)
     assert_int_equal(write_version(f->ctx, f->path, 2), MC_OK);
 }
 
-/* Wherever it is killed, the file is of one version: the old one, until the new one has its name. */
+/* Wherever it is killed, the file is of one version: the old one until the new one has its name. */
 static void a_killed_process_loses_nothing(void **state)
 {
     fixture *f = *state;

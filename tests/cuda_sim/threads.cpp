@@ -314,6 +314,16 @@ void complete_groups(int thread)
 
 int lane_of_thread() { return thread_number() % 32; }
 
+/* Two, in turn: a lane that is one mma ahead of another of its warp leaves what that one reads. */
+float *operands_of_thread()
+{
+    static float operands[MOST_THREADS][2][12];
+    static bool second[MOST_THREADS];
+    int thread = thread_number();
+    second[thread] = !second[thread];
+    return operands[thread][second[thread]];
+}
+
 const uint64_t *warp_exchange(warp_kind kind, unsigned mask, uint64_t value)
 {
     int thread = thread_number(), lane = thread % 32;

@@ -17,6 +17,10 @@ int main(void)
 
 static bool have_cudnn;
 
+/* Where accesses are watched f32 has each turn, and the two 16-bit types, whose kernels differ in
+ * nothing else, have every other one. */
+static bool has_turn(int type, int turn) { return type == 0 || !is_left_out(type, turn, 2); }
+
 /* What ||x - reference|| / ||reference|| may be: the types' rounding, a few times over. */
 static double limit_of(mc_dtype dtype)
 {
@@ -312,6 +316,7 @@ static void test_own_head_sizes(void **state)
     const int dims[] = {1, 5, 33, 64, 80, 128, 131, 256, 515};
     for (int i = 0; i < 9; i++) FOR_TYPES(t)
         {
+            if (!has_turn(t, i)) continue;
             attention_case c = {ragged, 6, 2, dims[i], 0, 0, 0, true, true, 0.2f, float_types[t]};
             run_case(c);
             c.causal = c.masked = false;
@@ -423,6 +428,7 @@ static void test_own_bias(void **state)
     force("own");
     FOR_TYPES(t)
     {
+        if (!has_turn(t, 0)) continue;
         attention_case c = {ragged, 6, 2, 40, 3, 5, 2, .dtype = float_types[t], .bias = MC_F32};
         run_kinds(c);
         c.bias = float_types[t];
@@ -447,6 +453,7 @@ static void test_own_position_bias(void **state)
     const int32_t keys[] = {17, 5, 0, 130, 65, 1};
     FOR_TYPES(t)
     {
+        if (!has_turn(t, 1)) continue;
         attention_case c = {ragged, 6, 2, 40, 3, 5, 2, .dtype = float_types[t], .bias = MC_F32};
         c.by_distance = true;
         run_kinds(c);
@@ -470,6 +477,7 @@ static void test_own_marks(void **state)
     force("own");
     FOR_TYPES(t)
     {
+        if (!has_turn(t, 0)) continue;
         attention_case c = {ragged, 6, 2, 40, 3, 5, 2, .dtype = float_types[t], .marked = true};
         run_kinds(c);
         c.bias = MC_F32;
@@ -488,6 +496,7 @@ static void test_own_cross(void **state)
     const int32_t none[] = {0, 0, 0, 0, 0, 0};
     FOR_TYPES(t)
     {
+        if (!has_turn(t, 1)) continue;
         attention_case c = {ragged, 6, 2, 80, 3, 5, 2, .dtype = float_types[t]};
         c.key_length = other_keys;
         run_kinds(c);
@@ -942,6 +951,7 @@ static void test_cached(void **state)
     FOR_TYPES(t)
     {
         for (int mode = 0; mode < 4 * LAYOUTS; mode++) {
+            if (is_left_out(mode, t, 3)) continue;
             bool biased = mode & 1;
             int layout = mode / 4, gap = mode & 2 ? 8 : 3;
             mc_dtype type = float_types[t];

@@ -879,11 +879,23 @@ static bool choose(int level, int kind, setting *s)
     return kind < 9;
 }
 
+/* One rank alone exchanges nothing, and sanitizers look for wrong accesses, which are the same in
+ * most combinations: then each scenario has each kind of setting at one or two levels. */
+static bool spares_kinds(const mc_context *ctx)
+{
+#ifdef MC_TEST_SANITIZED
+    (void)ctx;
+    return true;
+#else
+    return mc_world_size(ctx) == 1;
+#endif
+}
+
 int main(int argc, char **argv)
 {
     setvbuf(stdout, NULL, _IOLBF, 0);
     mc_context *ctx = mc_init_distributed(
-        &(mc_init_options){.seed = 5, .device = ranks_device(), .comm_timeout = 20});
+        &(mc_init_options){.seed = 5, .device = ranks_device(), .comm_timeout = 100});
     mc_context *alone_ctx = mc_init_distributed(
         &(mc_init_options){.seed = 5, .device = ranks_device(), .single = true});
     if (mc_print_error(ctx, stderr) || mc_print_error(alone_ctx, stderr)) return 2;
@@ -894,6 +906,7 @@ int main(int argc, char **argv)
             if (argc > 1 && strcmp(argv[1], scenarios[i].name) != 0) continue;
             if (argc > 2 && atoi(argv[2]) != level) continue;
             for (int kind = 0; choose(level, kind, &s); kind++) {
+                if (spares_kinds(ctx) && ((int)i + level + kind) % 3 && argc < 2) continue;
                 setenv("MC_OFFLOAD", s.offload ? "always" : "", 1);
                 good &= run_case(ctx, alone_ctx, &s, &scenarios[i]);
             }

@@ -772,7 +772,7 @@ static void say(int port, const void *bytes, size_t size, bool close_at_once)
         left_open[open_count++] = fd;
 }
 
-/* Until rank 0 has closed what the stranger left open, as it does with who says nothing for long. */
+/* Until rank 0 has closed what the stranger left open, for nothing is said there. */
 static void wait_until_dropped(void)
 {
     for (int i = 0; i < open_count; i++) {

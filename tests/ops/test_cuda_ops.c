@@ -14,6 +14,7 @@ static bool open_on_gpu(const char *name, bool deterministic)
     if (mc_print_error(ctx, stderr)) return false;
     ctx->device->logits_chunk = 1 << 22; /* as the CPU's, so that losses come in chunks */
     add_context(name, ctx);
+    contexts[context_count - 1].f32_only = deterministic && is_watched();
     return true;
 }
 

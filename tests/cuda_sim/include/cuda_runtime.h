@@ -231,22 +231,21 @@ static inline void mc_sim_mma(float &c0, float &c1, float &c2, float &c3, uint32
                               uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1)
 {
     int lane = mc_sim::lane_of_thread(), row = lane / 4 * 4, column = lane % 4 * 8;
-    const uint32_t own[6] = {a0, a1, a2, a3, b0, b1};
-    float *c[4] = {&c0, &c1, &c2, &c3};
+    const uint32_t words[6] = {a0, a1, a2, a3, b0, b1};
+    float *own = mc_sim::operands_of_thread(), *c[4] = {&c0, &c1, &c2, &c3};
+    for (int i = 0; i < 12; i++) own[i] = mc_sim_half<T>(words[i / 2], i % 2);
     const uint64_t *all =
         mc_sim::warp_exchange(mc_sim::warp_kind::shuffle, 0xffffffffu, (uint64_t)(uintptr_t)own);
     for (int t = 0; t < 4; t++) {
-        const uint32_t *a = (const uint32_t *)(uintptr_t)all[row + t];
+        const float *a = (const float *)(uintptr_t)all[row + t];
         for (int n = 0; n < 2; n++) {
-            const uint32_t *b = (const uint32_t *)(uintptr_t)all[column + 4 * n + t] + 4;
+            const float *b = (const float *)(uintptr_t)all[column + 4 * n + t] + 8;
             for (int i = 0; i < 8; i++) { /* (row, half of the terms, term) */
                 int high = i / 4, part = i / 2 % 2, half = i % 2;
-                *c[2 * high + n] +=
-                    mc_sim_half<T>(a[2 * part + high], half) * mc_sim_half<T>(b[part], half);
+                *c[2 * high + n] += a[2 * (2 * part + high) + half] * b[2 * part + half];
             }
         }
     }
-    __syncwarp(); /* the lanes have read what this one gives */
 }
 
 /* ---- the runtime's templates ----------------------------------------------------------------- */

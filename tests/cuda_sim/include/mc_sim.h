@@ -81,6 +81,8 @@ enum class warp_kind { shuffle, ballot, barrier };
 /* What the lanes of `mask` have given; [32] says which lanes have. */
 const uint64_t *warp_exchange(warp_kind kind, unsigned mask, uint64_t value);
 int lane_of_thread();
+/* Room for what a thread gives to one mma: other lanes read it until they come to the next. */
+float *operands_of_thread();
 
 void copy_later(void *to, const void *from, size_t bytes, size_t zeros);
 void copies_commit();
