@@ -324,6 +324,7 @@ ZEROED(mc_machine)
 ZEROED(mc_model_labels)
 ZEROED(mc_part)
 ZEROED(mc_tensor_checksums)
+ZEROED(uint32_t)
 
 /* The same with some fields set. */
 #define SET(type, ...)                                                   \
