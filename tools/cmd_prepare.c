@@ -89,6 +89,23 @@ static bool check_output(prepare_command *c, mc_context *ctx)
     return good;
 }
 
+/* A table is read as a text, header and separators included, which is seldom meant. */
+static void warn_of_tables(const prepare_command *c)
+{
+    static const char *const endings[] = {".csv", ".tsv", ".tab"};
+    for (int i = 0; i < c->inputs.count; i++) {
+        const char *path = c->inputs.items[i];
+        size_t length = strlen(path);
+        if (length > 3 && strcmp(path + length - 3, ".gz") == 0) length -= 3;
+        for (size_t k = 0; k < sizeof endings / sizeof *endings; k++)
+            if (length > 4 && strncmp(path + length - 4, endings[k], 4) == 0)
+                fprintf(stderr,
+                        "warning: %s: a table is read as one text, with its header and "
+                        "separators: for the texts of a column write it as JSON Lines\n",
+                        path);
+    }
+}
+
 static int prepare(prepare_command *c, mc_context *ctx)
 {
     if (!check_output(c, ctx)) {
@@ -98,6 +115,7 @@ static int prepare(prepare_command *c, mc_context *ctx)
     mc_tokenizer *tok =
         mc_tokenizer_open(ctx, c->tokenizer, &(mc_tokenizer_options){.revision = c->revision});
     mc_prepare_result done;
+    warn_of_tables(c);
     c->started = progress_bar_now();
     mc_prepare_options options = {
         .format = (mc_token_format)(c->format + 1),
@@ -167,7 +185,13 @@ int cmd_prepare(int argc, char **argv)
                             .details = details,
                             .options = options};
     int code;
-    if (args_parse(&spec, argc, argv, &code)) code = run(&c);
+    bool good = args_parse(&spec, argc, argv, &code);
+    for (int i = 0; good && i < c.inputs.count; i++)
+        if (strcmp(c.inputs.items[i], "-") == 0) {
+            code = args_error(&spec, "--input -: expected files");
+            good = false;
+        }
+    if (good) code = run(&c);
     free(c.inputs.items);
     return code;
 }

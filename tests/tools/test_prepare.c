@@ -34,6 +34,14 @@ static void expect_result(const char *counts)
     assert_string_equal(strchr(out, '\n'), "\n"); /* one line */
 }
 
+static void test_tables(void **state)
+{
+    fixture *f = *state;
+    write_text(temp_path(&f->folder, "a.csv"), "text,n\n!,1\n");
+    assert_int_equal(run_prepare(f, "$P --input a.csv --output x.bin"), 0);
+    assert_non_null(strstr(err, "warning: a.csv: a table is read as one text, with its header"));
+}
+
 static void test_formats(void **state)
 {
     fixture *f = *state;
@@ -102,6 +110,8 @@ static void test_errors(void **state)
     assert_int_equal(run_prepare(f, "$P --input a.txt --output x.bin --threads 1025"), 2);
     assert_int_equal(run_prepare(f, "$P --input a.txt --output x.bin"), 1);
     assert_non_null(strstr(err, "error: a.txt:2: not UTF-8: byte 0xFF at offset 2"));
+    assert_int_equal(run_prepare(f, "$P --input - --output x.bin"), 2);
+    assert_non_null(strstr(err, "--input -: expected files"));
     assert_int_equal(run_prepare(f, "$P --input nothing.txt --output x.bin"), 1);
     assert_non_null(strstr(err, "error: nothing.txt: cannot open: No such file"));
     assert_int_equal(run_prepare(f, "$P --tokenizer nowhere --input a.txt --output x.bin"), 1);
@@ -135,6 +145,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_formats, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_tables, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_list, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_errors, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_kill, set_up, tear_down),
