@@ -103,7 +103,7 @@ findings=$(
     # Pages are plain English: words that were bent, or that hide who does what.
     # shellcheck disable=SC2046
     grep -nwEi 'tells|told|whoever|what becomes of|(is|are) handed|where there (is|are) none' \
-        README.md CONTRIBUTING.md SECURITY.md $(find docs examples -name '*.md' | sort) /dev/null |
+        README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md $(find docs examples -name '*.md' | sort) /dev/null |
         sed 's/^\([^:]*:[0-9]*\):.*/\1: not plain English: tells, told, whoever, handed, .../' || true
 
     scripts/check_rooms.py || true # its findings are what it prints
