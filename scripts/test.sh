@@ -94,7 +94,7 @@ if [ $quick = yes ]; then
     [ $failed = no ]
     exit
 fi
-build_meanwhile asan -DMC_ENABLE_CUDA=OFF
+build_meanwhile asan -DMC_ENABLE_CUDA=OFF -DMC_BUILD_EXAMPLES=OFF # package_examples runs above
 run $release 2 --exclude-regex "$spared"
 wait $building
 if [ -e build/$release/tests/test_cuda_kernels ]; then
