@@ -69,9 +69,10 @@ static void sgemm_cblas(bool transpose_a, bool transpose_b, int64_t m, int64_t n
                         float alpha, const float *a, int64_t lda, const float *b, int64_t ldb,
                         float beta, float *c, int64_t ldc)
 {
-    cblas_function(CblasRowMajor, transpose_a ? CblasTrans : CblasNoTrans,
-                   transpose_b ? CblasTrans : CblasNoTrans, (int)m, (int)n, (int)k, alpha, a,
-                   (int)lda, b, (int)ldb, beta, c, (int)ldc);
+    __typeof__(&cblas_sgemm) function = __atomic_load_n(&cblas_function, __ATOMIC_ACQUIRE);
+    function(CblasRowMajor, transpose_a ? CblasTrans : CblasNoTrans,
+             transpose_b ? CblasTrans : CblasNoTrans, (int)m, (int)n, (int)k, alpha, a, (int)lda, b,
+             (int)ldb, beta, c, (int)ldc);
 }
 
 mc_sgemm_fn mc_sgemm_open_cblas(mc_device *d)
@@ -99,8 +100,9 @@ static void sgemm_onednn(bool transpose_a, bool transpose_b, int64_t m, int64_t 
                          float alpha, const float *a, int64_t lda, const float *b, int64_t ldb,
                          float beta, float *c, int64_t ldc)
 {
-    onednn_function(transpose_a ? 'T' : 'N', transpose_b ? 'T' : 'N', m, n, k, alpha, a, lda, b,
-                    ldb, beta, c, ldc);
+    __typeof__(&dnnl_sgemm) function = __atomic_load_n(&onednn_function, __ATOMIC_ACQUIRE);
+    function(transpose_a ? 'T' : 'N', transpose_b ? 'T' : 'N', m, n, k, alpha, a, lda, b, ldb, beta,
+             c, ldc);
 }
 
 mc_sgemm_fn mc_sgemm_open_onednn(mc_device *d)
