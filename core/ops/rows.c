@@ -101,9 +101,11 @@ mc_tensor *mc_token_positions(mc_tape *t, mc_tensor *ids, const mc_lengths *leng
         mc_op_indices(t, "embed", "index", ids, lengths->capacity, limit, INT32_MIN);
     const int32_t *device_lengths = checked ? mc_tape_device_lengths(t, lengths) : NULL;
     mc_tensor *y = checked ? mc_tape_tensor(t, MC_I32, MC_SHAPE(lengths->capacity), NULL) : NULL;
-    if (y && !mc_failed(mc_tape_context(t)))
+    if (y && !mc_failed(mc_tape_context(t))) {
+        y->storage->computed = true; /* no operation waits for its numbers to check them */
         MC_KERNEL(t, "positions", token_positions, lengths, device_lengths, mc_tensor_data(checked),
                   (int32_t)pad, (int32_t)first, mc_tensor_data(y));
+    }
     return mc_failed(mc_tape_context(t)) ? NULL : y;
 }
 
