@@ -450,6 +450,33 @@ static mc_tokenizer *open_json(const char *text)
     return open_folder();
 }
 
+/* Sequences of no steps: a text is one word, nothing is put around it, and nothing between tokens
+ * that are decoded. */
+static void test_json_empty_sequences(void **state)
+{
+    (void)state;
+    char target[1024];
+    mc_tokenizer *tok = open_json(
+        "{\"pre_tokenizer\": {\"type\": \"Sequence\", \"pretokenizers\": []}, \"decoder\": "
+        "{\"type\": "
+        "\"Sequence\", \"decoders\": []}, \"post_processor\": {\"type\": \"Sequence\", "
+        "\"processors\": []}, \"added_tokens\": [{\"id\": 0, \"content\": \"[PAD]\", \"special\": "
+        "true}], " JSON_MODEL("{\"[PAD]\": 0, \"[UNK]\": 1, \"[CLS]\": 2, \"[SEP]\": 3, \"ab\": 4, "
+                              "\"@ a\": 5, \"@c\": 6}") "}");
+    snprintf(target, sizeof target, "%s/saved", folder.path);
+    assert_int_equal(mc_tokenizer_save(tok, target), MC_OK);
+    mc_tokenizer *saved = mc_tokenizer_from_pretrained(ctx, target);
+    for (int i = 0; i < 2; i++, tok = saved) {
+        expect_ids(tok, "ab a", 4, 5, -1);
+        expect_ids(tok, "abc[PAD]ab a ab", 4, 6, 0, 1, -1); /* the last one has 7 characters */
+        expect_ids(tok, " ab", 1, -1);
+        expect_ids(tok, "", -1);
+        char *text = mc_tokenizer_decode(tok, (int32_t[]){4, 5, 6, 4}, 4, false);
+        assert_string_equal(text, "ab@ a@cab");
+        mc_string_free(text);
+    }
+}
+
 static void test_json_settings(void **state)
 {
     (void)state;
@@ -537,7 +564,9 @@ static void test_bad_json(void **state)
         {MC_ERR_UNSUPPORTED,
          "{\"pre_tokenizer\": {\"type\": \"Whitespace\"}, " JSON_MODEL(JSON_VOCAB) "}",
          "\"Whitespace\""},
-        {MC_ERR_UNSUPPORTED, "{" JSON_MODEL(JSON_VOCAB) "}", "pre_tokenizer is of type \"null\""},
+        {MC_ERR_UNSUPPORTED,
+         "{\"pre_tokenizer\": {\"type\": \"Sequence\"}, " JSON_MODEL(JSON_VOCAB) "}",
+         "\"Sequence\""},
         {MC_ERR_UNSUPPORTED,
          "{\"normalizer\": {\"type\": \"StripAccents\"}, " JSON_MODEL(JSON_VOCAB) "}",
          "\"StripAccents\""},
@@ -830,6 +859,7 @@ int main(void)
         TEST(test_check_ids),
         TEST(test_bad_vocabularies),
         TEST(test_json_settings),
+        TEST(test_json_empty_sequences),
         TEST(test_json_added_tokens),
         TEST(test_json_template),
         TEST(test_bad_json),

@@ -49,7 +49,8 @@ static bool append_token(const mc_tokenizer *tok, mc_bytes *text, const char *to
     bool continues = tok->decoder == MC_DECODER_WORDPIECE && !first &&
                      strncmp(token, tok->decoder_prefix, prefix) == 0;
     if (continues) token += prefix;
-    if (!first && !continues && !mc_bytes_append(text, " ", 1)) return false;
+    bool spaced = !first && !continues && tok->decoder != MC_DECODER_JOINED;
+    if (spaced && !mc_bytes_append(text, " ", 1)) return false;
     if (!mc_bytes_append(text, token, strlen(token))) return false;
     if (tok->decoder == MC_DECODER_WORDPIECE && tok->decoder_cleanup) clean_up(text, start);
     return true;

@@ -328,6 +328,7 @@ static bool holds_white_space(const mc_tokenizer *tok, mc_entry entry)
  * takes in. */
 static bool allows_cuts(const mc_tokenizer *tok)
 {
+    if (tok->whole_texts) return false;
     for (size_t i = 0; i < tok->added_count; i++) {
         const mc_added_token *token = &tok->added[i];
         if (token->rstrip || holds_white_space(tok, token->entry) ||

@@ -17,7 +17,7 @@ const char *mc_tokenizer_part_type(const cJSON *part, const char *fallback);
  * *rest: the one part that is no form, NULL if all are. */
 mc_status mc_tokenizer_read_forms(mc_tokenizer *tok, mc_error *err, const char *path,
                                   const cJSON *root, const cJSON **rest);
-/* A pre-tokenizer, or the only part of a Sequence. */
+/* A pre-tokenizer, or the only part of a Sequence; NULL of an empty one. */
 const cJSON *mc_tokenizer_only_part(const cJSON *part, const char *list);
 mc_status mc_tokenizer_unsupported(mc_error *err, const char *path, const char *part,
                                    const char *found, const char *expected);

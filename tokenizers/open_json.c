@@ -147,7 +147,9 @@ const cJSON *mc_tokenizer_only_part(const cJSON *part, const char *list)
 {
     const cJSON *parts = mc_tokenizer_part(part, list);
     if (strcmp(mc_tokenizer_part_type(part, "?"), "Sequence") != 0) return part;
-    return cJSON_GetArraySize(parts) == 1 ? cJSON_GetArrayItem(parts, 0) : part;
+    if (!cJSON_IsArray(parts)) return part;
+    int count = cJSON_GetArraySize(parts);
+    return count == 1 ? cJSON_GetArrayItem(parts, 0) : count ? part : NULL;
 }
 
 static mc_status read_form(mc_tokenizer *tok, mc_error *err, const char *path, const cJSON *part,
@@ -210,12 +212,15 @@ static mc_status read_decoder(mc_tokenizer *tok, mc_error *err, const char *path
 {
     const cJSON *pre = mc_tokenizer_only_part(mc_tokenizer_part(root, "pre_tokenizer"),
                                               "pretokenizers"),
-                *decoder = mc_tokenizer_part(root, "decoder");
+                *given = mc_tokenizer_part(root, "decoder"),
+                *decoder = mc_tokenizer_only_part(given, "decoders");
     const char *prefix = tok->decoder_prefix;
-    const char *type = pre ? mc_tokenizer_part_type(pre, "?") : "null";
-    if (strcmp(type, "BertPreTokenizer") != 0)
-        return mc_tokenizer_unsupported(err, path, "pre_tokenizer", type, "BertPreTokenizer");
-    tok->decoder = decoder ? MC_DECODER_WORDPIECE : MC_DECODER_SPACES;
+    const char *type = mc_tokenizer_part_type(pre, "?");
+    tok->whole_texts = !pre;
+    if (pre && strcmp(type, "BertPreTokenizer") != 0)
+        return mc_tokenizer_unsupported(err, path, "pre_tokenizer", type,
+                                        "BertPreTokenizer or null");
+    tok->decoder = decoder ? MC_DECODER_WORDPIECE : given ? MC_DECODER_JOINED : MC_DECODER_SPACES;
     if (!decoder) return MC_OK;
     type = mc_tokenizer_part_type(decoder, "?");
     if (strcmp(type, "WordPiece") != 0)
@@ -360,10 +365,26 @@ static mc_status read_named_id(const template_reader *r, const cJSON *part, cons
     return MC_OK;
 }
 
+/* A post-processor, or the only part of a Sequence that does anything to the ids; NULL: none. */
+static const cJSON *find_post_processor(const mc_tokenizer *tok, const cJSON *part)
+{
+    const cJSON *list = mc_tokenizer_part(part, "processors"), *item, *only = NULL;
+    bool bytes = tok->kind == MC_TOKENIZER_BYTE_BPE;
+    if (strcmp(mc_tokenizer_part_type(part, "?"), "Sequence") != 0 || !cJSON_IsArray(list))
+        return part;
+    cJSON_ArrayForEach(item, list)
+    {
+        if (bytes && strcmp(mc_tokenizer_part_type(item, "?"), "ByteLevel") == 0) continue;
+        if (only) return part;
+        only = item;
+    }
+    return only;
+}
+
 static mc_status read_post_processor(mc_tokenizer *tok, mc_error *err, const char *path,
                                      const cJSON *root)
 {
-    const cJSON *part = mc_tokenizer_part(root, "post_processor");
+    const cJSON *part = find_post_processor(tok, mc_tokenizer_part(root, "post_processor"));
     part_name name = name_part(path, "post_processor", 0);
     template_reader r = {err, name.text, mc_tokenizer_part(part, "special_tokens")};
     tok->has_templates = true;

@@ -72,7 +72,7 @@ static bool is_plain_bert(const mc_tokenizer *tok)
 {
     return entries_fit_lines(tok) && tok->has_normalizer && !tok->form_count &&
            tok->normalizer_options.clean_text && strcmp(tok->prefix, "##") == 0 &&
-           tok->max_chars == 100 && tok->decoder == MC_DECODER_WORDPIECE &&
+           tok->max_chars == 100 && !tok->whole_texts && tok->decoder == MC_DECODER_WORDPIECE &&
            strcmp(tok->decoder_prefix, "##") == 0 && tok->decoder_cleanup &&
            has_bert_templates(tok) && has_bert_added(tok);
 }
@@ -290,10 +290,13 @@ static void write_json(const mc_tokenizer *tok, mc_file_writer *w)
     mc_save_text(w, "{\n  \"version\": \"1.0\",\n  \"truncation\": null,\n  \"padding\": null,\n");
     mc_save_added(tok, w);
     mc_save_normalizer(tok, w, tok->has_normalizer ? write_bert_normalizer : NULL);
-    mc_save_text(w, "  \"pre_tokenizer\": {\"type\": \"BertPreTokenizer\"},\n");
+    mc_save_text(w, tok->whole_texts ? "  \"pre_tokenizer\": null,\n"
+                                     : "  \"pre_tokenizer\": {\"type\": \"BertPreTokenizer\"},\n");
     mc_save_post_processor(tok, w);
     if (tok->decoder == MC_DECODER_SPACES) {
         mc_save_text(w, "  \"decoder\": null,\n");
+    } else if (tok->decoder == MC_DECODER_JOINED) {
+        mc_save_text(w, "  \"decoder\": {\"type\": \"Sequence\", \"decoders\": []},\n");
     } else {
         mc_save_text(w, "  \"decoder\": {\"type\": \"WordPiece\", \"prefix\": ");
         mc_save_string(w, tok->decoder_prefix);

@@ -60,7 +60,7 @@ typedef struct mc_tokenizer_options {
  *                    the model as mT5's are. Where the files list extra special tokens, the
  *                    sentinels that the list lacks are pieces, which stand after a space's.
  *                    Others do as "add_bos_token" and "add_eos_token" say.
- *   tokenizer.json   Either a WordPiece model with BertNormalizer (or none), BertPreTokenizer, a
+ *   tokenizer.json   Either a WordPiece model with BertNormalizer, BertPreTokenizer (or none), a
  *                    TemplateProcessing or BertProcessing (or none: then nothing is put around
  *                    texts); or a BPE model without dropout, byte fallback, prefix or suffix, with
  *                    ByteLevel (add_prefix_space or not) as pre-tokenizer and decoder, no
@@ -68,11 +68,13 @@ typedef struct mc_tokenizer_options {
  *                    RobertaProcessing or nothing
  *                    behind it; or a Unigram model without byte fallback, with Precompiled, Strip
  *                    and Replace (of spaces) as normalizers, Metaspace or WhitespaceSplit and
- *                    Metaspace as pre-tokenizer, Metaspace or nothing as decoder. Added tokens come
+ *                    Metaspace as pre-tokenizer (or none), Metaspace or nothing as decoder. Without
+ *                    a pre-tokenizer the text between added tokens is one word. Added tokens come
  *                    with all their settings; of truncation the side counts, its length and padding
  *                    belong to a call.
- *                    NFC, NFD, NFKC and NFKD are read before the other normalizers, and a Sequence
- *                    may be empty.
+ *                    NFC, NFD, NFKC and NFKD are read before the other normalizers. A Sequence may
+ *                    be empty, but a BPE model's pre-tokenizer and decoder: of a decoder it joins
+ *                    tokens without spaces.
  *   vocab.txt        WordPiece, one entry a line without the white space at its end: ids are line
  *                    numbers, of empty and of repeated lines the last one counts. With
  *                    an entry </_> it is CPM-1's, with <s_0> CPM-2's: an entry a line without white

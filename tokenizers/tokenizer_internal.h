@@ -126,7 +126,12 @@ typedef enum mc_tokenizer_kind {
     MC_TOKENIZER_CPM
 } mc_tokenizer_kind;
 
-typedef enum mc_decoder_kind { MC_DECODER_WORDPIECE = 0, MC_DECODER_SPACES } mc_decoder_kind;
+/* Between tokens stands what a WordPiece decoder puts there, a space, or nothing. */
+typedef enum mc_decoder_kind {
+    MC_DECODER_WORDPIECE = 0,
+    MC_DECODER_SPACES,
+    MC_DECODER_JOINED
+} mc_decoder_kind;
 
 /* The configuration files of a folder: settings_internal.h. */
 typedef struct mc_settings mc_settings;
@@ -161,6 +166,7 @@ struct mc_tokenizer {
     char *bos_token, *eos_token;                                      /* heap */
     char *prefix;       /* heap: of continuing pieces, "##" */
     uint64_t max_chars; /* a word of more code points is unknown */
+    bool whole_texts;   /* there is no pre-tokenizer: what stands between added tokens is a word */
     mc_decoder_kind decoder;
     char *decoder_prefix; /* heap */
     bool decoder_cleanup;

@@ -92,6 +92,7 @@ static bool put_by_metaspace(joiner *j, const mc_tokenizer *tok, int32_t id)
     const char *text = added >= 0 ? mc_tokenizer_text(tok, tok->added[added].shown)
                                   : mc_tokenizer_id_to_token(tok, id);
     bool first = j->number++ == 0;
+    if (u->joins_plain) return mc_bytes_append(j->text, text, strlen(text));
     if (u->joins_spaces)
         return (first || mc_bytes_append(j->text, " ", 1)) &&
                mc_bytes_append(j->text, text, strlen(text));

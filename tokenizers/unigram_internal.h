@@ -83,7 +83,9 @@ typedef struct mc_unigram {
     bool split_white; /* WhitespaceSplit stands before Metaspace */
     mc_prepend prepend, decoder_prepend;
     bool split_symbols; /* Metaspace splits */
+    bool plain;         /* no pre-tokenizer: texts as they are, without symbols of spaces */
     bool joins_spaces;  /* no decoder: spaces between tokens */
+    bool joins_plain;   /* a decoder of no steps: the tokens as they are */
 
     /* derived by mc_unigram_finish */
     double *weights; /* heap, (count): what a piece adds; -INFINITY: it is in no text */

@@ -230,9 +230,11 @@ static mc_status read_metaspace(mc_error *err, const char *path, const char *nam
 static mc_status read_pre_tokenizer(mc_tokenizer *tok, mc_error *err, const char *path,
                                     const cJSON *part)
 {
-    static const char expected[] = "Metaspace, or WhitespaceSplit and Metaspace,";
+    static const char expected[] = "null, Metaspace, or WhitespaceSplit and Metaspace,";
     mc_unigram *u = &tok->unigram;
-    const char *type = part ? mc_tokenizer_part_type(part, "?") : "null";
+    u->plain = !mc_tokenizer_only_part(part, "pretokenizers");
+    if (u->plain) return MC_OK;
+    const char *type = mc_tokenizer_part_type(part, "?");
     if (strcmp(type, "Sequence") == 0) {
         const cJSON *list = mc_tokenizer_part(part, "pretokenizers");
         const cJSON *first = cJSON_GetArrayItem(list, 0), *second = cJSON_GetArrayItem(list, 1);
@@ -258,9 +260,11 @@ static mc_status read_pre_tokenizer(mc_tokenizer *tok, mc_error *err, const char
 static mc_status read_decoder(mc_tokenizer *tok, mc_error *err, const char *path, const cJSON *part)
 {
     bool split;
-    const char *type = part ? mc_tokenizer_part_type(part, "?") : "null";
     tok->unigram.joins_spaces = !part;
+    part = mc_tokenizer_only_part(part, "decoders");
+    tok->unigram.joins_plain = !part && !tok->unigram.joins_spaces;
     if (!part) return MC_OK;
+    const char *type = mc_tokenizer_part_type(part, "?");
     if (strcmp(type, "Metaspace") != 0) return unsupported(err, path, "decoder", type, "Metaspace");
     return read_metaspace(err, path, "decoder", part, &tok->unigram.decoder_prepend, &split);
 }

@@ -266,7 +266,8 @@ void mc_unigram_encode_normal(mc_encoder *e, const uint8_t *text, size_t size)
         mc_encoder_stop(e, MC_ERR_NOMEM);
         return;
     }
-    for (const uint8_t *p = text; p < end && !e->stopped; p = stop) {
+    if (u->plain && size) encode_word(e, text, size, end, &sum);
+    for (const uint8_t *p = text; p < end && !u->plain && !e->stopped; p = stop) {
         if (u->split_white) p = skip_white(p, end, true);
         stop = u->split_white ? skip_white(p, end, false) : end;
         if (p == stop) break;

@@ -101,6 +101,29 @@ static void encode_ascii_word(mc_encoder *e, const mc_normalizer *normalizer, co
     encode_word(e, lowered, length, length);
 }
 
+/* A text that no pre-tokenizer cuts is one word. */
+static void encode_whole(mc_encoder *e, const mc_normalizer *normalizer, const uint8_t *text,
+                         size_t size)
+{
+    struct mc_encode_scratch *scratch = e->out->scratch;
+    size_t chars = 0;
+    scratch->word.count = 0;
+    if (!normalizer->identity) {
+        if (!mc_normalize(normalizer, text, size, &scratch->word, &scratch->spare)) {
+            mc_encoder_stop(e, MC_ERR_NOMEM);
+            return;
+        }
+        text = scratch->word.data;
+        size = scratch->word.count;
+    }
+    for (const uint8_t *p = text, *end = text + size; p < end; chars++) {
+        uint32_t c;
+        p += mc_utf8_decode(p, end, &c);
+    }
+    if (size) encode_word(e, text, size, chars);
+    stop_here(e);
+}
+
 /* The common case is one walk through the trie, which ends at the word's end in a state that has a
  * value. Where it fails the word's end is looked for without it. */
 void mc_wordpiece_encode(mc_encoder *e, const mc_normalizer *normalizer, const uint8_t *text,
@@ -109,6 +132,10 @@ void mc_wordpiece_encode(mc_encoder *e, const mc_normalizer *normalizer, const u
     const mc_tokenizer *tok = e->tok;
     const uint8_t *p = text, *end = text + size, *bytes = normalizer->bytes;
     const mc_trie_node *nodes = tok->trie.nodes;
+    if (tok->whole_texts) {
+        encode_whole(e, normalizer, text, size);
+        return;
+    }
     while (p < end) {
         uint8_t byte = bytes[*p];
         if (byte == MC_BYTE_SPACE) {

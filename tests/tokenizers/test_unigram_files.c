@@ -64,6 +64,27 @@ static void test_json(void **state)
     mc_string_free(text);
 }
 
+/* A Sequence of no steps does nothing, as in Hugging Face's library; a decoder's does not put
+ * spaces between tokens either, as none would. */
+static void test_empty_sequences(void **state)
+{
+    (void)state;
+    static const char *const words[] = {"{\"type\": \"Sequence\", \"pretokenizers\": []}", NULL};
+    static const char joined[] = "{\"type\": \"Sequence\", \"decoders\": []}";
+    const int32_t ids[] = {6, 5, 3};
+    for (int i = 0; i < 2; i++) {
+        write_json(NULL, words[i], i ? NULL : joined, "\"unk_id\": 2,");
+        mc_tokenizer *tok = open_folder();
+        expect_ids(tok, "ab" SP "a", 7, 6, -1);
+        expect_ids(tok, "a b", 4, 2, 5, -1);
+        expect_ids(tok, "a xb</s>a", 8, 5, 1, 4, -1);
+        expect_ids(tok, "", -1);
+        char *text = mc_tokenizer_decode(tok, ids, 3, true);
+        assert_string_equal(text, i ? SP "a b " SP : SP "ab" SP);
+        mc_string_free(text);
+    }
+}
+
 static void test_bad_json(void **state)
 {
     (void)state;
@@ -73,7 +94,8 @@ static void test_bad_json(void **state)
     } cases[] = {
         {MC_ERR_UNSUPPORTED, NULL, "{\"type\": \"ByteLevel\"}", NULL, "\"unk_id\": 2,",
          "a Unigram model with a pre-tokenizer of type \"ByteLevel\""},
-        {MC_ERR_UNSUPPORTED, NULL, NULL, NULL, "\"unk_id\": 2,", "of type \"null\""},
+        {MC_ERR_UNSUPPORTED, NULL, "{\"type\": \"Sequence\"}", NULL, "\"unk_id\": 2,",
+         "of type \"Sequence\""},
         {MC_ERR_UNSUPPORTED, "{\"type\": \"Lowercase\"}", WHITE, NULL, "\"unk_id\": 2,",
          "a normalizer of type \"Lowercase\""},
         {MC_ERR_UNSUPPORTED, NULL, WHITE, "{\"type\": \"ByteFallback\"}", "\"unk_id\": 2,",
@@ -331,6 +353,7 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
     const struct CMUnitTest tests[] = {
         TEST(test_json),
+        TEST(test_empty_sequences),
         TEST(test_bad_json),
         TEST(test_bad_models),
         TEST(test_damaged_models),
