@@ -4,6 +4,7 @@
  *
  *   core/base/aside.h          files that take their name once they are whole
  *   core/base/context.h        contexts, errors
+ *   core/base/fault.h          mapped files that become shorter
  *   core/tensor/tensor.h       tensors, packed lengths
  *   core/autograd/tape.h       the tape: recording, backward
  *   core/autograd/step.h       a training step that a GPU records and runs again
@@ -37,6 +38,7 @@
 #include "core/autograd/tape.h"
 #include "core/base/aside.h"
 #include "core/base/context.h"
+#include "core/base/fault.h"
 #include "core/base/version.h"
 #include "core/checkpoint/model_folder.h"
 #include "core/checkpoint/module_file.h"

@@ -1,4 +1,5 @@
 #include "datasets/loader.h"
+#include "core/base/signals_internal.h"
 
 #include <limits.h>
 #include <pthread.h>
@@ -264,9 +265,8 @@ static bool start_worker(mc_dataloader *l)
     l->work_step = l->step;
     l->head = l->count = 0;
     l->stop = l->failed = false;
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
+    sigset_t before;
+    mc_signals_block(&before);
     int failure = pthread_create(&l->thread, NULL, work, l);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (failure)

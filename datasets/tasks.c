@@ -283,6 +283,8 @@ mc_dataset *mc_dataset_open(mc_context *ctx, const char *task, const char *folde
     if (mc_file_map_init(&ctx->error, &map, path)) return NULL;
     mc_dataset *d = mc_dataset_from_memory(ctx, task, path, (const char *)map.data, map.size, split,
                                            tok, options);
+    mc_status status = mc_file_check_whole(&ctx->error, map.data);
     mc_file_map_release(&map);
-    return d;
+    if (status && d) mc_dataset_free(d);
+    return status ? NULL : d;
 }

@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <string.h>
 #include "core/base/memory_internal.h"
+#include "core/base/signals_internal.h"
 #include "tokenizers/tokenizer_internal.h"
 
 enum { PIECE = 64, PIECES = MC_AHEAD_WINDOW / PIECE, WINDOWS = 2, MOST_THREADS = 64 };
@@ -101,9 +102,8 @@ static mc_status start(mc_ahead *a, mc_error *err)
 {
     int most = a->o.threads < MOST_THREADS ? a->o.threads : MOST_THREADS, failure = 0;
     if ((size_t)most >= a->pieces) most = a->pieces ? (int)a->pieces - 1 : 0; /* few texts: none */
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
+    sigset_t before;
+    mc_signals_block(&before);
     for (; a->started < most && !failure; a->started += !failure)
         failure = pthread_create(&a->threads[a->started], NULL, work, a);
     pthread_sigmask(SIG_SETMASK, &before, NULL);

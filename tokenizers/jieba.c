@@ -96,7 +96,6 @@ mc_status mc_jieba_read(mc_error *err, const char *path, const void *data, size_
 
 void mc_jieba_release(mc_jieba *jieba)
 {
-    mc_file_map_release(&jieba->map);
     mc_free(jieba->image);
     *jieba = (mc_jieba){0};
 }
@@ -105,8 +104,10 @@ void mc_jieba_release(mc_jieba *jieba)
 
 static mc_status open_table(mc_error *err, mc_jieba *jieba, const char *path)
 {
-    if (mc_file_map_init(err, &jieba->map, path)) return err->status;
-    return mc_jieba_read(err, path, jieba->map.data, jieba->map.size, jieba);
+    enum { TABLE_MAX = 1 << 30 };
+    size_t size; /* its checksum reads all of it, so that a mapping would save nothing */
+    jieba->image = mc_file_read(err, path, TABLE_MAX, &size);
+    return jieba->image ? mc_jieba_read(err, path, jieba->image, size, jieba) : err->status;
 }
 
 static mc_status build_table(mc_error *err, mc_jieba *jieba, const char *folder)

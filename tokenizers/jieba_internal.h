@@ -54,14 +54,13 @@ typedef struct mc_jieba_header {
     double transitions[MC_JIEBA_STATES][MC_JIEBA_STATES]; /* [from][to] */
 } mc_jieba_header;
 
-/* A table that is ready for use, in memory that belongs to `map` or `image`. */
+/* A table that is ready for use, in memory that belongs to it. */
 typedef struct mc_jieba {
     mc_jieba_header header;
     const double *logs;
     const double (*emissions)[MC_JIEBA_STATES];
     mc_trie trie; /* read-only, not to be released */
-    mc_file_map map;
-    void *image; /* heap */
+    void *image;  /* heap */
 } mc_jieba;
 
 /* ---- jieba.c ---- */

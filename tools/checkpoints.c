@@ -89,3 +89,18 @@ void checkpoints_end(checkpoints *c)
     mc_checkpoint_wait(c->ctx);
     checkpoints_tell(c);
 }
+
+void checkpoints_report_newest(const checkpoints *c)
+{
+    if (!c->folder || !mc_failed(c->ctx) || mc_rank(c->ctx) || !mc_checkpoint_exists(c->folder))
+        return;
+    /* the run's own context does nothing any more */
+    mc_context *ctx = mc_init_distributed(&(mc_init_options){.single = true, .device = "cpu"});
+    mc_checkpoint *newest = mc_checkpoint_open(ctx, c->folder);
+    if (newest)
+        fprintf(stderr,
+                "the newest checkpoint is of step %" PRId64 ", in %s; --resume goes on there\n",
+                mc_checkpoint_step(newest), mc_checkpoint_folder(newest));
+    mc_checkpoint_free(newest);
+    mc_context_free(ctx);
+}

@@ -47,5 +47,8 @@ void checkpoints_save_model(checkpoints *c);
 /* Says so when a checkpoint has become whole; checkpoints_end waits for it. */
 void checkpoints_tell(checkpoints *c);
 void checkpoints_end(checkpoints *c);
+/* After an error of the context that has been printed: prints on rank 0 which checkpoint is whole,
+ * from which --resume goes on. Nothing where there is none. */
+void checkpoints_report_newest(const checkpoints *c);
 
 #endif

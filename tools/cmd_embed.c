@@ -34,6 +34,26 @@ typedef struct embed {
     size_t vector_room, line_room;
 } embed;
 
+/* ---- vectors --------------------------------------------------------------------------------- */
+
+/* Room for a chunk's vectors, and `line` bytes for each of them as text. */
+static bool reserve(embed *e, size_t rows, size_t line)
+{
+    size_t vectors = rows * (size_t)e->dim * sizeof(float);
+    size_t lines = rows * line;
+    if (vectors > e->vector_room || !e->vectors) {
+        float *grown = realloc(e->vectors, vectors + 1);
+        if (grown) e->vectors = grown;
+        e->vector_room = grown ? vectors : 0;
+        char *longer = realloc(e->lines, lines + 1);
+        if (longer) e->lines = longer;
+        e->line_room = longer ? lines + 1 : 0;
+    }
+    if (e->vector_room >= vectors && e->line_room > lines) return true;
+    mc_set_error(e->file.ctx, MC_ERR_NOMEM, "out of memory for %zu vectors", rows);
+    return false;
+}
+
 /* ---- .npy ------------------------------------------------------------------------------------ */
 
 static mc_status write_header(embed *e, int64_t rows)
@@ -49,44 +69,24 @@ static mc_status write_header(embed *e, int64_t rows)
     return rank_file_write_at(&e->file, 0, header, NPY_HEADER);
 }
 
-/* The vectors go straight into the file's memory. */
 static bool take_npy(text_job *job, const text_part *part, void *user)
 {
     embed *e = user;
-    rank_map map;
     size_t row = (size_t)e->dim * sizeof(float);
     (void)job;
-    int64_t offset = NPY_HEADER + part->first * (int64_t)row;
-    rank_file_map(&e->file, offset, part->count * row, &map);
-    bool good = mc_embed_texts(e->embedder, part->texts, part->count, map.data) == MC_OK;
-    rank_file_unmap(&e->file, &map);
-    return good;
+    return reserve(e, part->count, 0) &&
+           mc_embed_texts(e->embedder, part->texts, part->count, e->vectors) == MC_OK &&
+           rank_file_write_at(&e->file, NPY_HEADER + part->first * (int64_t)row, e->vectors,
+                              part->count * row) == MC_OK;
 }
 
 /* ---- JSON Lines ------------------------------------------------------------------------------ */
-
-static bool reserve(embed *e, size_t rows)
-{
-    size_t vectors = rows * (size_t)e->dim * sizeof(float);
-    size_t lines = rows * ((size_t)e->dim * NUMBER_ROOM + 64);
-    if (vectors > e->vector_room || !e->vectors) {
-        float *grown = realloc(e->vectors, vectors + 1);
-        if (grown) e->vectors = grown;
-        e->vector_room = grown ? vectors : 0;
-        char *longer = realloc(e->lines, lines + 1);
-        if (longer) e->lines = longer;
-        e->line_room = longer ? lines + 1 : 0;
-    }
-    if (e->vector_room >= vectors && e->line_room > lines) return true;
-    mc_set_error(e->file.ctx, MC_ERR_NOMEM, "out of memory for %zu vectors", rows);
-    return false;
-}
 
 static bool take_lines(text_job *job, const text_part *part, void *user)
 {
     embed *e = user;
     (void)job;
-    if (!reserve(e, part->count) ||
+    if (!reserve(e, part->count, (size_t)e->dim * NUMBER_ROOM + 64) ||
         mc_embed_texts(e->embedder, part->texts, part->count, e->vectors))
         return false;
     text t = text_into(e->lines, e->line_room);

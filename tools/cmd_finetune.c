@@ -305,6 +305,7 @@ static int finish(finetune *f)
         code = EXIT_RUN_FAILED;
     if (run_log_release(&f->log) != MC_OK) code = EXIT_RUN_FAILED;
     if (mc_print_error(f->ctx, stderr)) code = EXIT_RUN_FAILED;
+    checkpoints_report_newest(&f->checkpoints);
     return code == EXIT_OK && interrupted ? EXIT_INTERRUPTED : code;
 }
 

@@ -278,6 +278,7 @@ static int run(const pretrain_options *o)
         code = finish(&p);
     }
     ranks_print_error(p.ctx, p.refused);
+    if (p.step) checkpoints_report_newest(&p.checkpoints); /* it had begun */
     interrupt_release();
     pretrain_work_release(&p.work);
     token_data_release(&p.data);

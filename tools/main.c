@@ -6,6 +6,7 @@
 #include <unistd.h>
 #include "core/about/about.h"
 #include "core/base/context.h"
+#include "core/base/fault.h"
 #include "core/base/version.h"
 #include "tools/args.h"
 #include "tools/commands.h"
@@ -146,6 +147,7 @@ static void settle_threads(char **argv)
 int main(int argc, char **argv)
 {
     settle_threads(argv);
+    mc_install_fault_handler(); /* a file that becomes shorter is an error, not the end */
     setvbuf(stderr, NULL, _IOLBF, BUFSIZ); /* whole lines, where several ranks write them */
     int code = dispatch(argc, argv);
     /* an answer that didn't arrive is a failure, e.g. on a full disk */

@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 static mc_status fail(rank_file *f, const char *what)
@@ -81,7 +80,11 @@ static mc_status refuse_direct(rank_file *f)
 mc_status rank_file_write_at(rank_file *f, int64_t offset, const void *data, size_t size)
 {
     if (mc_failed(f->ctx)) return mc_error_status(f->ctx);
-    return f->aside.direct ? refuse_direct(f) : write_all(f, offset, data, size);
+    if (f->aside.direct) return refuse_direct(f);
+    mc_status status = write_all(f, offset, data, size);
+    /* on its way to the disk, so that the end has little left to wait for */
+    if (!status) sync_file_range(f->aside.fd, (off_t)offset, (off_t)size, SYNC_FILE_RANGE_WRITE);
+    return status;
 }
 
 mc_status rank_file_append(rank_file *f, const void *data, size_t size)
@@ -97,31 +100,6 @@ mc_status rank_file_append(rank_file *f, const void *data, size_t size)
         }
     free(all);
     return write_all(f, f->aside.direct ? -1 : offset, data, size);
-}
-
-mc_status rank_file_map(rank_file *f, int64_t offset, size_t size, rank_map *map)
-{
-    *map = (rank_map){.data = NULL};
-    if (mc_failed(f->ctx) || !size) return mc_error_status(f->ctx);
-    if (f->aside.direct) return refuse_direct(f);
-    int64_t page = sysconf(_SC_PAGESIZE), start = offset / page * page;
-    size_t length = size + (size_t)(offset - start);
-    /* room first: a mapped page that the disk has no room for ends the process */
-    if ((errno = posix_fallocate(f->aside.fd, (off_t)offset, (off_t)size)))
-        return fail(f, "make room");
-    void *at = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED, f->aside.fd, (off_t)start);
-    if (at == MAP_FAILED) return fail(f, "map it");
-    *map = (rank_map){.data = (char *)at + (offset - start), .start = at, .length = length};
-    return MC_OK;
-}
-
-void rank_file_unmap(rank_file *f, rank_map *map)
-{
-    if (!map->start) return;
-    munmap(map->start, map->length);
-    /* all that is dirty so far, so that the end has little left to wait for */
-    sync_file_range(f->aside.fd, 0, 0, SYNC_FILE_RANGE_WRITE);
-    *map = (rank_map){.data = NULL};
 }
 
 /* A file that came to the name meanwhile stays, and so does ours, by its own. */

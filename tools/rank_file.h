@@ -21,17 +21,7 @@ typedef struct rank_file {
 mc_status rank_file_init(rank_file *f, mc_context *ctx, const char *path, bool replace);
 /* Adds a block to the end that consists of every rank's bytes in the order of ranks. */
 mc_status rank_file_append(rank_file *f, const void *data, size_t size);
-/* Not collective: makes room behind the file, as a whole on all ranks, and maps bytes [offset,
- * offset + size) of it for writing. Until rank_file_unmap, which sends them on their way to the
- * disk. NULL after an error. */
-typedef struct rank_map {
-    void *data;
-    void *start; /* private */
-    size_t length;
-} rank_map;
-mc_status rank_file_map(rank_file *f, int64_t offset, size_t size, rank_map *map);
-void rank_file_unmap(rank_file *f, rank_map *map);
-/* Not collective: writes bytes anywhere, on one rank. */
+/* Not collective: writes bytes anywhere. */
 mc_status rank_file_write_at(rank_file *f, int64_t offset, const void *data, size_t size);
 /* Syncs and renames it. */
 mc_status rank_file_finish(rank_file *f);

@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include "core/base/memory_internal.h"
@@ -108,8 +107,8 @@ mc_status mc_file_map_open(mc_error *err, mc_file_map *map, const char *path, in
     int fd = open_regular(err, path, &size);
     if (fd < 0) return err->status;
     if (size) {
-        void *data = mmap(NULL, size, PROT_READ, MAP_PRIVATE, fd, 0);
-        if (data == MAP_FAILED)
+        const uint8_t *data = mc_file_map_add(fd, size, path);
+        if (!data)
             io_error(err, path, "map");
         else
             *map = (mc_file_map){.data = data, .size = size};
@@ -118,10 +117,27 @@ mc_status mc_file_map_open(mc_error *err, mc_file_map *map, const char *path, in
     return size && !map->data ? err->status : MC_OK;
 }
 
-void mc_file_map_release(mc_file_map *map)
+mc_status mc_file_read_at(mc_error *err, int fd, const char *path, uint64_t offset, void *to,
+                          size_t size)
 {
-    if (map->data) munmap((void *)map->data, map->size);
-    *map = (mc_file_map){0};
+    for (size_t have = 0; have < size;) {
+        ssize_t got = pread(fd, (char *)to + have, size - have, (off_t)(offset + have));
+        if (got < 0 && errno == EINTR) continue;
+        if (got > 0) {
+            have += (size_t)got;
+            continue;
+        }
+        struct stat info;
+        unsigned long long at = offset + have, end = offset + size;
+        if (got < 0 || fstat(fd, &info) != 0)
+            return mc_error_set(err, MC_ERR_IO, "%s: cannot read byte %llu: %s", path, at,
+                                strerror(errno));
+        return mc_error_set(err, MC_ERR_IO,
+                            "%s: cannot read byte %llu: the file is %lld bytes, expected %llu or "
+                            "more: it has become shorter while it was in use",
+                            path, at, (long long)info.st_size, end);
+    }
+    return MC_OK;
 }
 
 char *mc_file_read(mc_error *err, const char *path, size_t limit, size_t *size)
@@ -142,7 +158,9 @@ char *mc_file_read(mc_error *err, const char *path, size_t limit, size_t *size)
             got += (size_t)n;
         }
         if (got < total) {
-            mc_error_set(err, MC_ERR_IO, "%s: read %zu of %zu bytes", path, got, total);
+            mc_error_set(err, MC_ERR_IO,
+                         "%s: cannot read byte %zu: the file is %zu bytes, expected %zu", path, got,
+                         got, total);
             mc_free(text);
             text = NULL;
         } else {
@@ -331,14 +349,22 @@ void mc_file_writer_release(mc_file_writer *writer)
 
 mc_status mc_file_copy(mc_error *err, const char *from, const char *to)
 {
-    mc_file_map map;
+    enum { PIECE = 1 << 20 };
+    size_t size;
+    int fd = open_regular(err, from, &size);
+    if (fd < 0) return err->status;
     mc_file_writer writer;
-    mc_status status = mc_file_map_init(err, &map, from);
-    if (status) return status;
-    status = mc_file_writer_init(err, &writer, to);
-    if (!status) status = mc_file_write(&writer, map.data, map.size);
+    mc_status status = mc_file_writer_init(err, &writer, to);
+    uint8_t *buffer = status ? NULL : mc_malloc(PIECE);
+    if (!status && !buffer) status = mc_error_set(err, MC_ERR_NOMEM, "%s: out of memory", from);
+    for (size_t at = 0, n; at < size && !status; at += n) {
+        n = size - at < PIECE ? size - at : PIECE;
+        status = mc_file_read_at(err, fd, from, at, buffer, n);
+        if (!status) status = mc_file_write(&writer, buffer, n);
+    }
     if (!status) status = mc_file_commit(&writer);
     mc_file_writer_release(&writer);
-    mc_file_map_release(&map);
+    mc_free(buffer);
+    close(fd);
     return status;
 }

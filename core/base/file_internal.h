@@ -24,7 +24,9 @@ mc_status mc_make_folders(mc_error *err, const char *path);
 /* Makes a rename to `path` durable: the folder's own entry has to reach the disk too. */
 mc_status mc_path_sync_folder(mc_error *err, const char *path);
 
-/* A whole file mapped read-only. `data` is NULL for an empty file. */
+/* A whole file mapped read-only. `data` is NULL for an empty file. Mapped are files that are read
+ * here and there, or by pieces on several threads; others are read (mc_file_read_at,
+ * mc_file_reader). */
 typedef struct mc_file_map {
     const uint8_t *data;
     size_t size;
@@ -35,6 +37,22 @@ mc_status mc_file_map_init(mc_error *err, mc_file_map *map, const char *path);
  * an error, unless it is -1 as before. */
 mc_status mc_file_map_open(mc_error *err, mc_file_map *map, const char *path, int *fd);
 void mc_file_map_release(mc_file_map *map);
+/* Call it behind each read of mapped bytes, before what was read counts: where some of the mapping
+ * that `data` points into could not be read (core/base/fault.h), it sets the error that names the
+ * file, the byte and the file's size, in place of any that the zeros have led to. Returns err's
+ * status. `data` NULL, or not mapped: nothing but that. Costs one read of memory while no mapping
+ * is broken. */
+mc_status mc_file_check_bytes(mc_error *err, const void *data);
+/* The same after a look at the file's size, a call of the system. It is for bytes that may be
+ * behind the end of a file which became shorter, in the page that the end is in: these are zero,
+ * without a fault. */
+mc_status mc_file_check_whole(mc_error *err, const void *data);
+/* Maps a file that is open and not empty; NULL with errno set. For file.c. */
+const uint8_t *mc_file_map_add(int fd, size_t size, const char *path);
+
+/* Reads bytes of an open file, all of them. An error names the file, the byte, and its size. */
+mc_status mc_file_read_at(mc_error *err, int fd, const char *path, uint64_t offset, void *to,
+                          size_t size);
 
 /* Reads a whole file into a heap buffer with a NUL added behind its last byte (mc_free it). Errors
  * name the path; a file larger than `limit` bytes is MC_ERR_FORMAT. */

@@ -148,7 +148,8 @@ static bool same_bytes(const char *a, const char *b)
     bool same = false;
     if (mc_file_map_init(&ignored, &x, a) == MC_OK) {
         if (mc_file_map_init(&ignored, &y, b) == MC_OK) {
-            same = x.size == y.size && (!x.size || memcmp(x.data, y.data, x.size) == 0);
+            same = x.size == y.size && (!x.size || memcmp(x.data, y.data, x.size) == 0) &&
+                   !mc_file_check_bytes(&ignored, x.data) && !mc_file_check_bytes(&ignored, y.data);
             mc_file_map_release(&y);
         }
         mc_file_map_release(&x);

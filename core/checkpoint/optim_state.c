@@ -4,7 +4,7 @@
 #include <string.h>
 #include "core/checkpoint/ranks_internal.h"
 #include "core/checkpoint/safetensors_internal.h"
-#include "core/checkpoint/tensor_file.h"
+#include "core/checkpoint/tensor_file_internal.h"
 #include "core/optim/optimizer_internal.h"
 
 /* ---- saving ------------------------------------------------------------------------------ */
@@ -167,16 +167,23 @@ static mc_status check_item(void *user, const mc_state_item *item)
     return item->number ? check_number(job, item, entry) : MC_OK;
 }
 
-/* Elements of a tensor as bytes: those in the file, or a copy of at most COPY_BYTES. NULL after an
- * error. */
-static const void *find_bytes(load_job *job, const mc_tensor_entry *entry, int64_t first,
-                              int64_t count, size_t size)
+/* Reads elements of a tensor as bytes. What is not mapped costs no page faults, and a file that has
+ * become shorter is an error. */
+static mc_status read_elements(load_job *job, const mc_tensor_entry *entry, int64_t first,
+                               int64_t count, size_t size, void *to)
 {
-    if (entry->dense) return (const char *)entry->data + (size_t)first * size;
+    mc_bytes_place place = mc_tensor_file_bytes(job->file, entry);
+    if (place.fd < 0) return mc_tensor_file_read_bytes(job->file, entry, first, count, to);
+    return mc_file_read_at(&job->ctx->error, place.fd, entry->file,
+                           place.offset + (uint64_t)first * size, to, (size_t)count * size);
+}
+
+/* Room for what goes to a device, at most COPY_BYTES. */
+static void *buffer_of(load_job *job)
+{
     if (!job->buffer) job->buffer = mc_malloc(COPY_BYTES);
     if (!job->buffer) mc_fail_nomem(job->ctx, "reading optimizer state");
-    mc_status status = mc_tensor_file_read_bytes(job->file, entry, first, count, job->buffer);
-    return status ? NULL : job->buffer;
+    return job->buffer;
 }
 
 static mc_status load_item(void *user, const mc_state_item *item)
@@ -187,14 +194,12 @@ static mc_status load_item(void *user, const mc_state_item *item)
     int64_t most = (int64_t)(COPY_BYTES / item->size);
     for (int64_t done = 0, n; done < item->count; done += n) {
         n = item->count - done < most ? item->count - done : most;
-        const void *from = find_bytes(job, entry, item->first + done, n, item->size);
         char *to = (char *)item->data + (size_t)done * item->size;
-        size_t bytes = (size_t)n * item->size;
-        if (!from) return mc_error_status(job->ctx);
-        if (item->on_device)
-            device->copy_in(device, to, from, bytes);
-        else
-            memcpy(to, from, bytes);
+        bool direct = !item->on_device || device->is_host;
+        void *read = direct ? to : buffer_of(job);
+        if (!read || read_elements(job, entry, item->first + done, n, item->size, read))
+            return mc_error_status(job->ctx);
+        if (!direct) device->copy_in(device, to, read, (size_t)n * item->size);
     }
     return MC_OK;
 }

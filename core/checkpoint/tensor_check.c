@@ -89,7 +89,7 @@ mc_status mc_tensor_parts_check(mc_tensor_file *file, mc_checked_run *runs, size
         compare(&ctx->error, part, crc);
     }
     mc_free(chunks);
-    return mc_error_status(ctx);
+    return mc_tensor_file_check(file);
 }
 
 /* Of a tensor whose elements do not lie side by side. */

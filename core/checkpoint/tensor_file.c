@@ -88,7 +88,7 @@ static shard *add_shard(mc_tensor_file *file, const char *path)
     new_shard->format = mc_tensor_format_of(new_shard->map.data, new_shard->map.size);
     mc_status status = new_shard->format->parse(err, &new_shard->table, new_shard->map.data,
                                                 new_shard->map.size, new_shard->path);
-    if (status) return NULL;
+    if (mc_file_check_bytes(err, new_shard->map.data) || status) return NULL;
     if (new_shard->table.left_out)
         mc_log(file->ctx, MC_LOG_INFO, "%s: %zu tensors beside \"%s\" are left out", path,
                new_shard->table.left_out, new_shard->table.part);
@@ -266,6 +266,14 @@ size_t mc_tensor_file_unchecked(const mc_tensor_file *file)
 void mc_tensor_file_shorten_names(mc_tensor_file *file, ptrdiff_t by)
 {
     for (size_t i = 0; i < file->count; i++) file->entries[i].name += by;
+}
+
+mc_status mc_tensor_file_check(mc_tensor_file *file)
+{
+    if (!file) return MC_ERR_ARGUMENT;
+    for (size_t i = 0; i < file->shard_count; i++)
+        mc_file_check_whole(&file->ctx->error, file->shards[i].map.data);
+    return mc_error_status(file->ctx);
 }
 
 mc_context *mc_tensor_file_context(const mc_tensor_file *file) { return file->ctx; }

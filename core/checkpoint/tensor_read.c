@@ -157,7 +157,7 @@ mc_status mc_tensor_copy_bytes(mc_error *err, const mc_tensor_entry *entry, int6
     const mc_file_dtype *dtype;
     if (!check_range(err, entry, first, count, &dtype)) return err->status;
     copy_elements(dtype, entry, first, count, out);
-    return MC_OK;
+    return mc_file_check_bytes(err, entry->data);
 }
 
 /* Defines mc_tensor_copy_f32 and _f64. Views go through a buffer, a piece at a time. */
@@ -172,14 +172,14 @@ mc_status mc_tensor_copy_bytes(mc_error *err, const mc_tensor_entry *entry, int6
         if (entry->dense) {                                                                   \
             size_t at = (size_t)first * (size_t)(dtype->bits / 8);                            \
             convert(dtype, (const uint8_t *)entry->data + at, count, out);                    \
-            return MC_OK;                                                                     \
+            return mc_file_check_bytes(err, entry->data);                                     \
         }                                                                                     \
         for (int64_t done = 0, n; done < count; done += n) {                                  \
             n = count - done < PIECE ? count - done : PIECE;                                  \
             copy_elements(dtype, entry, first + done, n, buffer);                             \
             convert(dtype, buffer, n, out + done);                                            \
         }                                                                                     \
-        return MC_OK;                                                                         \
+        return mc_file_check_bytes(err, entry->data);                                         \
     }
 
 /* Like check_range, for elements that are numbers. */

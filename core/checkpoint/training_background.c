@@ -10,6 +10,7 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
+#include "core/base/signals_internal.h"
 #include "core/checkpoint/ranks_internal.h"
 #include "core/checkpoint/training_internal.h"
 #include "core/checkpoint/training_state.h"
@@ -105,12 +106,11 @@ static void release(void *object)
 
 mc_status mc_saving_start(mc_saving *s)
 {
-    sigset_t all, before;
+    sigset_t before;
     s->err = &s->error;
     s->tick = check_job;
     s->tick_user = s;
-    sigfillset(&all); /* signals stay with the program's own threads */
-    pthread_sigmask(SIG_SETMASK, &all, &before);
+    mc_signals_block(&before); /* signals stay with the program's own threads */
     int failure = pthread_create(&s->thread, NULL, run, s);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (failure)

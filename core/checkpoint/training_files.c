@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "core/base/file_reader_internal.h"
 #include "core/base/memory_internal.h"
 #include "core/checkpoint/model_folder_internal.h"
 #include "core/checkpoint/shards_internal.h"
@@ -50,20 +51,24 @@ static uint64_t sum_end(const sum *s, const uint8_t *data, size_t left, size_t s
 mc_status mc_file_print_of(mc_error *err, const char *path, mc_tick_fn tick, void *user,
                            mc_file_print *print)
 {
-    enum { WORDS = 32, PIECE = 1 << 26 };
-    mc_file_map map;
-    mc_status status = mc_file_map_init(err, &map, path);
-    if (status) return status;
+    enum { WORDS = 32, PIECE = 1 << 20, TICK = 64 }; /* a tick: every so many pieces */
+    mc_file_reader reader;
+    mc_status status = mc_file_reader_init(err, &reader, path);
+    uint8_t *buffer = status ? NULL : mc_malloc(PIECE);
+    if (!status && !buffer) status = mc_error_set(err, MC_ERR_NOMEM, "%s: out of memory", path);
     sum s = {{1, 2, 3, 4}};
-    size_t at = 0, whole = map.size / WORDS * WORDS;
-    for (size_t n; at < whole && !status; at += n) {
-        n = whole - at < PIECE ? whole - at : PIECE;
-        sum_words(&s, map.data + at, n);
-        if (tick) status = tick(user);
+    size_t size = 0, left = 0, got = PIECE;
+    for (int i = 1; got == PIECE && !status; i++) {
+        got = mc_file_read_plain(&reader, buffer, PIECE);
+        left = got % WORDS; /* but for the last piece 0 */
+        sum_words(&s, buffer, got - left);
+        size += got;
+        status = err->status;
+        if (tick && i % TICK == 0 && !status) status = tick(user);
     }
-    const uint8_t *end = map.data ? map.data + whole : NULL;
-    *print = (mc_file_print){map.size, sum_end(&s, end, map.size - whole, map.size)};
-    mc_file_map_release(&map);
+    if (!status) *print = (mc_file_print){size, sum_end(&s, buffer + got - left, left, size)};
+    mc_file_reader_release(&reader);
+    mc_free(buffer);
     return status;
 }
 

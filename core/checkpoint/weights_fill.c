@@ -1,10 +1,8 @@
 #include "core/checkpoint/weights_fill_internal.h"
 
-#include <errno.h>
 #include <math.h>
 #include <omp.h>
 #include <string.h>
-#include <unistd.h>
 #include "core/base/context_internal.h"
 #include "core/base/memory_internal.h"
 #include "core/checkpoint/tensor_check_internal.h"
@@ -177,18 +175,14 @@ static void read_bytes(worker *w, size_t source, int64_t first, int64_t n, void 
     }
     while (have < want) {
         size_t most = w->f->crc && !w->now->scattered ? CHECKED : want;
-        off_t at = (off_t)(from->offset + (size_t)first * size + have);
-        ssize_t got =
-            pread(from->fd, (char *)to + have, most < want - have ? most : want - have, at);
-        if (got < 0 && errno == EINTR) continue;
-        if (got <= 0) {
-            mc_error_set(&w->err, MC_ERR_IO, "%s: tensor \"%.200s\": %s", entry->file, entry->name,
-                         got ? strerror(errno) : "the file has become shorter");
+        size_t part = most < want - have ? most : want - have;
+        uint64_t at = from->offset + (uint64_t)first * size + have;
+        if (mc_file_read_at(&w->err, from->fd, entry->file, at, (char *)to + have, part)) {
+            mc_error_while(&w->err, "reading the tensor \"%.200s\"", entry->name);
             return;
         }
-        if (w->f->crc && !w->now->scattered)
-            add_read(w, data + have, (char *)to + have, (size_t)got);
-        have += (size_t)got;
+        if (w->f->crc && !w->now->scattered) add_read(w, data + have, (char *)to + have, part);
+        have += part;
     }
 }
 
@@ -403,6 +397,7 @@ mc_status mc_weights_fill(mc_context *ctx, mc_tensor_file *file, const mc_weight
     if (f.crew && list_pieces(&f, file, count) == MC_OK && f.count) run_threads(&f);
     mc_error_move(&ctx->error, &err);
     if (f.crc && !mc_failed(ctx)) check_all(&f, file);
+    mc_tensor_file_check(file);
     if (f.crew != d) mc_device_close(f.crew);
     mc_free(f.bytes);
     mc_free(f.pieces);

@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include "core/base/signals_internal.h"
 #include "core/dist/comm_mpi_internal.h"
 
 typedef enum life_state {
@@ -103,10 +104,9 @@ static void leave(void)
 /* Signals are for the program's threads. */
 static int start_thread(void)
 {
-    sigset_t all, before;
+    sigset_t before;
     pthread_t thread;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
+    mc_signals_block(&before);
     int error = pthread_create(&thread, NULL, live, NULL);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (!error) pthread_detach(thread);

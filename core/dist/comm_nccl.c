@@ -19,6 +19,7 @@
 #include <string.h>
 #include <time.h>
 #include "core/base/library_names_internal.h"
+#include "core/base/signals_internal.h"
 #include "core/device/cuda/runtime/cuda_internal.h"
 #include "core/dist/comm_internal.h"
 
@@ -355,9 +356,8 @@ static void *keep(void *user)
 static mc_status start_keeper(mc_comm *c)
 {
     nccl_group *g = c->state;
-    sigset_t all, before;
-    sigfillset(&all); /* signals are for the program's threads */
-    pthread_sigmask(SIG_SETMASK, &all, &before);
+    sigset_t before;
+    mc_signals_block(&before); /* signals are for the program's threads */
     g->has_keeper = pthread_create(&g->keeper, NULL, keep, c) == 0;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return g->has_keeper ? MC_OK : mc_fail_nomem(c->ctx, "a communicator's thread");

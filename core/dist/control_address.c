@@ -11,6 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 #include "core/base/memory_internal.h"
+#include "core/base/signals_internal.h"
 
 double mc_control_now(void)
 {
@@ -86,9 +87,8 @@ static void *look_up(void *argument)
 
 int mc_control_start_thread(pthread_t *thread, void *(*run)(void *), void *argument)
 {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
+    sigset_t before;
+    mc_signals_block(&before);
     int failure = pthread_create(thread, NULL, run, argument);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return failure;

@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/stat.h>
+#include "core/base/signals_internal.h"
 #include "datasets/lm/prepare_internal.h"
 
 enum { KEY_MAX = 63, THREADS_MAX = 1024 };
@@ -83,6 +84,7 @@ static void *work(void *argument)
     job *j = argument;
     for (slot *s; (s = take_piece(j));) {
         mc_piece_encode(&s->error, &s->piece, j->tok, j->options.json_key, &s->tokens);
+        mc_file_check_whole(&s->error, s->piece.input->map.data);
         pthread_mutex_lock(&j->lock);
         s->state = SLOT_FULL;
         pthread_cond_broadcast(&j->changed);
@@ -95,9 +97,8 @@ static void *work(void *argument)
 static mc_status start_threads(job *j)
 {
     int count = j->options.threads, failure = 0;
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
+    sigset_t before;
+    mc_signals_block(&before);
     for (; j->started < count && !failure; j->started += !failure)
         failure = pthread_create(&j->threads[j->started], NULL, work, j);
     pthread_sigmask(SIG_SETMASK, &before, NULL);

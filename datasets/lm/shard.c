@@ -168,6 +168,13 @@ static mc_status open_file(mc_error *err, const char *path, mc_token_shard *shar
     return shard->path ? MC_OK : mc_error_set(err, MC_ERR_NOMEM, "%s: out of memory", path);
 }
 
+/* Whether all that was read of its files was there. */
+static mc_status check_maps(mc_error *err, const mc_token_shard *shard)
+{
+    mc_file_check_bytes(err, shard->map.data);
+    return mc_file_check_bytes(err, shard->index_map.data);
+}
+
 mc_status mc_token_shard_open(mc_error *err, const char *path, mc_token_shard *shard)
 {
     char bin[MC_PATH_MAX], idx[MC_PATH_MAX];
@@ -176,6 +183,7 @@ mc_status mc_token_shard_open(mc_error *err, const char *path, mc_token_shard *s
                   with_ending(idx, path, 0, ".idx") && mc_path_is_file(bin) && mc_path_is_file(idx);
     mc_status status = prefix ? open_megatron(err, bin, idx, shard) : open_file(err, path, shard);
     mc_token_shard_advise(shard, false);
+    status = check_maps(err, shard);
     if (status) mc_token_shard_release(shard);
     return status;
 }
@@ -206,7 +214,12 @@ void mc_token_need(const uint8_t *bytes, size_t size)
 mc_status mc_token_shard_document(mc_error *err, const mc_token_shard *shard, int64_t i,
                                   int64_t *begin)
 {
-    if (!shard->begins) return mc_token_index_document(err, &shard->index, i, begin);
+    if (!shard->begins) {
+        *begin = 0;
+        mc_token_index_document(err, &shard->index, i, begin);
+        if (i && !*begin) mc_file_check_whole(err, shard->index_map.data);
+        return check_maps(err, shard);
+    }
     *begin = shard->begins[i];
     return MC_OK;
 }
@@ -298,9 +311,14 @@ mc_status mc_token_shard_read(mc_error *err, const mc_token_shard *shard, int64_
                               int64_t count, int64_t limit, int32_t *out)
 {
     if (shard->read) return call_read(err, shard, first, count, limit, out);
-    if (copy_tokens(shard, first, count, limit, out)) return MC_OK;
+    bool good = copy_tokens(shard, first, count, limit, out);
+    /* A last token that is not zero lies before the file's end, as all others do. */
+    bool doubtful = count && !out[count - 1];
+    if (doubtful ? mc_file_check_whole(err, shard->map.data)
+                 : mc_file_check_bytes(err, shard->map.data))
+        return err->status;
     mc_status status = MC_OK;
-    for (int64_t i = first; !status; i++) /* there is one */
+    for (int64_t i = first; !good && !status && i < first + count; i++)
         status = check_value(err, shard, i, token_value(shard, i), limit);
-    return status;
+    return mc_file_check_bytes(err, shard->map.data);
 }

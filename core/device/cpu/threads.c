@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include "core/base/memory_internal.h"
+#include "core/base/signals_internal.h"
 
 /* How often a thread looks for a change before it sleeps: some 5 to 10 microseconds, about what it
  * costs to wake one. */
@@ -89,9 +90,8 @@ static bool add_worker(mc_threads *t)
     worker *w = mc_malloc(sizeof *w);
     if (!w) return false;
     *w = (worker){.threads = t, .number = t->count + 1, .next = t->workers};
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
+    sigset_t before;
+    mc_signals_block(&before);
     int failure = pthread_create(&w->thread, NULL, live, w);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (failure) {

@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include "core/base/memory_internal.h"
+#include "core/base/signals_internal.h"
 
 #ifdef MC_CUBLASLT_LINKED /* the simulator has its own */
 
@@ -77,11 +78,10 @@ static void *preload(void *user)
 
 mc_preload *mc_preload_new(void)
 {
-    sigset_t all, before;
+    sigset_t before;
     mc_preload *p = mc_malloc(sizeof *p);
     if (!p) return NULL;
-    sigfillset(&all); /* signals stay with the program's own threads */
-    pthread_sigmask(SIG_SETMASK, &all, &before);
+    mc_signals_block(&before); /* signals stay with the program's own threads */
     int failure = pthread_create(&p->thread, NULL, preload, NULL);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (!failure) return p;
