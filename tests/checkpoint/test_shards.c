@@ -303,7 +303,7 @@ static void a_run_publishes_its_shards(void **state)
         assert_int_equal(save_version(f->module, path, (float)i, most[i]), MC_OK);
         snprintf(path, sizeof path, "%s/config.json", checkpoint);
         write_text(path, "{}");
-        assert_int_equal(mc_checkpoint_publish(&f->ctx->error, f->run, i + 1, 0), MC_OK);
+        assert_int_equal(mc_checkpoint_publish(&f->ctx->error, f->run, i + 1, 0, false), MC_OK);
         assert_true(version_in(f->ctx, f->run) == (float)i);
         int files = most[i] == TWO ? 4 : most[i] ? 6 : 1;
         assert_int_equal(count_files(f->run), files + 1 + i + 1); /* config.json, checkpoints */

@@ -317,7 +317,7 @@ static void test_bad_inputs(void **state)
         {"e.jsonl", "\n{\"text\": \"a\"}\n{\"tixt\": \"b\"}\n",
          "e.jsonl:3: key \"text\" is missing, expected a string"},
         {"f.jsonl", "{\"text\": 7}\n", "f.jsonl:1: key \"text\": expected a string, found 7"},
-        {"g.jsonl", "[\"text\"]\n", "g.jsonl:1: expected a JSON object, found a list"},
+        {"g.jsonl", "[\"text\"]\n", "g.jsonl:1: expected a JSON object, found \"text\""},
         {"h.jsonl", "{\"text\": \"a\xFF\"}\n", "h.jsonl:1: malformed JSON: not UTF-8"},
         {"i.jsonl", "{\"text\": \"a\", \"text\": \"b\"}\n",
          "i.jsonl:1: key \"text\" appears twice"},
