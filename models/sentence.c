@@ -130,15 +130,7 @@ static mc_status read_length(mc_context *ctx, mc_sentence_config *c)
     if (lower && !status)
         status = unsupported(err, path, "do_lower_case", "true",
                              "false, and a tokenizer that does what is needed");
-    if (status || length > 0) {
-        c->max_length = length < INT32_MAX ? (int64_t)length : 0;
-        return status;
-    }
-    status = read_optional(err, c->model, "tokenizer_config.json", path, &json);
-    if (json && !mc_json_get_number(err, json, path, "model_max_length", 1, 1e40, &length))
-        status = err->status;
     c->max_length = length < INT32_MAX ? (int64_t)length : 0;
-    cJSON_Delete(json);
     return status;
 }
 

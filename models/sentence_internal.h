@@ -12,7 +12,7 @@ typedef struct mc_sentence_config {
     mc_pooling pooling;
     bool normalize;
     bool prompt_counts;   /* tokens of the prompt take part in pooling */
-    int64_t max_length;   /* 0: nothing says it */
+    int64_t max_length;   /* of its own files; 0: these do not say it, the tokenizer may */
     int64_t truncate_dim; /* 0: all numbers of a vector */
     char *prompt;         /* of the name asked for, or the default one; NULL: none */
 } mc_sentence_config;
