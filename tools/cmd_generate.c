@@ -463,8 +463,7 @@ static bool generate(generation *g)
     mc_load_options load = {
         .dtype = dtypes[o->dtype], .revision = o->from.revision, .base = o->from.base};
     if (!load.dtype) load.dtype = o->device == 0 ? MC_F32 : MC_BF16;
-    mc_tokenizer_options options = {.revision = o->from.revision, .base = o->from.base};
-    if (!o->ids) g->tokenizer = mc_tokenizer_open(g->ctx, o->from.model, &options);
+    if (!o->ids) g->tokenizer = model_open_tokenizer(g->ctx, &o->from);
     g->model = mc_model_from_pretrained_of(g->ctx, o->from.family, o->from.model, &load);
     if (g->model && mc_model_get_shape(g->model).kind == MC_MODEL_ENCODER)
         mc_set_error(g->ctx, MC_ERR_UNSUPPORTED,
@@ -517,7 +516,9 @@ static const char details[] =
     "$'...' is how bash and zsh put a line break into a prompt; within '...' they pass on \\n as\n"
     "two characters. Prompts with line breaks in a file are strings of JSON Lines.\n";
 
-enum { WAYS = MODEL_WAY_ADAPTER | MODEL_WAY_OLD_FAMILY | MODEL_WAY_GENERATES };
+enum {
+    WAYS = MODEL_WAY_ADAPTER | MODEL_WAY_OLD_FAMILY | MODEL_WAY_GENERATES | MODEL_WAY_TOKENIZER
+};
 
 static void add_prompt_rows(args_table *table, generate_options *o)
 {

@@ -122,18 +122,25 @@ static bool classify_part(predict *p, const text_part *part)
 
 /* ---- generated texts ------------------------------------------------------------------------- */
 
-/* A prompt of at most the model's length: an encoder keeps its beginning and its end token, a
- * decoder what the answer comes after. */
-static int cut_prompt(const predict *p, int32_t *ids, int count)
+/* The tokens of a prompt at most: of --max-length or what stands for it, and of the positions. */
+static int64_t prompt_limit(const predict *p)
 {
     mc_model_shape shape = mc_model_get_shape(p->model);
     bool two = shape.kind == MC_MODEL_ENCODER_DECODER;
-    int64_t most = p->job.max_length ? p->job.max_length : INT_MAX;
+    int64_t most = p->job.max_length ? p->job.max_length : mc_tokenizer_max_length(p->tok);
     int64_t fits =
         two || !shape.positions ? shape.positions : shape.positions - p->max_target_length;
-    if (shape.positions && fits < most) most = fits;
+    if (!most || most > INT_MAX) most = INT_MAX;
+    return shape.positions && fits < most ? fits : most;
+}
+
+/* Cuts a prompt at `most` tokens: an encoder keeps its beginning, or its end where the tokenizer
+ * says so, and the end token; a decoder keeps what the answer comes after. */
+static int cut_prompt(const predict *p, int32_t *ids, int count, int64_t most)
+{
+    bool two = mc_model_get_shape(p->model).kind == MC_MODEL_ENCODER_DECODER;
     if (count <= most || most < 1) return count;
-    if (two)
+    if (two && !mc_tokenizer_cuts_start(p->tok))
         ids[most - 1] = ids[count - 1];
     else
         memmove(ids, ids + count - most, (size_t)most * sizeof *ids);
@@ -144,7 +151,7 @@ static bool encode(predict *p, const mc_text_span *source, mc_text_prompt *promp
 {
     if (mc_text_prompt_init(prompt, p->model, p->tok, source->data, source->size)) return false;
     int whole = prompt->count;
-    prompt->count = cut_prompt(p, prompt->ids, whole);
+    prompt->count = cut_prompt(p, prompt->ids, whole, prompt_limit(p));
     p->cut += prompt->count < whole;
     return true;
 }
@@ -320,8 +327,7 @@ static bool open_model(predict *p, run_log *log)
     char folder[4096];
     mc_load_options load = {
         .dtype = text_job_dtype(o), .revision = o->from.revision, .base = o->from.base};
-    mc_tokenizer_options words = {.revision = o->from.revision, .base = o->from.base};
-    p->tok = mc_tokenizer_open(p->ctx, o->from.model, &words);
+    p->tok = model_open_tokenizer(p->ctx, &o->from);
     p->model = mc_model_from_pretrained_of(p->ctx, o->from.family, o->from.model, &load);
     weights_apply(p->model, p->weights);
     if (!mc_failed(p->ctx))
@@ -362,9 +368,11 @@ static bool report_cut(predict *p, run_log *log)
     free(all);
     if (sum > 0)
         run_log_line(log,
-                     "%.0f prompt%s cut (--max-length, or the positions that answers of %d tokens "
+                     "%.0f prompt%s cut at %" PRId64
+                     " tokens (--max-length, without it what the model was trained with or its "
+                     "tokenizer's model_max_length; or the positions that answers of %d tokens "
                      "leave)",
-                     sum, sum > 1 ? "s were" : " was", (int)p->max_target_length);
+                     sum, sum > 1 ? "s were" : " was", prompt_limit(p), (int)p->max_target_length);
     return good;
 }
 
@@ -404,7 +412,7 @@ static const char details[] =
 static int parse_and_run(predict *p, int argc, char **argv)
 {
     args_table table = {.count = 0};
-    const int ways = MODEL_WAY_ADAPTER | MODEL_WAY_OLD_MODEL;
+    const int ways = MODEL_WAY_ADAPTER | MODEL_WAY_OLD_MODEL | MODEL_WAY_TOKENIZER;
     text_job_add_rows(&table, &p->job, ways);
     text_job_add_pair_rows(&table, &p->job);
     const args_option options[] = {

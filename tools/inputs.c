@@ -108,6 +108,7 @@ void inputs_add_model_options(inputs *in, mc_context *ctx, const model_options *
 {
     inputs_add_model(in, ctx, "--model", from->model, from->revision);
     inputs_add_model(in, ctx, "--base", from->base, NULL);
+    inputs_add_model(in, ctx, "--tokenizer", from->tokenizer, NULL);
     inputs_add(in, "--config", from->config);
 }
 

@@ -73,6 +73,12 @@ void model_add_rows(args_table *table, model_options *o, int ways, const char *w
     args_table_add(table, (args_option[]){DOWNLOAD_REVISION_ROW(&o->revision), {0}});
     if (ways & MODEL_WAY_ADAPTER)
         args_table_add(table, (args_option[]){LORA_BASE_ROW(&o->base), {0}});
+    if (ways & MODEL_WAY_TOKENIZER)
+        args_table_add(table, (args_option[]){{ARGS_PATH("tokenizer", &o->tokenizer,
+                                                         "folder or identifier of the tokenizer"),
+                                               .value_name = "FOLDER_OR_IDENTIFIER",
+                                               .default_text = "the model's"},
+                                              {0}});
 }
 
 int model_check(const args_spec *spec, model_options *o, int ways, bool optional)
@@ -116,6 +122,24 @@ const char *model_config_folder(const model_options *o, char folder[MODEL_FOLDER
     if (length >= MODEL_FOLDER) return NULL;
     snprintf(folder, MODEL_FOLDER, "%.*s", length ? (int)length : 1, length ? o->config : ".");
     return folder;
+}
+
+mc_tokenizer *model_open_tokenizer(mc_context *ctx, const model_options *o)
+{
+    char message[1024];
+    struct stat found;
+    const char *from = o->tokenizer ? o->tokenizer : o->model;
+    mc_tokenizer_options options = {.revision = o->tokenizer ? NULL : o->revision,
+                                    .base = o->tokenizer ? NULL : o->base};
+    bool before = mc_failed(ctx);
+    mc_tokenizer *tok = mc_tokenizer_open(ctx, from, &options);
+    if (before || o->tokenizer || mc_error_status(ctx) != MC_ERR_NOT_FOUND) return tok;
+    if (stat(from, &found) != 0 || !S_ISDIR(found.st_mode)) return NULL; /* there is no model */
+    snprintf(message, sizeof message, "%s: give one with --tokenizer FOLDER",
+             mc_error_message(ctx));
+    mc_clear_error(ctx);
+    mc_set_error(ctx, MC_ERR_NOT_FOUND, "%s", message);
+    return NULL;
 }
 
 bool model_find_folder(mc_context *ctx, const model_options *o, char *folder, size_t room)

@@ -14,18 +14,19 @@
 #include "tools/args.h"
 
 typedef enum model_ways {
-    MODEL_WAY_NEW = 1,        /* --config is there too */
-    MODEL_WAY_ADAPTER = 2,    /* an adapter's folder may be the model: --base */
-    MODEL_WAY_OLD_FAMILY = 4, /* older forms begin with the family */
-    MODEL_WAY_OLD_MODEL = 8,  /* older forms begin with the model */
-    MODEL_WAY_SHAPE = 16,     /* the weights do not count, --config is the usual way */
-    MODEL_WAY_ANY = 32,       /* of whatever family it is: no --family */
-    MODEL_WAY_GENERATES = 64, /* help names families that generate text only */
+    MODEL_WAY_NEW = 1,         /* --config is there too */
+    MODEL_WAY_ADAPTER = 2,     /* an adapter's folder may be the model: --base */
+    MODEL_WAY_OLD_FAMILY = 4,  /* older forms begin with the family */
+    MODEL_WAY_OLD_MODEL = 8,   /* older forms begin with the model */
+    MODEL_WAY_SHAPE = 16,      /* the weights do not count, --config is the usual way */
+    MODEL_WAY_ANY = 32,        /* of whatever family it is: no --family */
+    MODEL_WAY_GENERATES = 64,  /* help names families that generate text only */
+    MODEL_WAY_TOKENIZER = 128, /* another tokenizer than the model's: --tokenizer */
 } model_ways;
 
 /* All zero: nothing is given. */
 typedef struct model_options {
-    const char *model, *config, *revision, *base;
+    const char *model, *config, *revision, *base, *tokenizer;
     const char *placed; /* the model by its place */
     int choice;         /* of --family: 0 is auto */
     const char *family; /* the name, once known: model_check, model_find_family */
@@ -45,6 +46,10 @@ const char *model_find_family(mc_context *ctx, model_options *o);
  * there too. NULL of another file, of a shape's name, and where it is not given. */
 enum { MODEL_FOLDER = 4096 };
 const char *model_config_folder(const model_options *o, char folder[MODEL_FOLDER]);
+
+/* The tokenizer that was given, or the model's; NULL with the context's error, which names the
+ * option where the model's folder has none. */
+mc_tokenizer *model_open_tokenizer(mc_context *ctx, const model_options *o);
 
 /* The folder that holds the model's files. False with the context's error. */
 bool model_find_folder(mc_context *ctx, const model_options *o, char *folder, size_t room);

@@ -120,6 +120,21 @@ static void make_generator(mc_context *ctx, const mc_tokenizer *tok)
     }
 }
 
+static void make_t5(mc_context *ctx, const mc_tokenizer *tok)
+{
+    mc_t5_config config = mc_t5_config_default();
+    config.vocab_size = 310;
+    config.dim = 16;
+    config.dim_ff = 32;
+    config.heads = 2;
+    config.head_dim = 8;
+    config.layers = config.decoder_layers = 1;
+    config.init_factor = 5;
+    save(mc_t5_new(ctx, &config, NULL, NULL), tok, "t5",
+         "{\"kind\": \"generate\", \"text\": \"review\", \"target\": \"t\", "
+         "\"max_target_length\": 5}");
+}
+
 static int set_up(void **state)
 {
     make_folder(state);
@@ -138,6 +153,7 @@ static int set_up(void **state)
     mc_tokenizer *tok = mc_tokenizer_from_pretrained(ctx, quickstart);
     make_classifiers(ctx, tok);
     make_generator(ctx, tok);
+    make_t5(ctx, tok);
     assert_int_equal(mc_print_error(ctx, stderr), 0);
     mc_context_free(ctx);
     return 0;
@@ -293,7 +309,7 @@ static void test_few_positions(void **state)
          "$MC predict few --data few.csv --text review --output f.jsonl && "
          "echo \"x,$(yes the | head -n 60 | tr '\\n' ' '),x\" >> few.csv && "
          "$MC predict few --data few.csv --text review --output g.jsonl");
-    must_hold(err, "1 prompt was cut (--max-length, or the positions that answers of 32 tokens");
+    must_hold(err, "1 prompt was cut at 32 tokens");
     /* nor does a length that training took leave no position for the prompt */
     must("sed 's/\"max_target_length\": *[0-9]*/\"max_target_length\":64/' gpt2/task.json > "
          "few/task.json && "
@@ -318,6 +334,23 @@ static void test_length_of_tokenizer(void **state)
         "last.csv "
         "--max-length 8 --output last.jsonl && cmp left.jsonl last.jsonl && ! cmp -s left.jsonl "
         "right.jsonl");
+}
+
+/* So are those that a model answers, be it a decoder or have an encoder. */
+static void test_length_of_prompts(void **state)
+{
+    (void)state;
+    must("for m in gpt2 t5; do for i in left right; do cp -r $m $m-$i && echo "
+         "'{\"model_max_length\": 6, \"truncation_side\": \"'$i'\"}' > "
+         "$m-$i/tokenizer_config.json && $MC predict --model $m-$i --data rows.csv --text-column "
+         "review --output $m-$i.jsonl 2> $m-$i.log; grep 'prompts were cut at 6 tokens' $m-$i.log "
+         "|| exit 1; done; done");
+    must("for m in gpt2 t5; do cp -r $m $m-any && echo '{}' > $m-any/tokenizer_config.json && $MC "
+         "predict --model $m-any --data rows.csv --text-column review --max-length 6 --output "
+         "$m-6.jsonl && cmp $m-6.jsonl $m-right.jsonl || exit 1; done");
+    must("cmp gpt2-left.jsonl gpt2-right.jsonl && ! cmp -s t5-left.jsonl t5-right.jsonl && $MC "
+         "predict --model t5-any --data rows.csv --text-column review --output t5.jsonl");
+    assert_null(strstr(err, "cut at"));
 }
 
 /* ---- CSV ------------------------------------------------------------------------------------- */
@@ -556,6 +589,7 @@ int main(void)
         cmocka_unit_test(test_texts),
         cmocka_unit_test(test_few_positions),
         cmocka_unit_test(test_length_of_tokenizer),
+        cmocka_unit_test(test_length_of_prompts),
         cmocka_unit_test(test_csv),
         cmocka_unit_test(test_csv_of_other_inputs),
         cmocka_unit_test(test_csv_of_other_keys),
