@@ -282,6 +282,55 @@ static cJSON *defaults_of_type(const mc_family *family, const mc_config_reader *
     return defaults;
 }
 
+static const char *const text_tokens[] = {"bos_token_id", "eos_token_id", "pad_token_id"};
+enum { TEXT_TOKENS = sizeof text_tokens / sizeof *text_tokens };
+
+int64_t *mc_config_token(const mc_family *family, void *config, const char *key)
+{
+    for (const mc_config_row *row = family->rows; !ends(row); row++)
+        if (row->kind == MC_CONFIG_TOKEN && row->key[MC_FORM_HF] &&
+            strcmp(row->key[MC_FORM_HF], key) == 0)
+            return (int64_t *)((char *)config + row->member);
+    return NULL;
+}
+
+/* The token, where it lies beyond the vocabulary. */
+static int64_t *token_beyond(const mc_family *family, void *config, const char *key)
+{
+    int64_t *token = mc_config_token(family, config, key);
+    bool encoder = family->kind == MC_MODEL_ENCODER;
+    return token && !encoder && *token >= family->shape(config).vocab_size ? token : NULL;
+}
+
+void mc_config_drop_tokens(const mc_family *family, void *config)
+{
+    for (int i = 0; i < TEXT_TOKENS; i++) {
+        int64_t *token = token_beyond(family, config, text_tokens[i]);
+        if (token) *token = -1;
+    }
+}
+
+/* Of tokens that the file names: one that no model of the config could meet is an error, but for
+ * weights, which transformers loads. A class's defaults go in silence. */
+static bool check_tokens(const mc_family *family, const mc_config_reader *r, void *config)
+{
+    for (int i = 0; i < TEXT_TOKENS; i++) {
+        const char *key = text_tokens[i];
+        int64_t *token = token_beyond(family, config, key);
+        if (!token || !cJSON_HasObjectItem(r->json, key)) continue;
+        long long id = *token, size = family->shape(config).vocab_size;
+        if (!r->of_weights)
+            return !mc_fail(r->ctx, MC_ERR_FORMAT,
+                            "%s: key \"%s\": %lld is no token of the vocabulary of %lld", r->path,
+                            key, id, size);
+        mc_log(r->ctx, MC_LOG_WARNING,
+               "%s: key \"%s\": %lld is no token of the vocabulary of %lld: there is none", r->path,
+               key, id, size);
+    }
+    mc_config_drop_tokens(family, config);
+    return true;
+}
+
 bool mc_config_read(const mc_family *family, const mc_config_reader *r, void *config)
 {
     memset(config, 0, family->config_size);
@@ -293,7 +342,8 @@ bool mc_config_read(const mc_family *family, const mc_config_reader *r, void *co
     for (const mc_config_row *row = family->rows; good && !ends(row); row++)
         good = read_row(&of_type, row, config);
     cJSON_Delete(defaults);
-    return good && family->finish(r, config) && check_keys(family, r);
+    return good && family->finish(r, config) && check_keys(family, r) &&
+           check_tokens(family, r, config);
 }
 
 mc_config_form mc_config_form_of(const cJSON *json)

@@ -86,6 +86,7 @@ typedef struct mc_config_reader {
     const char *path;
     mc_config_form form;
     const cJSON *defaults; /* counts for keys that `json` lacks, before the rows'; may be NULL */
+    bool of_weights;       /* the config of weights: a token beyond the vocabulary is a warning */
 } mc_config_reader;
 
 /* Sets `path: key "x": FOUND is not supported, expected EXPECTED`; returns false. */
@@ -123,6 +124,12 @@ typedef struct mc_named_shape {
 /* ---- a model --------------------------------------------------------------------------------- */
 
 typedef struct mc_family mc_family;
+
+/* Takes tokens that begin, end and pad texts out of a config where they lie beyond its vocabulary,
+ * so that none is saved. An encoder's padding is left to its `finish`. */
+void mc_config_drop_tokens(const mc_family *family, void *config);
+/* The token that a row of this key of Hugging Face's says; NULL: the family has no such row. */
+int64_t *mc_config_token(const mc_family *family, void *config, const char *key);
 
 enum { MC_MODEL_MAX_EOS = 16, MC_VOCAB_ALIGN = 128 };
 

@@ -7,6 +7,7 @@
 #include "core/checkpoint/tensor_names_internal.h"
 #include "core/hub/find_internal.h"
 #include "models/adapter_internal.h"
+#include "tokenizers/tokenizer_internal.h"
 
 /* ---- which family ---------------------------------------------------------------------------- */
 
@@ -140,6 +141,7 @@ static bool read_eos(mc_model *m, const mc_config_reader *r)
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(r->json, "eos_token_id"), *item;
     if (!cJSON_IsArray(list)) return true;
     m->eos_count = 0;
+    m->shape.eos_token = -1;
     cJSON_ArrayForEach(item, list)
     {
         bool good = cJSON_IsNumber(item) && item->valuedouble >= 0 &&
@@ -149,8 +151,16 @@ static bool read_eos(mc_model *m, const mc_config_reader *r)
             return !mc_fail(r->ctx, MC_ERR_FORMAT,
                             "%s: key \"eos_token_id\": expected a token or up to %d of them",
                             r->path, MC_MODEL_MAX_EOS);
-        m->eos[m->eos_count++] = (int32_t)item->valuedouble;
+        if (item->valuedouble < (double)m->shape.vocab_size)
+            m->eos[m->eos_count++] = (int32_t)item->valuedouble;
+        else if (item != list->child) /* the first has been named */
+            mc_log(r->ctx, MC_LOG_WARNING,
+                   "%s: key \"eos_token_id\": %d is no token of the vocabulary of %lld", r->path,
+                   item->valueint, (long long)m->shape.vocab_size);
     }
+    if (m->eos_count) m->shape.eos_token = m->eos[0];
+    int64_t *first = mc_config_token(m->family, m->config, "eos_token_id");
+    if (first) *first = m->shape.eos_token;
     return true;
 }
 
@@ -268,7 +278,9 @@ static mc_model *build(const mc_family *family, const mc_config_reader *r, mc_te
     mc_model *m = NULL;
     mc_adapter_tables tables = {0};
     if (!config) mc_fail_nomem(r->ctx, "a config");
-    if (config && mc_config_read(family, r, config)) {
+    mc_config_reader own = *r;
+    own.of_weights = true;
+    if (config && mc_config_read(family, &own, config)) {
         mc_model_file f = {.file = file,
                            .folder = folder,
                            .form = r->form,
@@ -603,6 +615,44 @@ const char *mc_family_of_config(mc_context *ctx, const char *config)
         cJSON_Delete(json);
     }
     return family ? family->name : NULL;
+}
+
+/* Whether a config says anything of a key; a shape's name does not. */
+static bool config_has(mc_context *ctx, const char *config, const char *key)
+{
+    char path[MC_PATH_MAX];
+    if (is_shape_name(config, path)) return false;
+    cJSON *json = mc_json_read_object(&ctx->error, path, 1 << 24);
+    bool has = cJSON_HasObjectItem(json, key);
+    cJSON_Delete(json);
+    return has;
+}
+
+mc_status mc_model_take_tokens(mc_model *m, const mc_tokenizer *tok, const char *config)
+{
+    if (!m) return MC_ERR_ARGUMENT;
+    mc_context *ctx = m->module.ctx;
+    if (mc_failed(ctx) || !mc_given_as(ctx, tok, "tokenizer") ||
+        !mc_given_as(ctx, config, "config"))
+        return mc_error_status(ctx);
+    const struct {
+        const char *key;
+        int32_t id;
+    } tokens[] = {{"bos_token_id", mc_tokenizer_token_to_id(tok, tok->bos_token)},
+                  {"eos_token_id", mc_tokenizer_end_of_text_id(tok)},
+                  {"pad_token_id", mc_tokenizer_pad_id(tok)}};
+    for (size_t i = 0; i < sizeof tokens / sizeof *tokens; i++) {
+        int64_t *token = mc_config_token(m->family, m->config, tokens[i].key);
+        bool open = token && m->family->kind != MC_MODEL_ENCODER && tokens[i].id >= 0 &&
+                    tokens[i].id < m->shape.vocab_size;
+        if (open && !config_has(ctx, config, tokens[i].key)) *token = tokens[i].id;
+        if (mc_failed(ctx)) return mc_error_status(ctx);
+    }
+    m->shape = m->family->shape(m->config);
+    m->shape.kind = m->family->kind;
+    m->eos_count = 0;
+    if (m->shape.eos_token >= 0) m->eos[m->eos_count++] = (int32_t)m->shape.eos_token;
+    return MC_OK;
 }
 
 mc_model *mc_model_new(mc_context *ctx, const char *name, const char *config,

@@ -77,6 +77,7 @@ mc_model *mc_model_from_config(mc_context *ctx, const mc_family *family, const v
     if (!m) return NULL;
     m->heads = chosen;
     if (!mc_failed(ctx) && check_config(ctx, family, m->config)) {
+        mc_config_drop_tokens(family, m->config);
         m->shape = family->shape(m->config);
         m->shape.kind = family->kind;
         if (mc_adapter_untie(m, options)) m->shape = family->shape(m->config);

@@ -153,6 +153,11 @@ MC_API double mc_model_flops(mc_model *model, int64_t length);
 MC_API void mc_model_set_dropout(mc_model *model, float p);
 /* How much of the blocks' forward pass is run again in backward. May be changed between tapes. */
 MC_API void mc_model_set_recompute(mc_model *model, mc_recompute recompute);
+/* Gives a new model of `config` (as mc_model_new takes it) the ids of the tokenizer's tokens that
+ * begin, end and pad texts, as far as its vocabulary has them, instead of a class's defaults: for
+ * keys that the config lacks. They are saved with it. Encoders are left as they are. */
+MC_API mc_status mc_model_take_tokens(mc_model *model, const mc_tokenizer *tokenizer,
+                                      const char *config);
 /* The task a classifier was trained for, NULL without one, and the names of its labels in the order
  * of the head's rows (copied; NULL: they stay). Both are kept in config.json, names as id2label.
  * Labels that were never named are LABEL_0, LABEL_1, ..., as in `transformers`. */

@@ -242,9 +242,9 @@ static bool set_up(pretrain *p)
         return false;
     derive(p);
     make_loaders(p);
+    pretrain_keep_tokenizer(p);
     if (mc_failed(p->ctx) || !pretrain_check_options(p) || !pretrain_make(p)) return false;
     describe(p);
-    pretrain_keep_tokenizer(p);
     return pretrain_restore(p) && pretrain_check_room(p) && open_log(p) && pretrain_begin(p);
 }
 

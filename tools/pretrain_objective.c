@@ -113,6 +113,18 @@ static bool all_agree(pretrain *p, bool here)
     return good;
 }
 
+/* Ids of tokens that --config does not name are the tokenizer's, not a class's. */
+static bool take_tokens(pretrain *p, const mc_tokenizer *tok)
+{
+    if (p->resumed || !p->o.from.config) return true;
+    if (mc_model_take_tokens(p->work.model, tok, p->o.from.config)) return false;
+    mc_model_shape now = mc_model_get_shape(p->work.model);
+    p->shape.bos_token = now.bos_token;
+    p->shape.eos_token = now.eos_token;
+    p->shape.pad_token = now.pad_token;
+    return true;
+}
+
 /* The one that was given, or else, where the objective takes tokens from it, the model's own. */
 static bool open_tokenizer(pretrain *p, const mc_objective_style *style)
 {
@@ -131,9 +143,10 @@ static bool open_tokenizer(pretrain *p, const mc_objective_style *style)
     p->tokenizer = mc_tokenizer_open(p->ctx, from, &options);
     if (mc_failed(p->ctx)) return false;
     int count = mc_tokenizer_vocab_size(p->tokenizer);
-    if ((!needed && !p->o.sample_every) || count <= p->shape.vocab_size) return true;
-    return pretrain_refuse(p, "--tokenizer %s has %d tokens, the model only %" PRId64, from, count,
-                           p->shape.vocab_size);
+    if (count > p->shape.vocab_size)
+        return pretrain_refuse(p, "--tokenizer %s has %d tokens, the model only %" PRId64, from,
+                               count, p->shape.vocab_size);
+    return take_tokens(p, p->tokenizer);
 }
 
 void pretrain_keep_tokenizer(pretrain *p)
@@ -151,10 +164,11 @@ void pretrain_keep_tokenizer(pretrain *p)
                  p->shape.vocab_size);
         p->kept = NULL;
     }
+    if (p->kept) take_tokens(p, p->kept);
     if (!p->kept && !mc_failed(p->ctx))
         run_log_line(&p->log,
                      "no tokenizer is saved with the model, which `generate` needs: give "
-                     "--tokenizer%s%s",
+                     "--tokenizer here, or to `generate`%s%s",
                      *why ? "; " : "", why);
 }
 

@@ -155,6 +155,9 @@ static bool same_config(pretrain *p)
         free(list);
         return false;
     }
+    /* the run's has the tokens of its tokenizer where the config lacks them */
+    const mc_tokenizer *tok = p->tokenizer ? p->tokenizer : p->kept;
+    if (tok) mc_model_take_tokens(asked.work.model, tok, p->o.from.config);
     settings_add_model(list, asked.work.model);
     settings_end_fixed(list);
     bool same = same_options(p, list);

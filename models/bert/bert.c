@@ -45,6 +45,10 @@ bool mc_bert_finish(const mc_config_reader *r, void *config)
     mc_bert_config *c = config;
     if (c->classifier_dropout < 0) c->classifier_dropout = c->dropout;
     mc_model_shape s = mc_bert_shape(c);
+    if (c->pad_token_id >= c->vocab_size)
+        return !mc_fail(r->ctx, MC_ERR_FORMAT,
+                        "%s: pad_token_id %lld is no token of the vocabulary of %lld", r->path,
+                        (long long)c->pad_token_id, (long long)c->vocab_size);
     return mc_config_check_sizes(r, &s, c->head_dim, c->eps) &&
            mc_config_check_rows(r, "positions", c->positions) &&
            mc_config_check_rows(r, "types", c->types);

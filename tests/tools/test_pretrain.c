@@ -438,7 +438,16 @@ static void test_tokenizer_is_kept(void **state)
     must("mkdir words && printf '%s\\n' '[PAD]' '[UNK]' '[CLS]' '[SEP]' a b c > words/vocab.txt");
     must("$T --steps 2 --output none");
     must_hold(err, "no tokenizer is saved with the model, which `generate` needs: give "
-                   "--tokenizer\n");
+                   "--tokenizer here, or to `generate`\n");
+    must_refuse(1, "spiece.model: give one with --tokenizer FOLDER",
+                "$MC generate --model none --prompt a");
+    must("$MC generate --model none --prompt a --tokenizer words");
+    must_refuse(1, "spiece.model: give one with --tokenizer FOLDER",
+                "$MC predict --model none --text a");
+    must("$MC predict --model none --text a --tokenizer words");
+    must_refuse(1, "error: --tokenizer many has 70 tokens, the model only 61",
+                "mkdir many && (cat words/vocab.txt; seq 63) > many/vocab.txt && "
+                "$T --steps 2 --tokenizer many --output too");
     must("! ls none | grep vocab && $T --steps 2 --tokenizer words --output kept");
     assert_null(strstr(err, "no tokenizer"));
     must("cmp kept/vocab.txt words/vocab.txt && $T --steps 3 --output kept --resume && "
@@ -452,7 +461,35 @@ static void test_tokenizer_is_kept(void **state)
          "--output of-shape --overwrite && cmp of-shape/vocab.txt words/vocab.txt || exit 1; done");
     must("{ cat words/vocab.txt; seq 93; } > shape/vocab.txt && $P --config shape --batch-size 2 "
          "--seq-length 16 --steps 2 --output of-shape --overwrite && ! test -e of-shape/vocab.txt");
-    must_hold(err, "give --tokenizer; that of shape has 100 tokens, the model 61\n");
+    must_hold(err, "give --tokenizer here, or to `generate`; that of shape has 100 tokens, the "
+                   "model 61\n");
+}
+
+/* Tokens that a config does not name are the tokenizer's, never a class's beyond the vocabulary. */
+static void test_tokens_of_texts(void **state)
+{
+    (void)state;
+    must("mkdir end && printf '{\"a\":0,\"b\":1,\"c\":2,\"<|endoftext|>\":3}' > end/vocab.json && "
+         "printf '#version: 0.2\\n' > end/merges.txt && $T --steps 2 --tokenizer end --output ends "
+         "&& grep -E '\"(bos|eos)_token_id\":[[:space:]]*3,' ends/config.json | wc -l | grep 2");
+    must("$T --steps 2 --output endless && ! grep 50256 endless/config.json && "
+         "grep -E '\"eos_token_id\":[[:space:]]*null' endless/config.json");
+    must("sed 's/}/, \"eos_token_id\": 1}/' tiny.json > one.json && $G --config one.json --data "
+         "train.bin --batch-size 2 --seq-length 16 --steps 2 --tokenizer end --output own && "
+         "grep -E '\"eos_token_id\":[[:space:]]*1,' own/config.json");
+    must_refuse(
+        1, "far.json: key \"eos_token_id\": 50256 is no token of the vocabulary of 61",
+        "sed 's/}/, \"eos_token_id\": 50256}/' tiny.json > far.json && $G --config far.json "
+        "--data train.bin --batch-size 2 --seq-length 16 --steps 2 --output f");
+    /* weights with such a config load, as in transformers, but it is not saved again */
+    must(
+        "sed -i 's/\"eos_token_id\":[[:space:]]*3/\"eos_token_id\": [50256, 3, 61]/' "
+        "ends/config.json && "
+        "$G --model ends --data train.bin --batch-size 2 --seq-length 16 --steps 2 --output again");
+    must_hold(err, "ends/config.json: key \"eos_token_id\": 50256 is no token of the vocabulary");
+    must_hold(err, "ends/config.json: key \"eos_token_id\": 61 is no token of the vocabulary");
+    must(
+        "grep -E '\"eos_token_id\":[[:space:]]*3,' again/config.json && ! grep 50256 again/*.json");
 }
 
 static void test_errors(void **state)
@@ -549,6 +586,7 @@ int main(void)
         cmocka_unit_test(test_common_options),
         cmocka_unit_test(test_samples),
         cmocka_unit_test(test_tokenizer_is_kept),
+        cmocka_unit_test(test_tokens_of_texts),
         cmocka_unit_test(test_errors),
         cmocka_unit_test(test_resume_errors),
     };
