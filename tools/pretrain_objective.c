@@ -129,7 +129,7 @@ static bool take_tokens(pretrain *p, const mc_tokenizer *tok)
 static bool open_tokenizer(pretrain *p, const mc_objective_style *style)
 {
     bool needed = style->kind == MC_OBJECTIVE_MASKED || style->kind == MC_OBJECTIVE_SPANS;
-    char folder[MODEL_FOLDER], why[512];
+    char folder[MODEL_FOLDER] = "", why[512];
     const char *from = p->o.tokenizer;
     if (!from && needed) from = source_of(p, folder);
     if (from == folder && !all_agree(p, opens(from, NULL, why))) from = NULL;
