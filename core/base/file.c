@@ -108,7 +108,10 @@ mc_status mc_file_map_open(mc_error *err, mc_file_map *map, const char *path, in
     if (fd < 0) return err->status;
     if (size) {
         const uint8_t *data = mc_file_map_add(fd, size, path);
-        if (!data)
+        if (!data && errno == ENOMEM)
+            mc_error_set(err, MC_ERR_NOMEM, "%s: out of memory for mapping its %zu bytes", path,
+                         size);
+        else if (!data)
             io_error(err, path, "map");
         else
             *map = (mc_file_map){.data = data, .size = size};
