@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 #define COMMAND_VARIABLES                                                                    \
-    "export OMP_NUM_THREADS=2 && P=\"$MC pretrain --family gpt2 --config shape.json --data " \
+    "export OMP_NUM_THREADS=1 && P=\"$MC pretrain --family gpt2 --config shape.json --data " \
     "tokens.bin --seq-length 16 --batch-size 2 --steps 1000000 --save-every 5 --output run\" && "
 #include "tests/tools/command_test.h"
 
