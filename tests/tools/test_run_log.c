@@ -741,24 +741,33 @@ static void test_interrupt(void **state)
 }
 
 /* Half a second after the first one a second one kills, whichever it is. */
+/* Which signal ends a process that gets SIGTERM twice at once, and `last` later. */
+static int ended_by(int last)
+{
+    int status;
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        interrupt_init();
+        raise(SIGTERM);
+        raise(SIGTERM);
+        nanosleep(&(struct timespec){0, 600000000}, NULL);
+        raise(last);
+        _exit(0);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFSIGNALED(status));
+    return WTERMSIG(status);
+}
+
 static void test_interrupt_twice(void **state)
 {
     (void)state;
-    for (int number = 0; number < 2; number++) {
-        int status;
-        pid_t child = fork();
-        assert_true(child >= 0);
-        if (child == 0) {
-            interrupt_init();
-            raise(SIGTERM);
-            raise(SIGTERM);
-            nanosleep(&(struct timespec){0, 600000000}, NULL);
-            raise(number ? SIGTERM : SIGINT);
-            _exit(0);
-        }
-        assert_int_equal(waitpid(child, &status, 0), child);
-        assert_true(WIFSIGNALED(status) && WTERMSIG(status) == (number ? SIGTERM : SIGINT));
-    }
+    assert_int_equal(ended_by(SIGTERM), SIGTERM);
+    /* a busy machine may stop the process between the first two, so that they count as two */
+    int signal = SIGTERM;
+    for (int tries = 0; tries < 10 && signal == SIGTERM; tries++) signal = ended_by(SIGINT);
+    assert_int_equal(signal, SIGINT);
 }
 
 /* A product may have pointed the stack pointer into the heap: handlers leave it alone. */
