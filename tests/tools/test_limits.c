@@ -30,7 +30,7 @@ static int make_files(void **state)
     return 0;
 }
 
-/* AddressSanitizer takes terabytes of address space for itself, and memory beside each allocation. */
+/* AddressSanitizer takes terabytes of address space, and memory beside each allocation. */
 static bool limits_hold(void)
 {
 #if defined(__SANITIZE_ADDRESS__)
