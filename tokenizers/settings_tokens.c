@@ -144,7 +144,7 @@ static bool ends_with_token(const char *key)
     return length > 6 && strcmp(key + length - 6, "_token") == 0;
 }
 
-/* Whether T5's class has a token by this key without being told of it. */
+/* Whether T5's class has a token by this key even if no file names it. */
 static bool is_own_of_t5(const mc_tokenizer *tok, const char *key)
 {
     static const char *const own[] = {"eos_token", "unk_token", "pad_token"};

@@ -4,7 +4,7 @@
 
 #include "core/modelcenter.h"
 
-/* UTF-8 that may hold NUL characters, and has one more behind it. */
+/* UTF-8 that may hold NUL characters, and is followed by one more. */
 typedef struct prompt_text {
     char *data;
     size_t size;

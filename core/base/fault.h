@@ -10,10 +10,10 @@
  *
  * On a fault within a mapping of the library the handler puts zeros in place of the rest of the
  * mapping and notes the place. Every function of the library that reads mapped bytes looks at
- * that note behind its reads, before what was read counts: it fails with MC_ERR_IO, and the
+ * that note after its reads, before what was read counts: it fails with MC_ERR_IO, and the
  * message names the file, the byte, the file's size and what was expected. The context has
  * failed then, as after any error. A program that reads mc_tensor_entry.data itself calls
- * mc_tensor_file_check behind it. */
+ * mc_tensor_file_check afterwards. */
 #ifndef MC_BASE_FAULT_H
 #define MC_BASE_FAULT_H
 

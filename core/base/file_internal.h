@@ -37,14 +37,14 @@ mc_status mc_file_map_init(mc_error *err, mc_file_map *map, const char *path);
  * an error, unless it is -1 as before. */
 mc_status mc_file_map_open(mc_error *err, mc_file_map *map, const char *path, int *fd);
 void mc_file_map_release(mc_file_map *map);
-/* Call it behind each read of mapped bytes, before what was read counts: where some of the mapping
+/* Call it after each read of mapped bytes, before what was read counts: where some of the mapping
  * that `data` points into could not be read (core/base/fault.h), it sets the error that names the
  * file, the byte and the file's size, in place of any that the zeros have led to. Returns err's
  * status. `data` NULL, or not mapped: nothing but that. Costs one read of memory while no mapping
  * is broken. */
 mc_status mc_file_check_bytes(mc_error *err, const void *data);
 /* The same after a look at the file's size, a call of the system. It is for bytes that may be
- * behind the end of a file which became shorter, in the page that the end is in: these are zero,
+ * after the end of a file that became shorter, in the page that the end is in: these are zero,
  * without a fault. */
 mc_status mc_file_check_whole(mc_error *err, const void *data);
 /* Maps a file that is open and not empty; NULL with errno set. For file.c. */

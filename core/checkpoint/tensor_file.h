@@ -141,7 +141,7 @@ MC_API mc_status mc_tensor_file_read_f32(mc_tensor_file *file, const mc_tensor_e
 MC_API mc_status mc_tensor_file_read_f64(mc_tensor_file *file, const mc_tensor_entry *entry,
                                          int64_t first, int64_t count, double *out);
 
-/* For programs that read mc_tensor_entry.data, which is mapped: call it behind that. Where some of
+/* For programs that read mc_tensor_entry.data, which is mapped: call it afterwards. Where some of
  * a file could not be read, for it has become shorter meanwhile, it returns MC_ERR_IO and sets the
  * context's error; this needs the handler of core/base/fault.h. Functions that read tensors do so
  * by themselves. */

@@ -190,14 +190,14 @@ static bool is_loopback_name(const char *host)
 
 static bool read_addr(mc_error *error, const variables *v, mc_launch *l)
 {
-    const char *told = value_of("MASTER_ADDR");
+    const char *master = value_of("MASTER_ADDR");
     int nodes = -1;
     /* Ranks started by hand, without a word about hosts, are on one. */
-    bool by_hand = v == &sets[0] && l->local_size < 0 && !told;
+    bool by_hand = v == &sets[0] && l->local_size < 0 && !master;
     if (!read_int(error, v->nodes, 1, MC_LAUNCH_RANKS_MAX, &nodes)) return false;
-    l->one_host =
-        l->local_size == l->world_size || nodes == 1 || by_hand || (told && is_loopback_name(told));
-    if (told) return copy_addr(error, l, "MASTER_ADDR", told);
+    l->one_host = l->local_size == l->world_size || nodes == 1 || by_hand ||
+                  (master && is_loopback_name(master));
+    if (master) return copy_addr(error, l, "MASTER_ADDR", master);
     if (l->one_host) return copy_addr(error, l, "", "localhost");
     return read_slurm_addr(error, l);
 }

@@ -37,9 +37,9 @@ enum { MC_LAUNCH_ADDR_MAX = 256, MC_LAUNCH_RANKS_MAX = 1 << 16 };
 typedef struct mc_launch {
     const char *which;                    /* the set used, as above; static */
     int rank, world_size;                 /* 0 <= rank < world_size */
-    int local_rank, local_size;           /* among the ranks of this host; -1: not told */
-    int node;                             /* this host's number; -1: not told */
-    bool one_host;                        /* all ranks are on this host, as far as is told */
+    int local_rank, local_size;           /* among the ranks of this host; -1: unknown */
+    int node;                             /* this host's number; -1: unknown */
+    bool one_host;                        /* all ranks are known to be on this host */
     bool by_mpi;                          /* mpirun, or another launcher of MPI's, started this */
     char master_addr[MC_LAUNCH_ADDR_MAX]; /* where rank 0 is; "" when nothing tells: ask MPI */
     const char *addr_from;                /* the variable that told, or "" (nothing, or local) */

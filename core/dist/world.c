@@ -64,7 +64,7 @@ static bool check_launcher(mc_context *ctx)
 }
 
 #ifdef MC_HAVE_MPI
-/* Rank 0's secret and, where no variable tells, its addresses go to all ranks. */
+/* Rank 0's secret and, if no variable names them, its addresses go to all ranks. */
 static void share_over_mpi(mc_context *ctx, double timeout, mc_job_secret *secret)
 {
     mc_launch *l = &ctx->world->launch;
@@ -87,7 +87,7 @@ static void share_over_mpi(mc_context *ctx, double timeout, mc_job_secret *secre
 }
 #endif
 
-/* What the ranks need to meet: where rank 0 is, where no variable tells, and the job's secret. It
+/* What the ranks need to meet: where rank 0 is, if no variable names it, and the job's secret. It
  * stays empty on one host, where it is rank 0's to write to a file. On several hosts MPI carries it
  * where the ranks are of MPI: CPU ranks, and GPU ranks of mpirun that were not given one. */
 static bool find_secret(mc_context *ctx, double timeout, mc_job_secret *secret)

@@ -57,7 +57,7 @@ typedef struct mc_memory_plan {
     uint64_t logits;      /* the chunk of logits that exists at once */
     uint64_t workspace;   /* scratch memory of kernels, and the device's own */
     uint64_t peak;
-    uint64_t space; /* on the CPU: address space for it, of which not all is ever used */
+    uint64_t space; /* on the CPU: the address space that it reserves */
     /* what the system has to give for all that. On the CPU it is more than `peak`: blocks of ever
      * other sizes leave gaps between them, and memory comes in pages */
     uint64_t touched;

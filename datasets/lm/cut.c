@@ -102,7 +102,7 @@ static bool is_list(const mc_input *input)
     return input->lines && at < input->size && input->text[at] == '[';
 }
 
-/* A piece of a list ends behind a comma between two objects, the last one behind the bracket. */
+/* A piece of a list ends after a comma between two objects, the last one after the bracket. */
 static size_t find_list_end(const mc_input *input, size_t at)
 {
     const char *text = input->text;

@@ -115,7 +115,7 @@ static int next_byte(list_reader *l)
     return at < l->size ? (unsigned char)l->text[at] : -1;
 }
 
-/* Parses the object at `at` and goes behind it. */
+/* Parses the object at `at` and moves past it. */
 static bool read_object(list_reader *l)
 {
     size_t end = mc_json_value_end(l->text, l->at, l->size);
@@ -124,7 +124,7 @@ static bool read_object(list_reader *l)
     return true;
 }
 
-/* Goes to the next object; false behind the last one, and after an error. */
+/* Goes to the next object; false after the last one, and after an error. */
 static bool next_object(list_reader *l, bool first)
 {
     int c = next_byte(l);

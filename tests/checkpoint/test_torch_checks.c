@@ -125,7 +125,7 @@ static void test_damage(void **state)
         assert_int_equal(mc_tensor_file_verify(file, &sums), MC_ERR_FORMAT);
         mc_clear_error(ctx);
         mc_tensor_file_free(file);
-        drop_zip_sums(data, size); /* then nothing tells */
+        drop_zip_sums(data, size); /* then nothing finds the damage */
         write_bytes(path, data, size);
         mc_model_free(mc_model_from_pretrained(ctx, folder.path, &options));
         assert_good(ctx);

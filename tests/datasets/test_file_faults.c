@@ -97,7 +97,7 @@ static void test_tokens(void **state)
     assert_int_equal(mc_token_file_read(file, 0, 8, tokens), MC_ERR_IO);
     expect_error(f->ctx, MC_ERR_IO, SHORTER);
     mc_token_file_free(file);
-    /* zeros behind the end, in the page that the end is in, need no handler */
+    /* zeros after the end, in the last page, need no handler */
     write_u16_shard(temp_path(&f->folder, "a.bin"), TOKENS, 0);
     file = mc_token_file_open(f->ctx, temp_path(&f->folder, "a.bin"));
     assert_int_equal(truncate(temp_path(&f->folder, "a.bin"), 1024), 0);

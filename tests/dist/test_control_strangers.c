@@ -76,7 +76,7 @@ static size_t speak(int port, const void *bytes, size_t size, double *took)
     return used;
 }
 
-/* Says what a rank would say, but for the proof; it is told nothing but the challenge. The job
+/* Says what a rank would say, but for the proof; it receives nothing but the challenge. The job
  * starts with its true rank 1. */
 static void be_refused(const void *bytes, size_t size)
 {

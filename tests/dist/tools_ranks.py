@@ -27,7 +27,7 @@ from ranks_test import ENVIRONMENT, check, failures
 MPIRUN = sys.argv[1]
 TOOL, QUICKSTART, RESULTS = (os.path.abspath(path) for path in sys.argv[2:5])
 LIMIT = 150  # seconds for any one job: nothing may hang
-SOON, BUSY = 2, 60  # seconds: until all ranks are told ("within a second or so", README), and on a busy machine
+SOON, BUSY = 2, 60  # seconds: until the error reaches all ranks ("within a second or so", README), and on a busy machine
 VOCABULARY, LENGTH = 61, 16
 
 # Each rank's output, process id and exit code go to files of their own.

@@ -238,7 +238,7 @@ def test_https(c):
     trusted = {"SSL_CERT_FILE": str(c.folder / "authority.pem"), "HF_TOKEN": "hf_secret"}
     c.matches(c.get("a/b", **trusted), repo, list(repo.files))
     c.refused(["a/b", "--cache-dir", "x"], "certificate", CURL_CA_BUNDLE="/nowhere.pem")
-    # https does not go on to http, whoever says so: for the list, a header and a file
+    # https never redirects to http: for the list, a header and a file
     plain, on = Hub(), "expected https again"
     storage, c.hub.storage = c.hub.storage, plain.storage
     c.refused(["a/b", "--cache-dir", "x"], "a/b", "model.safetensors", plain.storage, on, **trusted)
