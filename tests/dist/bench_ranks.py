@@ -6,14 +6,12 @@
 
 import json
 import os
-import pathlib
 import re
 import subprocess
 import sys
-import tempfile
 
 from kept_port import KeptPort
-from ranks_test import ENVIRONMENT, check, failures
+from ranks_test import ENVIRONMENT, check, run_tests
 
 MPIRUN, TOOL = sys.argv[1], os.path.abspath(sys.argv[2])
 LIMIT = 120  # seconds for any one job: nothing may hang
@@ -84,16 +82,5 @@ def test_plan(folder):
     check(result(text)["ranks"] == "16" and "8 ranks a host" in text, f"another number of ranks: {text}")
 
 
-def main():
-    for name, test in list(globals().items()):
-        if not name.startswith("test_"):
-            continue
-        before = len(failures)
-        with tempfile.TemporaryDirectory() as folder:
-            test(pathlib.Path(folder))
-        print(f"{'ok    ' if len(failures) == before else 'FAILED'} {name}", flush=True)
-    return bool(failures)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_tests(globals()))

@@ -22,7 +22,7 @@ import tempfile
 import time
 
 from kept_port import KeptPort
-from ranks_test import ENVIRONMENT, check, failures
+from ranks_test import ENVIRONMENT, check, run_tests
 
 MPIRUN = sys.argv[1]
 TOOL, QUICKSTART, RESULTS = (os.path.abspath(path) for path in sys.argv[2:5])
@@ -740,19 +740,5 @@ def test_saving(folder):
         check(again.result().get("steps", str(saved + 2)) == str(saved + 2), f"resumed after {job}")
 
 
-def main():
-    begun = time.monotonic()
-    for name, test in list(globals().items()):
-        if not name.startswith("test_"):
-            continue
-        before, start = len(failures), time.monotonic()
-        with tempfile.TemporaryDirectory() as folder:
-            write_data(pathlib.Path(folder))
-            test(pathlib.Path(folder))
-        print(f"{'ok    ' if len(failures) == before else 'FAILED'} {name} {time.monotonic() - start:.1f} s", flush=True)
-    print(f"{len(failures)} failures, {time.monotonic() - begun:.0f} s")
-    return bool(failures)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_tests(globals(), write_data))
