@@ -10,7 +10,7 @@ target_link_libraries(mc_dependencies INTERFACE ${CMAKE_DL_LIBS}) # dladdr, to f
 list(APPEND mc_link_names ${CMAKE_DL_LIBS})
 file(RELATIVE_PATH data_from_library "${CMAKE_INSTALL_FULL_LIBDIR}"
      "${CMAKE_INSTALL_FULL_DATADIR}/modelcenter")
-set_source_files_properties(tokenizers/jieba.c PROPERTIES COMPILE_DEFINITIONS
+set_source_files_properties(tokenizers/cpm/jieba.c PROPERTIES COMPILE_DEFINITIONS
     "MC_DATA_DIR=\"${CMAKE_INSTALL_FULL_DATADIR}/modelcenter\";MC_DATA_FROM_LIBRARY=\"${data_from_library}\"")
 
 if(NOT MC_ENABLE_JIEBA)

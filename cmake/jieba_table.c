@@ -3,7 +3,7 @@
  *     jieba_table FOLDER_OF_PYTHONS_JIEBA OUTPUT */
 #include <stdio.h>
 #include "core/base/memory_internal.h"
-#include "tokenizers/jieba_internal.h"
+#include "tokenizers/cpm/jieba_internal.h"
 
 int main(int argc, char **argv)
 {

@@ -10,7 +10,7 @@
 #define MC_DATASETS_CHAT_INTERNAL_H
 
 #include "datasets/dataset_internal.h"
-#include "datasets/table_internal.h"
+#include "datasets/table/table_internal.h"
 
 /* Starts as { 0 }. */
 typedef struct mc_chat {

@@ -7,7 +7,7 @@
 #include "core/base/file_internal.h"
 #include "core/base/paths_internal.h"
 #include "datasets/dataset.h"
-#include "datasets/jsonl_internal.h"
+#include "datasets/table/jsonl_internal.h"
 #include "datasets/tasks/rows_internal.h"
 
 /* A growing string. */

@@ -7,7 +7,7 @@
 #include <string.h>
 #include "datasets/chat_internal.h"
 #include "datasets/dataset_internal.h"
-#include "datasets/table_internal.h"
+#include "datasets/table/table_internal.h"
 
 /* A row has a label. */
 typedef struct mark {

@@ -6,9 +6,9 @@
 #include <unistd.h>
 #include "core/base/json_internal.h"
 #include "core/checkpoint/model_folder_internal.h"
-#include "core/checkpoint/ranks_internal.h"
-#include "core/checkpoint/tensor_file.h"
-#include "core/checkpoint/torch_writer_internal.h"
+#include "core/dist/ranks_internal.h"
+#include "core/formats/tensor_file.h"
+#include "core/formats/torch_writer_internal.h"
 #include "core/checkpoint/training_internal.h"
 #include "core/hub/find_internal.h"
 #include "models/lora.h"

@@ -77,7 +77,7 @@ findings=$(
     # the last column of the tables; options with '_' are those of launchers
     for option in $(awk -F '|' '/^[|]/ { print $(NF - 1) }' "$page" |
         grep -oE '`[^`]*`' | grep -oE '(^|[` ])--[a-z][a-z_-]*' | tr -d '` ' | grep -v _ | sort -u); do
-        grep -qE "ARGS_[A-Z_]+\(\"${option#--}\"" tools/*.[ch] ||
+        grep -qE "ARGS_[A-Z_]+\(\"${option#--}\"" tools/*.[ch] tools/*/*.[ch] ||
             echo "$page: $option: no option"
     done
     # each row has two columns and something to say in the second

@@ -10,7 +10,7 @@ set -eu
 . "$(dirname "$0")/common.sh"
 
 library='core models tokenizers datasets'
-generated='tokenizers/unicode_*data.c'
+generated='tokenizers/unicode/unicode_*data.c'
 
 sources()
 {

@@ -5,7 +5,7 @@
  * for check_folder_keys.py. The last column is empty where every value is allowed. */
 #include <stdio.h>
 #include "models/keys_internal.h"
-#include "tokenizers/keys_internal.h"
+#include "tokenizers/files/keys_internal.h"
 
 static const mc_key_table *const tables[] = {
     &mc_keys_tokenizer_config,

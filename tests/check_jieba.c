@@ -5,7 +5,7 @@
  * them with Python's jieba. Returns 0, or 2 with an error message. */
 #include <stdio.h>
 #include <stdlib.h>
-#include "tokenizers/jieba_internal.h"
+#include "tokenizers/cpm/jieba_internal.h"
 
 static bool print_size(void *user, const uint8_t *word, size_t size, size_t chars)
 {

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "core/checkpoint/tensor_file.h"
+#include "core/formats/tensor_file.h"
 
 enum { EQUAL = 0, UNEQUAL = 1, UNREADABLE = 2, PIECE = 1 << 16 };
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """What TensorBoard's readers make of event files: each step once, in EventAccumulator and in the page, with and
-without its data server. Run by hand, after a change to tools/tensorboard.c, with the package `tensorboard`:
+without its data server. Run by hand, after a change to tools/log/tensorboard.c, with the package `tensorboard`:
 
     check_tensorboard.py modelcenter       a run that is killed and resumed, in a folder that goes afterwards
     check_tensorboard.py FOLDER            the event files of a folder of runs"""

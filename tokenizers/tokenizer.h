@@ -97,7 +97,7 @@ typedef struct mc_tokenizer_options {
  * not given is their default; a log line says where that differs from the file. A class that is not
  * known is MC_ERR_UNSUPPORTED, unless a tokenizer.json says all; one that cuts words in Python
  * always is. So are keys that would change ids and are not supported (do_basic_tokenize false,
- * never_split, split_special_tokens); keys that no table has (tokenizers/keys.c) are log lines.
+ * never_split, split_special_tokens); keys that no table has (files/keys.c) are log lines.
  *
  * Ids of added tokens that are no entries count on behind the vocabulary in the order of the file,
  * whatever ids it names, as in Hugging Face's (a log line says so where they differ).

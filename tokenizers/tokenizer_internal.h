@@ -17,13 +17,13 @@
 
 #include "core/base/context_internal.h"
 #include "core/base/file_internal.h"
-#include "tokenizers/bpe_internal.h"
-#include "tokenizers/cpm_internal.h"
+#include "tokenizers/bpe/bpe_internal.h"
+#include "tokenizers/cpm/cpm_internal.h"
 #include "tokenizers/tokenizer.h"
 #include "tokenizers/trie_internal.h"
-#include "tokenizers/unicode_internal.h"
-#include "tokenizers/unicode_forms_internal.h"
-#include "tokenizers/unigram_internal.h"
+#include "tokenizers/unicode/unicode_internal.h"
+#include "tokenizers/unicode/unicode_forms_internal.h"
+#include "tokenizers/unigram/unigram_internal.h"
 
 enum {
     MC_TOKENS_MAX = 1 << 24, /* entries there may be */

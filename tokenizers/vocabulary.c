@@ -1,4 +1,4 @@
-#include "tokenizers/settings_internal.h"
+#include "tokenizers/files/settings_internal.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -4,14 +4,14 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include "tools/args.h"
-#include "tools/task_file.h"
-#include "tools/task_run.h"
+#include "tools/options/args.h"
+#include "tools/tasks/task_file.h"
+#include "tools/tasks/task_run.h"
 #include "tools/commands.h"
-#include "tools/model_options.h"
+#include "tools/options/model_options.h"
 #include "tools/ranks.h"
-#include "tools/train_options.h"
-#include "tools/weights_option.h"
+#include "tools/options/train_options.h"
+#include "tools/options/weights_option.h"
 
 typedef struct ask_options {
     model_options from;

@@ -5,13 +5,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include "tools/append_file.h"
-#include "tools/args.h"
+#include "tools/files/append_file.h"
+#include "tools/options/args.h"
 #include "tools/comm_check.h"
 #include "tools/commands.h"
-#include "tools/output.h"
-#include "tools/text.h"
-#include "tools/train_options.h"
+#include "tools/files/output.h"
+#include "tools/files/text.h"
+#include "tools/options/train_options.h"
 
 enum { BENCH_COMM };
 static const char *const bench_names[] = {"comm", NULL};

@@ -1,12 +1,12 @@
 /* `modelcenter convert`: a model's folder in another form, dtype or number of files. */
 #include "core/modelcenter.h"
-#include "tools/args.h"
+#include "tools/options/args.h"
 #include "tools/commands.h"
-#include "tools/model_options.h"
-#include "tools/output.h"
+#include "tools/options/model_options.h"
+#include "tools/files/output.h"
 #include "tools/ranks.h"
-#include "tools/run_log.h"
-#include "tools/train_options.h"
+#include "tools/log/run_log.h"
+#include "tools/options/train_options.h"
 
 typedef struct convert_options {
     model_options from;

@@ -3,7 +3,7 @@
 #include "core/about/about.h"
 #include "core/base/context.h"
 #include "core/hub/hub.h"
-#include "tools/args.h"
+#include "tools/options/args.h"
 #include "tools/commands.h"
 #include "tools/doctor.h"
 

@@ -3,11 +3,11 @@
 #include <stdlib.h>
 #include "core/base/context.h"
 #include "core/hub/hub.h"
-#include "tools/args.h"
+#include "tools/options/args.h"
 #include "tools/commands.h"
-#include "tools/download_bar.h"
-#include "tools/interrupt.h"
-#include "tools/model_options.h"
+#include "tools/log/download_bar.h"
+#include "tools/train/interrupt.h"
+#include "tools/options/model_options.h"
 #include "tools/ranks.h"
 
 enum { PATH_ROOM = 4096, WAYS = MODEL_WAY_OLD_MODEL | MODEL_WAY_ANY };

@@ -3,12 +3,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include "tools/commands.h"
-#include "tools/interrupt.h"
-#include "tools/output.h"
-#include "tools/rank_file.h"
-#include "tools/task_file.h"
-#include "tools/text.h"
-#include "tools/text_job.h"
+#include "tools/train/interrupt.h"
+#include "tools/files/output.h"
+#include "tools/files/rank_file.h"
+#include "tools/tasks/task_file.h"
+#include "tools/files/text.h"
+#include "tools/tasks/text_job.h"
 
 static const char *const pooling_names[] = {"auto", "mean", "cls", "max", "pooler", NULL};
 static const mc_pooling poolings[] = {MC_POOLING_DEFAULT, MC_POOLING_MEAN, MC_POOLING_CLS,

@@ -1,18 +1,18 @@
 /* `modelcenter eval`: accuracy of a fine-tuned model on a task's validation rows. */
 #include <stdio.h>
 #include <string.h>
-#include "tools/args.h"
+#include "tools/options/args.h"
 #include "tools/commands.h"
-#include "tools/data_options.h"
-#include "tools/family_tasks.h"
-#include "tools/interrupt.h"
-#include "tools/model_options.h"
-#include "tools/output.h"
-#include "tools/perplexity.h"
+#include "tools/options/data_options.h"
+#include "tools/options/family_tasks.h"
+#include "tools/train/interrupt.h"
+#include "tools/options/model_options.h"
+#include "tools/files/output.h"
+#include "tools/train/perplexity.h"
 #include "tools/ranks.h"
-#include "tools/task_labels.h"
-#include "tools/train_options.h"
-#include "tools/weights_option.h"
+#include "tools/tasks/task_labels.h"
+#include "tools/options/train_options.h"
+#include "tools/options/weights_option.h"
 
 typedef struct eval_options {
     int device, dtype, weights, batch_size;

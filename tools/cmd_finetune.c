@@ -4,13 +4,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "tools/args.h"
+#include "tools/options/args.h"
 #include "tools/commands.h"
-#include "tools/family_tasks.h"
-#include "tools/finetune.h"
-#include "tools/interrupt.h"
-#include "tools/run_file.h"
-#include "tools/task_labels.h"
+#include "tools/options/family_tasks.h"
+#include "tools/train/finetune.h"
+#include "tools/train/interrupt.h"
+#include "tools/options/run_file.h"
+#include "tools/tasks/task_labels.h"
 
 const char *const finetune_keep_names[] = {"last", "best", NULL};
 

@@ -4,10 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include "core/modelcenter.h"
-#include "tools/args.h"
+#include "tools/options/args.h"
 #include "tools/commands.h"
 #include "tools/ranks.h"
-#include "tools/run_log.h"
+#include "tools/log/run_log.h"
 
 typedef struct info_options {
     const char *path;

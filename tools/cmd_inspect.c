@@ -3,14 +3,14 @@
 #include <math.h>
 #include <string.h>
 #include "core/modelcenter.h"
-#include "tools/args.h"
+#include "tools/options/args.h"
 #include "tools/commands.h"
-#include "tools/model_options.h"
+#include "tools/options/model_options.h"
 #include "tools/ranks.h"
-#include "tools/run_log.h"
-#include "tools/text.h"
-#include "tools/train_options.h"
-#include "tools/weights_option.h"
+#include "tools/log/run_log.h"
+#include "tools/files/text.h"
+#include "tools/options/train_options.h"
+#include "tools/options/weights_option.h"
 
 typedef struct inspect_options {
     int device, dtype;

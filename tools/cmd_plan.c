@@ -3,13 +3,13 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
-#include "tools/args.h"
+#include "tools/options/args.h"
 #include "tools/commands.h"
-#include "tools/families.h"
-#include "tools/lora_options.h"
-#include "tools/model_options.h"
+#include "tools/options/families.h"
+#include "tools/options/lora_options.h"
+#include "tools/options/model_options.h"
 #include "tools/plan_answers.h"
-#include "tools/train_options.h"
+#include "tools/options/train_options.h"
 
 #define TEXT_OF(number) TEXT(number)
 #define TEXT(number) #number

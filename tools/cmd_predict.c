@@ -4,15 +4,15 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include "tools/answer_options.h"
+#include "tools/options/answer_options.h"
 #include "tools/commands.h"
-#include "tools/predict_rows.h"
-#include "tools/rank_file.h"
-#include "tools/task_file.h"
-#include "tools/task_run.h"
-#include "tools/text.h"
-#include "tools/text_job.h"
-#include "tools/weights_option.h"
+#include "tools/tasks/predict_rows.h"
+#include "tools/files/rank_file.h"
+#include "tools/tasks/task_file.h"
+#include "tools/tasks/task_run.h"
+#include "tools/files/text.h"
+#include "tools/tasks/text_job.h"
+#include "tools/options/weights_option.h"
 
 enum { BLOCK_ROWS = 32, DEFAULT_NEW_TOKENS = 128, USUAL_LENGTH = 512 };
 

@@ -5,15 +5,15 @@
 #include "core/base/context.h"
 #include "datasets/prepare.h"
 #include "tokenizers/tokenizer.h"
-#include "tools/args.h"
+#include "tools/options/args.h"
 #include "tools/commands.h"
-#include "tools/download_bar.h"
-#include "tools/interrupt.h"
-#include "tools/output.h"
-#include "tools/progress_bar.h"
+#include "tools/log/download_bar.h"
+#include "tools/train/interrupt.h"
+#include "tools/files/output.h"
+#include "tools/log/progress_bar.h"
 #include "tools/ranks.h"
-#include "tools/run_log.h"
-#include "tools/text.h"
+#include "tools/log/run_log.h"
+#include "tools/files/text.h"
 
 enum { MEGABYTE = 1000000 };
 

@@ -5,12 +5,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "tools/args.h"
+#include "tools/options/args.h"
 #include "tools/commands.h"
-#include "tools/interrupt.h"
-#include "tools/pretrain.h"
-#include "tools/run_file.h"
-#include "tools/text.h"
+#include "tools/train/interrupt.h"
+#include "tools/train/pretrain.h"
+#include "tools/options/run_file.h"
+#include "tools/files/text.h"
 
 enum { WAYS = MODEL_WAY_NEW | MODEL_WAY_OLD_FAMILY };
 

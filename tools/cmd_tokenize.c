@@ -6,11 +6,11 @@
 #include <sys/stat.h>
 #include "core/base/context.h"
 #include "tokenizers/tokenizer.h"
-#include "tools/args.h"
+#include "tools/options/args.h"
 #include "tools/commands.h"
-#include "tools/download_bar.h"
+#include "tools/log/download_bar.h"
 #include "tools/ranks.h"
-#include "tools/run_log.h"
+#include "tools/log/run_log.h"
 
 typedef struct tokenize_options {
     const char *model, *revision, *text, *pair, *file;

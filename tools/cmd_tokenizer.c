@@ -4,11 +4,11 @@
 #include "core/base/context.h"
 #include "tokenizers/tokenizer.h"
 #include "tokenizers/train.h"
-#include "tools/args.h"
+#include "tools/options/args.h"
 #include "tools/commands.h"
-#include "tools/output.h"
+#include "tools/files/output.h"
 #include "tools/ranks.h"
-#include "tools/run_log.h"
+#include "tools/log/run_log.h"
 
 typedef struct tokenizer_command {
     const char *action, *output;

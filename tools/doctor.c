@@ -5,7 +5,7 @@
 #include <string.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
-#include "tools/text.h"
+#include "tools/files/text.h"
 
 /* ---- folders --------------------------------------------------------------------------------- */
 

@@ -8,10 +8,10 @@
 #include "core/base/context.h"
 #include "core/base/fault.h"
 #include "core/base/version.h"
-#include "tools/args.h"
+#include "tools/options/args.h"
 #include "tools/commands.h"
-#include "tools/manual.h"
-#include "tools/text.h"
+#include "tools/options/manual.h"
+#include "tools/files/text.h"
 
 #define MC_COMMAND_ROW(name, summary) {#name, summary, cmd_##name},
 static const command commands[] = {MC_COMMANDS(MC_COMMAND_ROW)};

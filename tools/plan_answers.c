@@ -3,8 +3,8 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include "tools/running_batch.h"
-#include "tools/weights_option.h"
+#include "tools/tasks/running_batch.h"
+#include "tools/options/weights_option.h"
 
 static const double GIB = 1 << 30;
 

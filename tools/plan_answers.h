@@ -3,7 +3,7 @@
 #define MC_TOOLS_PLAN_ANSWERS_H
 
 #include "core/modelcenter.h"
-#include "tools/args.h"
+#include "tools/options/args.h"
 
 typedef struct plan_answers_options {
     bool generate, given; /* given: one of the others was */

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include "tools/download_bar.h"
-#include "tools/interrupt.h"
+#include "tools/log/download_bar.h"
+#include "tools/train/interrupt.h"
 
 enum { GPU_PERIOD = 16 }; /* steps */
 

@@ -11,8 +11,8 @@
 #define MC_TOOLS_RANKS_H
 
 #include "core/modelcenter.h"
-#include "tools/args.h"
-#include "tools/run_log.h"
+#include "tools/options/args.h"
+#include "tools/log/run_log.h"
 
 typedef struct ranks_options {
     int zero_level; /* 0 to 3 */

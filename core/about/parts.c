@@ -6,7 +6,7 @@
 #include "core/about/about.h"
 #include "core/base/library_names_internal.h"
 #include "core/device/cpu/cpu_internal.h"
-#include "tokenizers/jieba_internal.h"
+#include "tokenizers/cpm/jieba_internal.h"
 
 /* ---- versions, in the ways that libraries say them ------------------------------------------- */
 

@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "core/base/context_internal.h"
-#include "core/checkpoint/ranks_internal.h"
+#include "core/dist/ranks_internal.h"
 #include "core/checkpoint/shards_internal.h"
 #include "core/checkpoint/training_internal.h"
 

@@ -3,8 +3,8 @@
 #include <stdio.h>
 #include "core/base/context_internal.h"
 #include "core/checkpoint/pretrained_internal.h"
-#include "core/checkpoint/ranks_internal.h"
-#include "core/checkpoint/torch_writer_internal.h"
+#include "core/dist/ranks_internal.h"
+#include "core/formats/torch_writer_internal.h"
 #include "core/checkpoint/weight_map_internal.h"
 #include "core/nn/module_internal.h"
 

@@ -2,9 +2,9 @@
 
 #include <math.h>
 #include <string.h>
-#include "core/checkpoint/ranks_internal.h"
-#include "core/checkpoint/safetensors_internal.h"
-#include "core/checkpoint/tensor_file_internal.h"
+#include "core/dist/ranks_internal.h"
+#include "core/formats/safetensors_internal.h"
+#include "core/formats/tensor_file_internal.h"
 #include "core/optim/optimizer_internal.h"
 
 /* ---- saving ------------------------------------------------------------------------------ */

@@ -4,7 +4,7 @@
 #include "core/base/context_internal.h"
 #include "core/base/memory_internal.h"
 #include "core/checkpoint/model_folder_internal.h"
-#include "core/checkpoint/ranks_internal.h"
+#include "core/dist/ranks_internal.h"
 
 bool mc_save_options_check(mc_context *ctx, const mc_save_options *options)
 {

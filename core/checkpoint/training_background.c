@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 #include "core/base/signals_internal.h"
-#include "core/checkpoint/ranks_internal.h"
+#include "core/dist/ranks_internal.h"
 #include "core/checkpoint/training_internal.h"
 #include "core/checkpoint/training_state.h"
 #include "core/dist/world_internal.h"

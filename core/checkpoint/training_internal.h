@@ -7,7 +7,7 @@
 #include <stdatomic.h>
 #include "core/base/context_internal.h"
 #include "core/base/file_internal.h"
-#include "core/checkpoint/save_queue_internal.h"
+#include "core/formats/save_queue_internal.h"
 
 #define MC_TRAINING_JSON "training.json"
 #define MC_TRAINING_OPTIMIZER "optimizer.safetensors"

@@ -1,6 +1,6 @@
 /* Saving a checkpoint of a run. */
 #include "core/checkpoint/optim_state.h"
-#include "core/checkpoint/ranks_internal.h"
+#include "core/dist/ranks_internal.h"
 #include "core/checkpoint/training_internal.h"
 #include "core/checkpoint/training_state.h"
 #include "core/device/cpu/cpu_internal.h"

@@ -7,7 +7,7 @@
 #include <string.h>
 #include "core/base/json_internal.h"
 #include "core/checkpoint/optim_state.h"
-#include "core/checkpoint/ranks_internal.h"
+#include "core/dist/ranks_internal.h"
 #include "core/checkpoint/training_internal.h"
 #include "core/optim/optimizer_internal.h"
 

@@ -2,7 +2,7 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include "core/checkpoint/ranks_internal.h"
+#include "core/dist/ranks_internal.h"
 
 mc_weight_files *mc_weight_files_new(mc_context *ctx, const char *path, size_t count)
 {

@@ -2,7 +2,7 @@
 #ifndef MC_CHECKPOINT_WEIGHT_FILES_INTERNAL_H
 #define MC_CHECKPOINT_WEIGHT_FILES_INTERNAL_H
 
-#include "core/checkpoint/safetensors_internal.h"
+#include "core/formats/safetensors_internal.h"
 #include "core/checkpoint/shards_internal.h"
 #include "core/checkpoint/weight_map_internal.h"
 

@@ -6,8 +6,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "core/checkpoint/ranks_internal.h"
-#include "core/checkpoint/tensor_names_internal.h"
+#include "core/dist/ranks_internal.h"
+#include "core/formats/tensor_names_internal.h"
 #include "core/checkpoint/weights_fill_internal.h"
 #include "core/nn/module_internal.h"
 

@@ -4,8 +4,8 @@
 #define MC_CHECKPOINT_WEIGHT_MAP_INTERNAL_H
 
 #include "core/base/file_internal.h"
-#include "core/checkpoint/safetensors.h"
-#include "core/checkpoint/tensor_file.h"
+#include "core/formats/safetensors.h"
+#include "core/formats/tensor_file.h"
 #include "core/nn/module.h"
 
 /* Parameters whose name begins with `ours` are called `theirs` + the rest of the name in files. In

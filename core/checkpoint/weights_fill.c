@@ -5,7 +5,7 @@
 #include <string.h>
 #include "core/base/context_internal.h"
 #include "core/base/memory_internal.h"
-#include "core/checkpoint/tensor_check_internal.h"
+#include "core/formats/tensor_check_internal.h"
 #include "core/device/device_internal.h"
 #include "core/device/plan_internal.h"
 #include "core/nn/module_internal.h"

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "core/checkpoint/safetensors_internal.h"
+#include "core/formats/safetensors_internal.h"
 #include "core/checkpoint/shards_internal.h"
 #include "core/checkpoint/weight_files_internal.h"
 #include "core/nn/module_internal.h"

@@ -4,7 +4,7 @@
 #include "core/base/hash_internal.h"
 #include "core/device/device_internal.h"
 #include "core/dist/comm_internal.h"
-#include "core/dist/control_internal.h"
+#include "core/dist/control/control_internal.h"
 #include "core/dist/launch_internal.h"
 
 struct mc_world {

@@ -5,7 +5,7 @@
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
-#include "core/checkpoint/ranks_internal.h"
+#include "core/dist/ranks_internal.h"
 #include "core/dist/world_internal.h"
 #include "core/hub/fetch_internal.h"
 #include "core/hub/hub.h"

@@ -1,7 +1,7 @@
 /* Pieces to tokens. */
 #include <string.h>
 #include "core/base/memory_internal.h"
-#include "datasets/jsonl_internal.h"
+#include "datasets/table/jsonl_internal.h"
 #include "datasets/lm/prepare_internal.h"
 
 void mc_piece_tokens_release(mc_piece_tokens *tokens)

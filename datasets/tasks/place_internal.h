@@ -6,7 +6,7 @@
 #ifndef MC_DATASETS_PLACE_INTERNAL_H
 #define MC_DATASETS_PLACE_INTERNAL_H
 
-#include "datasets/jsonl_internal.h"
+#include "datasets/table/jsonl_internal.h"
 
 typedef struct mc_place {
     mc_jsonl *reader;          /* whose row it is; line 0: a file that is one document */

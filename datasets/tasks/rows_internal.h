@@ -19,7 +19,7 @@
 #define MC_DATASETS_ROWS_INTERNAL_H
 
 #include "core/base/context_internal.h"
-#include "datasets/jsonl_internal.h"
+#include "datasets/table/jsonl_internal.h"
 
 typedef enum mc_row_form {
     MC_ROWS_LINES = 0,

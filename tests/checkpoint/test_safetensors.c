@@ -8,8 +8,8 @@
 #include <math.h>
 #include "core/base/context_internal.h"
 #include "core/base/json_internal.h"
-#include "core/checkpoint/safetensors_internal.h"
-#include "core/checkpoint/tensor_file_internal.h"
+#include "core/formats/safetensors_internal.h"
+#include "core/formats/tensor_file_internal.h"
 #include "tests/temp_folder.h"
 
 typedef struct fixture {

@@ -13,8 +13,8 @@
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include "core/base/context_internal.h"
-#include "core/checkpoint/safetensors_internal.h"
-#include "core/checkpoint/tensor_file_internal.h"
+#include "core/formats/safetensors_internal.h"
+#include "core/formats/tensor_file_internal.h"
 #include "tests/checkpoint/kill_points.h"
 #include "tests/temp_folder.h"
 

@@ -7,7 +7,7 @@
 #include <cmocka.h>
 #include "core/base/crc32_internal.h"
 #include "tests/zip_sums.h"
-#include "core/checkpoint/torch_writer.h"
+#include "core/formats/torch_writer.h"
 #include "tests/models/family_test.h"
 
 /* ---- the sum itself -------------------------------------------------------------------------- */

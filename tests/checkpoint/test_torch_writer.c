@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "core/checkpoint/torch_writer.h"
+#include "core/formats/torch_writer.h"
 #include "tests/checkpoint/torch_test.h"
 
 /* ---- writing --------------------------------------------------------------------------------- */

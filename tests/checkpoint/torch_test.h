@@ -8,7 +8,7 @@
 #include <string.h>
 #include "core/base/context_internal.h"
 #include "core/base/crc32_internal.h"
-#include "core/checkpoint/tensor_file.h"
+#include "core/formats/tensor_file.h"
 #include "tests/temp_folder.h"
 
 enum { ZIP_ENTRIES = 8 };

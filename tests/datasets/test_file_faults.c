@@ -13,8 +13,8 @@
 #include <unistd.h>
 #include "core/base/fault.h"
 #include "core/base/file_internal.h"
-#include "core/checkpoint/safetensors.h"
-#include "core/checkpoint/tensor_file.h"
+#include "core/formats/safetensors.h"
+#include "core/formats/tensor_file.h"
 #include "datasets/prepare.h"
 #include "tests/datasets/lm_test.h"
 

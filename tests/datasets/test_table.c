@@ -8,7 +8,7 @@
 #ifdef MC_HAVE_ZLIB
 #include <zlib.h>
 #endif
-#include "datasets/table_internal.h"
+#include "datasets/table/table_internal.h"
 #include "tests/datasets/fixture.h"
 
 static mc_table *read_text(fixture *f, const char *name, const char *text)

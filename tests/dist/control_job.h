@@ -16,7 +16,7 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-#include "core/dist/control_parts_internal.h"
+#include "core/dist/control/control_parts_internal.h"
 #include "tests/dist/free_port.h"
 
 /* Seconds: LONG is the deadline of jobs whose deadline is not to pass. */

@@ -16,7 +16,7 @@
 #include <unistd.h>
 #include "core/device/device_internal.h"
 #include "core/dist/comm_internal.h"
-#include "core/dist/control_internal.h"
+#include "core/dist/control/control_internal.h"
 #include "core/modelcenter.h"
 #include "tests/dist/free_port.h"
 #ifdef MC_HAVE_NCCL

@@ -9,7 +9,7 @@
 #include <cmocka.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include "core/dist/job_secret_internal.h"
+#include "core/dist/control/job_secret_internal.h"
 
 static const char text[] = "MTIzNDU2Nzg5MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTI=";
 static char folder[200], path[300];

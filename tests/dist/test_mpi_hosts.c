@@ -10,7 +10,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include <sys/stat.h>
-#include "core/dist/control_internal.h"
+#include "core/dist/control/control_internal.h"
 #include "core/modelcenter.h"
 #include "tests/dist/two_hosts.h"
 

@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <string.h>
 #include "core/base/memory_internal.h"
-#include "tokenizers/jieba_internal.h"
+#include "tokenizers/cpm/jieba_internal.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

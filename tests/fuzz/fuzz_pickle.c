@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "core/base/memory_internal.h"
-#include "core/checkpoint/torch_internal.h"
+#include "core/formats/torch_internal.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -2,7 +2,7 @@
 #include <assert.h>
 #include <stdint.h>
 #include <string.h>
-#include "core/checkpoint/tensor_file_internal.h"
+#include "core/formats/tensor_file_internal.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -2,7 +2,7 @@
  * tokenizer.json, a tokenizer_config.json, or a text for a small vocabulary. What opens has to
  * encode and decode, and what it says of itself has to agree. */
 #include "tests/fuzz/fuzz_tokenizer.h"
-#include "tokenizers/settings_internal.h"
+#include "tokenizers/files/settings_internal.h"
 
 static const char small_vocab[] = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\nab\n##a\n##b\n##ab\n"
                                   "\xc3\xa9\n##e\n\xe4\xb8\xad\nthe\n##s\n.\n'\n";

@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
-#include "core/checkpoint/torch_writer.h"
+#include "core/formats/torch_writer.h"
 #include "tests/models/family_test.h"
 
 enum { NAME_ROOM = 256, MOST_TENSORS = 128 };

@@ -6,8 +6,8 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "core/checkpoint/safetensors.h"
-#include "core/checkpoint/tensor_file.h"
+#include "core/formats/safetensors.h"
+#include "core/formats/tensor_file.h"
 #include "tests/optim/optim_test.h"
 
 /* ---- BMTrain's weights ------------------------------------------------------------------- */

@@ -7,8 +7,8 @@
 #include <cmocka.h>
 
 #include "core/checkpoint/optim_state.h"
-#include "core/checkpoint/safetensors.h"
-#include "core/checkpoint/tensor_file.h"
+#include "core/formats/safetensors.h"
+#include "core/formats/tensor_file.h"
 #include "core/ops/ops.h"
 #include "tests/optim/optim_test.h"
 

@@ -11,7 +11,7 @@
 #include "core/base/memory_internal.h"
 #include "tests/temp_folder.h"
 #include "tests/tokenizers/jieba_test.h"
-#include "tokenizers/jieba_internal.h"
+#include "tokenizers/cpm/jieba_internal.h"
 
 static temp_folder folder;
 static mc_error err;

@@ -10,7 +10,7 @@
 #include "core/base/json_internal.h"
 #include "tests/tokenizers/tokenizer_test.h"
 #include "tests/tokenizers/unigram_test.h"
-#include "tokenizers/sentencepiece_internal.h"
+#include "tokenizers/unigram/sentencepiece_internal.h"
 #include "tokenizers/train.h"
 
 static const char *const inputs[] = {"corpus.txt"};

@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
-#include "tools/args.h"
-#include "tools/text.h"
+#include "tools/options/args.h"
+#include "tools/files/text.h"
 
 static const char *const schedulers[] = {"constant", "noam",        "linear",
                                          "cosine",   "exponential", NULL};

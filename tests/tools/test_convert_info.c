@@ -8,7 +8,7 @@
 #include "core/modelcenter.h"
 #include "tests/tools/command_test.h"
 #include "tests/zip_sums.h"
-#include "tools/text.h"
+#include "tools/files/text.h"
 
 static int set_up(void **state)
 {

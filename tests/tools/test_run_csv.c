@@ -5,8 +5,8 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include "tests/temp_folder.h"
-#include "tools/run_csv.h"
-#include "tools/run_log.h"
+#include "tools/log/run_csv.h"
+#include "tools/log/run_log.h"
 
 #define HEADER                                                                                   \
     "step,epoch,split,loss,grad_norm,lr,loss_scale,ms,mfu,tokens_per_s,n,tokens,accuracy,f1,em," \

@@ -13,8 +13,8 @@
 #include <cmocka.h>
 #include "tests/temp_folder.h"
 #include "core/base/version.h"
-#include "tools/args.h"
-#include "tools/run_file.h"
+#include "tools/options/args.h"
+#include "tools/options/run_file.h"
 
 static const char *const kinds[] = {"cpu", "cuda", NULL};
 

@@ -17,8 +17,8 @@
 #include <unistd.h>
 #include <cmocka.h>
 #include <cjson/cJSON.h>
-#include "tools/interrupt.h"
-#include "tools/run_log.h"
+#include "tools/train/interrupt.h"
+#include "tools/log/run_log.h"
 
 static char folder[128];
 

@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include "core/optim/optimizer_internal.h"
-#include "tools/step_clock.h"
+#include "tools/log/step_clock.h"
 
 static void assert_seconds(double got, double wanted)
 {

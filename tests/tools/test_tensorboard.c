@@ -15,7 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 #include <cmocka.h>
-#include "tools/tensorboard.h"
+#include "tools/log/tensorboard.h"
 
 /* CRC-32C one bit at a time, straight from its polynomial. */
 static uint32_t slow_crc32c(const uint8_t *data, size_t size)

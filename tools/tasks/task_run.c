@@ -1,0 +1,268 @@
+#include "tools/tasks/task_run.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include "tools/tasks/task_score.h"
+#include "tools/options/train_options.h"
+
+double task_clock(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* ---- data ------------------------------------------------------------------------------------ */
+
+mc_dataset_options task_rows(const mc_model *model, const mc_tokenizer *tok, int64_t max_length,
+                             int64_t max_target_length)
+{
+    mc_model_shape shape = mc_model_get_shape(model);
+    int64_t most = max_length ? max_length : mc_tokenizer_max_length(tok);
+    if (!most || most > INT32_MAX) most = 512;
+    if (shape.positions && shape.positions < most) most = shape.positions;
+    return (mc_dataset_options){.max_length = (int)most,
+                                .max_target_length = (int)max_target_length,
+                                .vocabulary = shape.vocab_size,
+                                .prompt = mc_model_prompt(model)};
+}
+
+int task_sizes(int device, const mc_model *model, const mc_dataset *dataset)
+{
+    mc_task_kind kind = mc_dataset_kind(dataset);
+    bool first_token = mc_model_get_shape(model).kind == MC_MODEL_ENCODER;
+    bool prompted = kind == MC_TASK_GENERATE || kind == MC_TASK_ANSWER;
+    bool values = kind == MC_TASK_MULTI_LABEL || kind == MC_TASK_REGRESS;
+    if (mc_model_soft_prompt(model)) return 0; /* which needs lengths that the host knows */
+    return device == TRAIN_CPU || values || !(prompted || first_token) ? 0 : 16;
+}
+
+/* ---- one batch ------------------------------------------------------------------------------- */
+
+/* Where the batch has no ids for the decoder, that reads what its encoder reads, as Hugging Face's
+ * T5 classifies. */
+static mc_model_input input_of(mc_tape *t, mc_model *model, const mc_batch *batch)
+{
+    mc_model_shape shape = mc_model_get_shape(model);
+    mc_model_input in = {.ids = batch->ids,
+                         .lengths = batch->lengths,
+                         .marks = batch->marks,
+                         .decoder_ids = batch->decoder_ids,
+                         .decoder_lengths = batch->decoder_lengths};
+    if (shape.types) in.type_ids = batch->type_ids;
+    if (shape.kind == MC_MODEL_ENCODER_DECODER && !in.decoder_ids) {
+        in.decoder_ids = mc_model_shift_right(t, model, batch->ids, batch->lengths);
+        in.decoder_lengths = batch->lengths;
+    }
+    return in;
+}
+
+/* The language model's logits of the answers' tokens, at the rows where answers are read. */
+static mc_tensor *answer_logits(mc_tape *t, mc_model *model, const mc_dataset *dataset,
+                                const mc_batch *batch, mc_tensor *hidden)
+{
+    mc_tensor *one[MC_DATASET_MAX_LABELS];
+    const int32_t *answer = mc_dataset_answers(dataset);
+    int labels = mc_dataset_labels(dataset);
+    mc_tensor *rows = hidden ? mc_embed(t, 1, &hidden, &(mc_tensor *){batch->answer_rows}) : NULL;
+    mc_tensor *logits = rows ? mc_model_logits(t, model, rows) : NULL;
+    if (!logits) return NULL;
+    for (int k = 0; k < labels; k++) one[k] = mc_slice(t, logits, 1, answer[k], 1);
+    return mc_concat(t, labels, one, 1);
+}
+
+static mc_tensor *outputs_of(mc_tape *t, mc_model *model, const mc_dataset *dataset,
+                             const mc_batch *batch, const mc_model_output *out)
+{
+    if (mc_dataset_kind(dataset) == MC_TASK_ANSWER)
+        return answer_logits(t, model, dataset, batch, out->last_hidden);
+    mc_tensor *logits = mc_model_classify(t, model, out);
+    if (!logits || batch->choices == 1) return logits;
+    return mc_reshape(t, logits, MC_SHAPE(batch->lengths->count / batch->choices, batch->choices));
+}
+
+mc_tensor *task_hidden(mc_tape *t, mc_model *model, const mc_batch *batch)
+{
+    mc_model_input input = input_of(t, model, batch);
+    return mc_model_forward(t, model, &input).last_hidden;
+}
+
+mc_tensor *task_outputs(mc_tape *t, mc_model *model, const mc_dataset *dataset,
+                        const mc_batch *batch)
+{
+    mc_model_input input = input_of(t, model, batch);
+    mc_model_output out = mc_model_forward(t, model, &input);
+    return outputs_of(t, model, dataset, batch, &out);
+}
+
+mc_tensor *task_ratio_new(mc_context *ctx, const mc_dataset *dataset)
+{
+    bool both = mc_dataset_kind(dataset) == MC_TASK_ANSWER &&
+                mc_dataset_prompt(dataset).style == MC_PROMPT_DECODER;
+    return both ? mc_tensor_new(ctx, MC_F32, MC_SHAPE(2)) : NULL;
+}
+
+/* Every token of a prompt but its first is a target. */
+void task_ratio_set(mc_tensor *ratio, const mc_batch *batch)
+{
+    int64_t targets = batch->all_tokens - batch->all_rows;
+    float values[2] = {(float)((double)targets / (double)batch->all_rows), 0};
+    if (ratio) mc_tensor_write(ratio, values, sizeof values);
+}
+
+mc_tensor *task_loss(mc_tape *t, mc_model *model, const mc_dataset *dataset, const mc_batch *batch,
+                     mc_tensor *ratio)
+{
+    mc_task_kind kind = mc_dataset_kind(dataset);
+    mc_model_input input = input_of(t, model, batch);
+    mc_model_output out = mc_model_forward(t, model, &input);
+    mc_tensor *prompt = NULL;
+    if (batch->targets) prompt = mc_model_loss(t, model, out.last_hidden, batch->targets);
+    if (kind == MC_TASK_GENERATE) return prompt;
+    mc_tensor *outputs = outputs_of(t, model, dataset, batch, &out);
+    if (!outputs) return NULL;
+    if (kind == MC_TASK_MULTI_LABEL) return mc_bce_loss(t, outputs, batch->values, NULL);
+    if (kind == MC_TASK_REGRESS)
+        return mc_mse_loss(t, mc_reshape(t, outputs, mc_tensor_shape(batch->values)),
+                           batch->values);
+    mc_tensor *loss = mc_cross_entropy(t, outputs, batch->labels, NULL);
+    if (!prompt) return loss;
+    return ratio ? mc_loss_add_ratio(t, prompt, loss, ratio) : mc_loss_add(t, prompt, loss, 1);
+}
+
+void task_probabilities(mc_task_kind kind, const float *outputs, int count, float *probabilities)
+{
+    double most = count ? outputs[0] : 0, sum = 0;
+    for (int k = 1; k < count; k++) most = fmax(most, outputs[k]);
+    for (int k = 0; k < count; k++) sum += exp(outputs[k] - most);
+    for (int k = 0; k < count; k++)
+        probabilities[k] = kind == MC_TASK_REGRESS       ? outputs[k]
+                           : kind == MC_TASK_MULTI_LABEL ? (float)(1 / (1 + exp(-outputs[k])))
+                                                         : (float)(exp(outputs[k] - most) / sum);
+}
+
+/* ---- evaluation ------------------------------------------------------------------------------ */
+
+/* What a score is read from: the loss, or the outputs. */
+static mc_tensor *result_of(mc_tape *t, const task_exam *e)
+{
+    const mc_dataset *dataset = mc_dataloader_dataset(e->loader);
+    if (task_results_of(e) == TASK_RESULTS_LOSS)
+        return task_loss(t, e->model, dataset, e->batch, NULL);
+    return task_outputs(t, e->model, dataset, e->batch);
+}
+
+/* What a GPU records: mc_step_run. */
+static void answer(mc_context *ctx, void *user)
+{
+    task_exam *e = user;
+    mc_tape *t = mc_tape_begin_eval(ctx);
+    mc_tensor_copy(e->result, result_of(t, e));
+    mc_tape_end(t);
+}
+
+/* Outputs of a row. */
+static int output_count(const mc_dataset *dataset)
+{
+    int labels = mc_dataset_labels(dataset);
+    return labels ? labels : 1;
+}
+
+/* The result of the batch, by a recorded step where all batches have one of a few shapes. */
+static mc_tensor *find_result(mc_tape *t, task_exam *e)
+{
+    const mc_dataset *dataset = mc_dataloader_dataset(e->loader);
+    if (!e->batch->key) return result_of(t, e);
+    mc_shape shape = MC_SHAPE(e->batch->lengths->count / e->batch->choices, output_count(dataset));
+    if (task_results_of(e) == TASK_RESULTS_LOSS) shape = MC_SHAPE(2);
+    mc_context *ctx = mc_tape_context(t);
+    if (!e->result) e->result = mc_tensor_new(ctx, MC_F32, shape);
+    mc_step_run(ctx, e->batch->key, answer, e);
+    return e->result;
+}
+
+/* Counts the result of a batch, on the host. */
+static bool count_result(mc_context *ctx, task_exam *e, task_counts *counts, mc_tensor *result)
+{
+    int64_t size = mc_tensor_count(result);
+    float *values = result ? malloc(((size_t)size + 1) * sizeof *values) : NULL;
+    if (result && !values) mc_set_error(ctx, MC_ERR_NOMEM, "out of memory for a batch's answers");
+    if (!values) return false;
+    mc_tensor_read_f32(ctx, result, values, size);
+    int count = output_count(counts->dataset);
+    if (counts->results == TASK_RESULTS_LOSS) task_counts_add_loss(counts, values);
+    for (int i = 0; counts->results != TASK_RESULTS_LOSS && i < e->batch->rows; i++) {
+        const float *outputs = values + (int64_t)i * count;
+        task_counts_add_row(counts, e->batch->row_index[i], outputs);
+        if (e->each) e->each(e->user, e->batch->row_index[i], outputs, count);
+    }
+    free(values);
+    return !mc_failed(ctx);
+}
+
+static bool count_batch(mc_context *ctx, task_exam *e, task_counts *counts)
+{
+    if (counts->results == TASK_RESULTS_TEXTS) return task_add_texts(ctx, e, counts);
+    mc_tape *t = mc_tape_begin_eval(ctx);
+    bool ok = counts->results == TASK_RESULTS_CANDIDATES
+                  ? task_add_candidates(t, e, counts)
+                  : count_result(ctx, e, counts, find_result(t, e));
+    mc_tape_end(t);
+    return ok;
+}
+
+bool task_evaluate(mc_context *ctx, task_exam *e, run_log *log, task_score *score)
+{
+    int64_t done = 0, n = 0, total = mc_dataset_rows(mc_dataloader_dataset(e->loader));
+    double start = task_clock();
+    task_counts counts;
+    bool ok = task_counts_init(ctx, &counts, e);
+    while (ok && !ranks_stop(ctx, n++, e->gpu) && (e->batch = mc_dataloader_next(e->loader))) {
+        ok = count_batch(ctx, e, &counts);
+        run_log_progress(log, "eval", "rows", done += e->batch->all_rows, total);
+    }
+    ok = !mc_failed(ctx) && !interrupt_requested();
+    if (ok && score) ok = task_counts_score(&counts, score);
+    if (ok && score) score->seconds = task_clock() - start;
+    task_counts_release(&counts);
+    return ok;
+}
+
+/* ---- showing --------------------------------------------------------------------------------- */
+
+void task_report(run_log *log, const mc_dataset *dataset, const char *split,
+                 const task_score *score, int64_t step, int64_t epoch)
+{
+    const char *names[RUN_EVAL_CLASSES];
+    mc_task_kind kind = mc_dataset_kind(dataset);
+    int classes = mc_dataset_labels(dataset);
+    if (classes > RUN_EVAL_CLASSES || kind == MC_TASK_MULTI_LABEL) classes = 0;
+    for (int k = 0; k < classes; k++) names[k] = mc_dataset_label_name(dataset, k);
+    run_log_eval(log, &(run_eval){.step = step,
+                                  .epoch = epoch,
+                                  .split = split,
+                                  .n = score->n,
+                                  .metrics = score->metric,
+                                  .metric_count = score->metrics,
+                                  .classes = classes,
+                                  .class_names = names,
+                                  .recall = score->recall,
+                                  .seconds = score->seconds});
+}
+
+mc_status task_result(run_log *log, const mc_dataset *dataset, const task_score *score,
+                      double train_seconds, const char *extra)
+{
+    const char *task = mc_dataset_task(dataset), *path = mc_dataset_path(dataset);
+    const char *name = strrchr(path, '/');
+    return run_log_result(log, &(run_result){.task = task   ? task
+                                                     : name ? name + 1
+                                                            : path,
+                                             .metrics = score->metric,
+                                             .metric_count = score->metrics,
+                                             .n = score->n,
+                                             .train_seconds = train_seconds,
+                                             .extra = extra});
+}

@@ -1,0 +1,335 @@
+/* What the model is trained to do: its family's objective with the run's options, and the batches
+ * that come of token files. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include "tools/train/pretrain.h"
+
+/* ---- options --------------------------------------------------------------------------------- */
+
+static const char *const document_places[] = {"begin", "end", NULL};
+
+void pretrain_add_objective_rows(args_table *table, pretrain_options *o)
+{
+    args_table_add(
+        table,
+        (args_option[]){
+            {ARGS_HEADING("Objective")},
+            {ARGS_REAL("mask-probability", &o->mask_probability, 0, 1,
+                       "of BERT and RoBERTa: share of the tokens that are to be guessed"),
+             .above_low = true, .default_text = "0.15", .known_as = "mlm-probability"},
+            {ARGS_FLAG("whole-word-mask", &o->whole_words, "of these: choose words as wholes"),
+             .known_as = "wwm"},
+            {ARGS_FLAG("no-nsp", &o->no_nsp, "of BERT: masked tokens alone, no pairs of texts")},
+            {ARGS_REAL("noise-density", &o->noise_density, 0, 0.9,
+                       "of T5 and CPM-2: share of the tokens that lie in spans"),
+             .above_low = true, .default_text = "0.15"},
+            {ARGS_REAL("mean-span-length", &o->mean_span_length, 1, 1 << 24,
+                       "of these: tokens of a span"),
+             .default_text = "3", .known_as = "mean-noise-span-length"},
+            {ARGS_INT("target-length", &o->target_length, 0, 1 << 24,
+                      "of these: tokens at most of a target, whose length follows from the spans"),
+             .default_text = "as many as they give"},
+            {ARGS_FLAG("separate-documents", &o->separate_documents,
+                       "of GPT-2 and GPT-J: attention and positions begin anew with each document"),
+             .known_as = "reset-attention-mask,reset-position-ids"},
+            {ARGS_INT("document-token", &o->document_token, 0, INT32_MAX,
+                      "id of the token that documents begin with, in files without an index"),
+             .default_text = "the tokenizer's or the model's end of text"},
+            {ARGS_CHOICE("document-token-at", &o->document_at, document_places,
+                         "whether it is the first or the last token of its document")},
+            {0},
+        });
+}
+
+static const mc_objective_style *style_of(const pretrain_options *o)
+{
+    return mc_family_objective(o->from.family);
+}
+
+bool pretrain_fits_objective(const pretrain_options *o, char *message, size_t room)
+{
+    const mc_objective_style *style = style_of(o);
+    bool masked = style->kind == MC_OBJECTIVE_MASKED, spans = style->kind == MC_OBJECTIVE_SPANS;
+    const struct {
+        const char *name;
+        bool given, fits;
+    } options[] = {
+        {"mask-probability", o->mask_probability > 0, masked},
+        {"whole-word-mask", o->whole_words, masked},
+        {"no-nsp", o->no_nsp, style->next_sentence},
+        {"noise-density", o->noise_density > 0, spans},
+        {"mean-span-length", o->mean_span_length > 0, spans},
+        {"target-length", o->target_length > 0, spans},
+        {"separate-documents", o->separate_documents, style->kind == MC_OBJECTIVE_NEXT_TOKEN},
+        {"sample-every", o->sample_every > 0, mc_family_kind(o->from.family) == MC_MODEL_DECODER}};
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++)
+        if (options[i].given && !options[i].fits) {
+            snprintf(message, room, "--%s: %s is not pretrained in a way that has a use for it",
+                     options[i].name, o->from.family);
+            return false;
+        }
+    return true;
+}
+
+mc_model_heads pretrain_heads(const pretrain *p)
+{
+    mc_objective_style style = *style_of(&p->o);
+    style.next_sentence = style.next_sentence && !p->o.no_nsp;
+    return mc_objective_heads(&style);
+}
+
+/* ---- the tokenizer --------------------------------------------------------------------------- */
+
+/* Where a tokenizer lies that was not given: NULL where there is no such place. */
+static const char *source_of(const pretrain *p, char folder[MODEL_FOLDER])
+{
+    if (p->resumed) return mc_checkpoint_folder(p->resumed);
+    return p->o.from.model ? p->o.from.model : model_config_folder(&p->o.from, folder);
+}
+
+/* Whether a tokenizer opens on this rank, found with a context of its own. Else `why` is its error,
+ * "" where the folder has none. */
+static bool opens(const char *from, const mc_tokenizer_options *options, char why[512])
+{
+    mc_context *probe = mc_init_distributed(&(mc_init_options){.single = true});
+    bool good = mc_tokenizer_open(probe, from, options);
+    bool none = mc_error_status(probe) == MC_ERR_NOT_FOUND;
+    snprintf(why, 512, "%s", good || none ? "" : mc_error_message(probe));
+    mc_context_free(probe);
+    return good;
+}
+
+/* Whether all ranks say so. */
+static bool all_agree(pretrain *p, bool here)
+{
+    int ranks = mc_world_size(p->ctx);
+    double mine = here, *all = malloc((size_t)ranks * sizeof *all);
+    if (!all) mc_set_error(p->ctx, MC_ERR_NOMEM, "out of memory for the ranks' answers");
+    bool good = mc_gather_numbers(p->ctx, &mine, 1, all) == MC_OK;
+    for (int i = 0; good && i < ranks; i++) good = all[i] > 0;
+    free(all);
+    return good;
+}
+
+/* Ids of tokens that --config does not name are the tokenizer's, not a class's. */
+static bool take_tokens(pretrain *p, const mc_tokenizer *tok)
+{
+    if (p->resumed || !p->o.from.config) return true;
+    if (mc_model_take_tokens(p->work.model, tok, p->o.from.config)) return false;
+    mc_model_shape now = mc_model_get_shape(p->work.model);
+    p->shape.bos_token = now.bos_token;
+    p->shape.eos_token = now.eos_token;
+    p->shape.pad_token = now.pad_token;
+    return true;
+}
+
+/* The one that was given, or else, where the objective takes tokens from it, the model's own. */
+static bool open_tokenizer(pretrain *p, const mc_objective_style *style)
+{
+    bool needed = style->kind == MC_OBJECTIVE_MASKED || style->kind == MC_OBJECTIVE_SPANS;
+    char folder[MODEL_FOLDER] = "", why[512];
+    const char *from = p->o.tokenizer;
+    if (!from && needed) from = source_of(p, folder);
+    if (from == folder && !all_agree(p, opens(from, NULL, why))) from = NULL;
+    if (!from && needed)
+        return pretrain_refuse(p,
+                               "--tokenizer is required: pretraining %s puts in tokens of its "
+                               "own",
+                               mc_model_family(p->work.model));
+    if (!from) return true;
+    mc_tokenizer_options options = {.revision = p->o.tokenizer ? NULL : p->o.from.revision};
+    p->tokenizer = mc_tokenizer_open(p->ctx, from, &options);
+    if (mc_failed(p->ctx)) return false;
+    int count = mc_tokenizer_vocab_size(p->tokenizer);
+    if (count > p->shape.vocab_size)
+        return pretrain_refuse(p, "--tokenizer %s has %d tokens, the model only %" PRId64, from,
+                               count, p->shape.vocab_size);
+    return take_tokens(p, p->tokenizer);
+}
+
+void pretrain_keep_tokenizer(pretrain *p)
+{
+    char why[512] = "", folder[MODEL_FOLDER];
+    const char *from = source_of(p, folder);
+    mc_tokenizer_options options = {.revision = p->resumed ? NULL : p->o.from.revision,
+                                    .base = p->o.from.base};
+    if (p->tokenizer || !p->o.output || mc_failed(p->ctx)) return;
+    if (all_agree(p, from && opens(from, &options, why)))
+        p->kept = mc_tokenizer_open(p->ctx, from, &options);
+    int count = mc_tokenizer_vocab_size(p->kept);
+    if (from == folder && count > p->shape.vocab_size) { /* another model's */
+        snprintf(why, sizeof why, "that of %.200s has %d tokens, the model %" PRId64, from, count,
+                 p->shape.vocab_size);
+        p->kept = NULL;
+    }
+    if (p->kept) take_tokens(p, p->kept);
+    if (!p->kept && !mc_failed(p->ctx))
+        run_log_line(&p->log,
+                     "no tokenizer is saved with the model, which `generate` needs: give "
+                     "--tokenizer here, or to `generate`%s%s",
+                     *why ? "; " : "", why);
+}
+
+/* ---- the objective --------------------------------------------------------------------------- */
+
+static bool has_heads(pretrain *p, const mc_objective_style *style)
+{
+    mc_model_heads heads = mc_model_get_heads(p->work.model);
+    const char *from = p->resumed ? mc_checkpoint_folder(p->resumed) : p->o.from.model;
+    if (!heads.lm) return pretrain_refuse(p, "%s: the model has no language model head", from);
+    return !style->next_sentence || heads.nsp ||
+           pretrain_refuse(p, "%s: the model has no next sentence head: pretrain it with --no-nsp",
+                           from);
+}
+
+static bool choose_length(pretrain *p)
+{
+    pretrain_options *o = &p->o;
+    int64_t positions = p->shape.positions, usual = 1024;
+    if (p->shape.kind != MC_MODEL_DECODER) usual = 512;
+    if (!o->seq_length) o->seq_length = positions < usual ? positions : usual;
+    if (o->seq_length <= positions) return true;
+    return pretrain_refuse(p, "--seq-length is %" PRId64 ", the model has %" PRId64 " positions",
+                           o->seq_length, positions);
+}
+
+/* How long a target is follows from the input: a limit can be kept, or not. */
+static bool targets_fit(pretrain *p)
+{
+    int64_t width = mc_objective_width(&p->objective, MC_FIELD_TARGETS), most = p->o.target_length;
+    return !most || width <= most ||
+           pretrain_refuse(p,
+                           "--target-length is %" PRId64 ": the spans of inputs of %" PRId64
+                           " tokens make targets of %" PRId64
+                           ": expected a shorter --seq-length or a smaller --noise-density",
+                           most, p->o.seq_length, width);
+}
+
+bool pretrain_find_objective(pretrain *p)
+{
+    mc_objective_options *objective = &p->objective;
+    objective->style = *style_of(&p->o);
+    mc_objective_style *style = &objective->style;
+    style->next_sentence = style->next_sentence && !p->o.no_nsp;
+    if (!has_heads(p, style) || !choose_length(p) || !open_tokenizer(p, style)) return false;
+    if (p->o.lora.virtual_text && !p->tokenizer)
+        return pretrain_refuse(p, "--virtual-tokens-text needs --tokenizer, to read it with");
+    if (!p->resumed) lora_begin_prompt(p->ctx, &p->o.lora, p->work.model, p->tokenizer);
+    if (mc_objective_find_tokens(p->ctx, style, p->tokenizer, &objective->tokens)) return false;
+    mc_model_objective_tokens(p->work.model, &objective->tokens);
+    objective->seq_length = (int)p->o.seq_length;
+    objective->vocabulary = mc_tokenizer_vocab_size(p->tokenizer);
+    objective->mask_probability = p->o.mask_probability;
+    objective->whole_words = p->o.whole_words ? p->tokenizer : NULL;
+    objective->noise_density = p->o.noise_density;
+    objective->mean_span_length = p->o.mean_span_length;
+    p->window = mc_objective_window(p->ctx, objective);
+    return p->window && targets_fit(p);
+}
+
+void pretrain_describe_objective(pretrain *p)
+{
+    const mc_objective_options *o = &p->objective;
+    int targets = mc_objective_width(o, MC_FIELD_TARGETS);
+    if (o->style.kind == MC_OBJECTIVE_MASKED)
+        run_log_line(&p->log, "objective: %d of %d tokens masked%s%s", targets, p->window,
+                     o->whole_words ? ", whole words" : "",
+                     o->style.next_sentence ? ", and whether the second part follows the first"
+                                            : "");
+    if (o->style.kind == MC_OBJECTIVE_SPANS)
+        run_log_line(&p->log, "objective: spans of %d tokens, as inputs of %d and targets of %d",
+                     p->window, o->seq_length, targets);
+    if (o->style.kind == MC_OBJECTIVE_CONTEXT)
+        run_log_line(&p->log, "objective: the middle of each document, with what lies around it "
+                              "as context");
+}
+
+/* The ids that are put in, as one text. */
+static void add_tokens(settings *list, const mc_objective_tokens *t, bool spans)
+{
+    char text[160];
+    if (spans)
+        snprintf(text, sizeof text, "start %d ends %d %d sentinels %d from %d to %d", t->start,
+                 t->input_end, t->target_end, t->sentinel_count, t->sentinel[0],
+                 t->sentinel[t->sentinel_count - 1]);
+    else
+        snprintf(text, sizeof text, "mask %d begin %d separator %d", t->mask, t->begin,
+                 t->separator);
+    settings_add(list, "tokenizer", text);
+}
+
+/* Nothing where documents are not kept apart, as runs of versions that could not. */
+static void add_documents(settings *list, const pretrain_options *o)
+{
+    char value[32] = "";
+    if (o->separate_documents)
+        snprintf(value, sizeof value, "%s %d", document_places[o->document_at], o->document_token);
+    settings_add(list, "separate-documents", value);
+}
+
+void pretrain_add_objective_settings(settings *list, const pretrain *p)
+{
+    const mc_objective_options *o = &p->objective;
+    const pretrain_options *given = &p->o;
+    bool spans = o->style.kind == MC_OBJECTIVE_SPANS;
+    if (o->style.kind == MC_OBJECTIVE_MASKED) {
+        settings_add_real(list, "mask-probability",
+                          given->mask_probability > 0 ? given->mask_probability : 0.15);
+        settings_add_flag(list, "whole-word-mask", given->whole_words);
+        settings_add_flag(list, "no-nsp", given->no_nsp);
+    }
+    if (spans) {
+        settings_add_real(list, "noise-density",
+                          given->noise_density > 0 ? given->noise_density : 0.15);
+        settings_add_real(list, "mean-span-length",
+                          given->mean_span_length > 0 ? given->mean_span_length : 3);
+    }
+    if (spans || o->style.kind == MC_OBJECTIVE_MASKED) add_tokens(list, &o->tokens, spans);
+    add_documents(list, given);
+}
+
+/* ---- batches --------------------------------------------------------------------------------- */
+
+/* Another seed for the windows that pairs take from elsewhere. */
+static mc_lm_loader *open_elsewhere(const pretrain *p, mc_lm_loader *loader, const token_data *data,
+                                    mc_lm_loader_options options)
+{
+    if (!p->objective.style.next_sentence || !loader) return NULL;
+    options.seed = mc_lm_loader_position(loader).seed + 1;
+    if (!options.seed) options.seed = MC_LM_SEED_0;
+    options.shuffle = true;
+    return mc_lm_loader_new_blend(data->sources, data->count, &options);
+}
+
+bool pretrain_find_documents(pretrain *p)
+{
+    pretrain_options *o = &p->o;
+    if (!o->separate_documents) return true;
+    if (o->document_token < 0) o->document_token = p->objective.tokens.end_of_text;
+    const char *without = token_data_without_documents(&p->data);
+    if (!without) without = token_data_without_documents(&p->val_data);
+    return !without || o->document_token >= 0 ||
+           pretrain_refuse(p,
+                           "--separate-documents: %s does not say where documents begin, and "
+                           "neither a tokenizer nor the model names an end of text: give "
+                           "--document-token",
+                           without);
+}
+
+mc_objective *pretrain_open_batches(const pretrain *p, const token_data *data,
+                                    const mc_lm_loader_options *options)
+{
+    mc_lm_loader *loader = mc_lm_loader_new_blend(data->sources, data->count, options);
+    return mc_objective_new(loader, open_elsewhere(p, loader, data, *options), &p->objective);
+}
+
+mc_sequence_work pretrain_sequence_work(const pretrain *p)
+{
+    const mc_objective_options *o = &p->objective;
+    bool some = mc_objective_width(o, MC_FIELD_TARGET_ROWS);
+    return (mc_sequence_work){.length = p->o.seq_length,
+                              .target_length = mc_objective_width(o, MC_FIELD_DECODER_IDS),
+                              .targets = some ? mc_objective_width(o, MC_FIELD_TARGETS) : 0};
+}
