@@ -151,8 +151,9 @@ static mc_embedder *open_folder(mc_context *ctx, const char *folder, mc_embed_op
     bool asked = o->normalize != MC_NORMALIZE_DEFAULT; /* by the options */
     if (mc_sentence_config_read(ctx, folder, o->prompt ? NULL : o->prompt_name, &c) == MC_OK &&
         merge(ctx, folder, &c, o)) {
-        mc_tokenizer *tokenizer =
-            mc_tokenizer_open(ctx, c.model, &(mc_tokenizer_options){.base = o->load.base});
+        const mc_tokenizer_options own = {.base = o->load.base};
+        mc_tokenizer *tokenizer = o->tokenizer ? mc_tokenizer_from_pretrained(ctx, o->tokenizer)
+                                               : mc_tokenizer_open(ctx, c.model, &own);
         mc_model *model = mc_model_from_pretrained(ctx, c.model, &o->load);
         merge_length(&c, model, o);
         e = mc_embedder_new(model, tokenizer, o);

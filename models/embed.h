@@ -38,7 +38,8 @@ typedef enum mc_normalize {
 } mc_normalize;
 
 typedef struct mc_embed_options {
-    mc_load_options load; /* of the model; its dtype is that of the computation */
+    mc_load_options load;  /* of the model; its dtype is that of the computation */
+    const char *tokenizer; /* mc_embedder_open: folder or identifier; NULL: the model's */
     mc_pooling pooling;
     mc_normalize normalize;
     int64_t max_length; /* tokens of a text, which is cut there; 0: the folder's, else the model's
@@ -61,8 +62,8 @@ typedef struct mc_embed_options {
  * positions, POOLER without one, a prompt that the folder does not have. */
 MC_API mc_embedder *mc_embedder_open(mc_context *ctx, const char *identifier,
                                      const mc_embed_options *options);
-/* The same of a model and tokenizer that there are; they must outlive it. options->load and
- * prompt_name are not used. */
+/* The same of a model and tokenizer that there are; they must outlive it. options->load,
+ * tokenizer and prompt_name are not used. */
 MC_API mc_embedder *mc_embedder_new(mc_model *model, const mc_tokenizer *tokenizer,
                                     const mc_embed_options *options);
 /* Frees it, with the model and tokenizer that mc_embedder_open loaded, before its context does.

@@ -122,6 +122,7 @@ static bool work(text_job *job, void *user)
                                    &(mc_embed_options){.load = {.dtype = text_job_dtype(&e->job),
                                                                 .revision = e->job.from.revision,
                                                                 .base = e->job.from.base},
+                                                       .tokenizer = e->job.from.tokenizer,
                                                        .pooling = poolings[e->pooling],
                                                        .normalize = normalizes[e->normalize],
                                                        .max_length = e->job.max_length,
@@ -178,7 +179,7 @@ int cmd_embed(int argc, char **argv)
 {
     embed e = {.file = {.aside = {.fd = -1}}};
     args_table table = {.count = 0};
-    const int ways = MODEL_WAY_ADAPTER | MODEL_WAY_OLD_MODEL | MODEL_WAY_ANY;
+    const int ways = MODEL_WAY_ADAPTER | MODEL_WAY_OLD_MODEL | MODEL_WAY_ANY | MODEL_WAY_TOKENIZER;
     text_job_options_init(&e.job, argc);
     text_job_add_rows(&table, &e.job, ways);
     const args_option options[] = {

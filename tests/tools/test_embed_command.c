@@ -169,6 +169,19 @@ static void test_interrupt(void **state)
     must("! ls | grep '\\.tmp-'");
 }
 
+/* Weights and tokenizer may lie in folders of their own. */
+static void test_tokenizer(void **state)
+{
+    (void)state;
+    must(
+        "mkdir bare words && cp bert/config.json bert/model.safetensors bare && cp bert/* words && "
+        "rm words/config.json words/model.safetensors && "
+        "$MC embed bare --tokenizer words --data rows.csv --text review --output apart.npy");
+    check_npy("apart.npy");
+    assert_int_equal(run("$MC embed bare --data rows.csv --text review --output none.npy"), 1);
+    must("test ! -e none.npy");
+}
+
 /* Of two commands that write one file the last one's is there, whole; or one of them is refused. */
 static void test_two_at_once(void **state)
 {
@@ -188,7 +201,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_npy),         cmocka_unit_test(test_json_lines),
         cmocka_unit_test(test_refusals),    cmocka_unit_test(test_interrupt),
-        cmocka_unit_test(test_two_at_once),
+        cmocka_unit_test(test_two_at_once), cmocka_unit_test(test_tokenizer),
     };
     return cmocka_run_group_tests(tests, set_up, remove_folder);
 }
