@@ -123,6 +123,11 @@ if [ "$(uname -m)" = x86_64 ] && ! is_installed libdnnl-dev; then
     optional "training is slower" libdnnl-dev
 fi
 
+# ccache compiles only once what the builds of the tests have in common, and is not required.
+if [ $# -eq 0 ] && ! is_installed ccache; then
+    optional "building the tests takes longer" ccache
+fi
+
 # libcurl and OpenSSL let models be downloaded by name and are not required.
 for package in libcurl4-openssl-dev libssl-dev; do
     if ! is_installed "$package" && is_offered "$package"; then

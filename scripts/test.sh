@@ -1,24 +1,25 @@
 #!/bin/sh
-# Installs what is needed, builds, and runs every test: in the release build (build/release), in one
-# with AddressSanitizer, UndefinedBehaviorSanitizer and failing allocations (build/asan), and, where
-# CUDA's headers are, those of the CUDA device in one that simulates a GPU (build/simulator). The last
-# line is `N passed, N failed, N skipped`, over all, behind the ten slowest; the exit code is 0 only if
-# nothing failed.
+# Installs what is needed, builds, and runs the tests: in the release build (build/release, or build/ci
+# where there is no GPU), in one with AddressSanitizer, UndefinedBehaviorSanitizer and failing
+# allocations (build/asan), and, where CUDA's headers are, those of the CUDA device in one that
+# simulates a GPU (build/simulator). The last line is `N passed, N failed, N skipped`, over all, after
+# the ten slowest; the exit code is 0 only if nothing failed.
 #
-#     scripts/test.sh [PATTERN]              only the tests whose name matches the regular expression
-#     scripts/test.sh --quick [PATTERN]      the release build alone, without what takes long: jobs of
-#                                            other than two ranks, jobs that fail or wait for deadlines,
-#                                            whole trainings, and the large corpora of fuzz targets; about
-#                                            a minute on two cores once that is built
-#     scripts/test.sh --ci [PATTERN]         the release build in build/ci, its device code compiled in a
-#                                            third of the time, without most optimisations: where no GPU
-#                                            is to run it
+#     scripts/test.sh [PATTERN]            only the tests whose name matches the regular expression
+#     scripts/test.sh --quick [PATTERN]    the release build alone, without jobs of several ranks, whole
+#                                          trainings, packages and large corpora: about a minute on two
+#                                          cores once that is built
+#     scripts/test.sh --meshes [PATTERN]   and what takes long and seldom fails: ranks in all numbers and
+#                                          combinations, and a training that may not learn
 set -eu
 # shellcheck source=scripts/common.sh
 . "$(dirname "$0")/common.sh"
 
 scripts/install-dependencies.sh
 export CTEST_OUTPUT_ON_FAILURE=1
+if command -v ccache >/dev/null 2>&1; then
+    export CMAKE_C_COMPILER_LAUNCHER=ccache CMAKE_CXX_COMPILER_LAUNCHER=ccache
+fi
 
 # build BUILD [OPTION...]
 build()
@@ -60,27 +61,28 @@ run()
 }
 
 quick=no
-release=release
-spared='^$'
-late='ranks_late$'
+# What only --meshes runs. A training that may not learn: quickstart_data shows that the data's questions
+# alone are answered right half of the time, and quickstart_with_passages asks its model without showing the
+# passages. Jobs of 2 ranks run under sanitizers, those of 1 and 3 in the release build.
+spared='^(quickstart_without_passages|ranks_.*_[24]|test_comm_4_ranks)$'
+# Minutes each on the simulator: what they call runs in the release build and under sanitizers (optimizers
+# in the host's memory), and in the usual order of streams (training).
+late='_late$|^test_adam_offload_cuda$'
 case ${1-} in
 --quick) quick=yes && shift ;;
---ci)
-    release=ci
-    # A training that may not learn: quickstart_data shows that the data's questions alone are answered
-    # right half of the time, and quickstart_with_passages asks its model without telling the answers.
-    # Jobs of 2 ranks run under sanitizers, those of 1 and 3 here; 4 are for the plain run.
-    spared='^(quickstart_without_passages|ranks_.*_[24]|test_comm_4_ranks)$'
-    # Minutes each: what they call runs in the release build and under sanitizers (optimizers in the
-    # host's memory), and in the usual order of streams (training).
-    late='_late$|^test_adam_offload_cuda$'
+--meshes)
+    spared='^$'
+    late='ranks_late$'
     shift
     ;;
+-*) fail "unknown option \"$1\": expected --quick or --meshes" ;;
 esac
 pattern=${1-.}
-slow='quickstart_.*_passages|test_boolq_trace|tools_ranks|bench_ranks|ranks_.*_[134]'
-slow="$slow|ranks_(semantics|train)_2|ranks_checkpoint_sizes|test_comm_[134]_ranks"
-slow="^($slow|test_comm_failures|test_control|package_ranks|regression_(bpe|vocab))\$"
+# Device code compiles in a third of the time without most optimisations, where no GPU is to run it.
+release=ci
+[ ! -e /dev/nvidiactl ] || release=release
+slow='quickstart_.*_passages|test_boolq_trace|.*ranks.*|test_(comm|control).*|test_mpi_hosts|package_.*|hub'
+slow="^($slow|test_limits|test_cudnn_plans|regression_(bpe|vocab))\$"
 failed=no
 results=
 calm=
