@@ -8,7 +8,7 @@
  * in turn, chunk by chunk of 4 million elements; and, as the triad, all at once. (A chunk ends with
  * a barrier of the threads, which is dear where other work takes their cores away.) Counted are the
  * bytes that are read and written by name, 16 + 14 an element of Adam. The triad is that of
- * bench/triad.h. They are run in turn; what is told is the median of the rounds and of their
+ * bench/triad.h. They are run in turn; what is printed is the median of the rounds and of their
  * ratios. */
 #include <omp.h>
 #include <stdio.h>

@@ -12,7 +12,7 @@ torch.nn.functional.scaled_dot_product_attention) on any device, as it is or com
 torch.compile: max-autotune unless given); --onnx: onnxruntime on the CPU, all optimizations, the
 model exported by PyTorch. Medians of five rounds of --steps passes; `cpu` is processor time a pass,
 for machines that do other work. With --ours that program, bench/encoder, is run before and after,
-in the same way, and the quotient of the medians is told.
+in the same way, and the quotient of the medians is printed.
 """
 
 import argparse

@@ -6,7 +6,7 @@ Shapes: gpt2, gpt2-xl, gptj-6b, t5-base; random weights in bf16 on a GPU, greedy
 token. `static`: a static cache, with which transformers compiles the forward pass by itself. The rate is
 that of the steps alone, by the difference of answers of NEW and of NEW / 4 tokens, as there, and with
 beams that of rows. With `ours` that program, bench/generate, is run before and after with the same
-sizes, and the quotient of the rates is told."""
+sizes, and the quotient of the rates is printed."""
 import re
 import statistics
 import subprocess

@@ -6,7 +6,7 @@
  *     bench/load make gpt2 gpt2-xl bf16 /dev/shm/xl
  *     bench/load time gpt2 /dev/shm/xl bf16 cuda
  *
- * Times count from the start of the process, which is told to 10 ms. The second of two runs has
+ * Times count from the start of the process, which is known to 10 ms. The second of two runs has
  * what can be cached: the file's pages and the plans of products. */
 #include <stdio.h>
 #include <stdlib.h>

@@ -6,7 +6,7 @@ in each of its ranges, of which some lie within others.
     timeline.py TRACE [--steps N] [--ends NAME] [--rows N] [--against TRACE]
 
 A step ends with the last kernel of a row of those whose name holds NAME (adam); the mean over the
-last N steps (3) is told. `alone` and `beside` are a kernel's mean times while nothing communicated
+last N steps (3) is printed. `alone` and `beside` are a kernel's mean times while nothing communicated
 and while something did; gaps stand before the kernel that came late. --against shows each kernel's
 time in another trace too (of one GPU, say)."""
 

@@ -8,7 +8,7 @@
  *         ... b->ids, b->labels ...
  *
  * Token files are mapped into memory, never read whole; they may be larger than memory. What lies
- * in a file is told by its content, not by its name:
+ * in a file follows from its content, not from its name:
  *
  *   llm.c     a header of 1,024 bytes, 256 i32: [0] magic, [1] version, [2] count of tokens; then
  *             the tokens. Magic 20240520, version 1: u16 tokens; magic 20240801, version 7: u32

@@ -88,8 +88,8 @@ static bool weigh_row(mc_dataloader *l, int64_t row)
 }
 
 /* Counts the tokens of every row, once in the life of a dataset whose loaders order by length or
- * have sizes: one of them does, the others wait. False on an error, or when told to stop meanwhile;
- * the next one then goes on. */
+ * have sizes: one of them does, the others wait. False on an error, or if the loader was stopped
+ * meanwhile; the next one then goes on. */
 static bool weigh_rows(mc_dataloader *l)
 {
     bool good = true;
@@ -232,7 +232,7 @@ static bool produce(mc_dataloader *l, mc_packed *slot)
     return true;
 }
 
-/* Waits for an empty slot; NULL when told to stop. */
+/* Waits for an empty slot; NULL if the loader was stopped. */
 static mc_packed *wait_for_slot(mc_dataloader *l)
 {
     pthread_mutex_lock(&l->lock);

@@ -48,7 +48,7 @@ typedef struct mc_dataloader mc_dataloader;
 /* Which rows share a batch. */
 typedef enum mc_batching {
     MC_BATCHING_DEFAULT = 0, /* BY_LENGTH when shuffling, IN_ORDER when not */
-    MC_BATCHING_BY_LENGTH,   /* rows of similar length; without shuffling, row_index tells where a
+    MC_BATCHING_BY_LENGTH,   /* rows of similar length; without shuffling, row_index says where a
                                 row belongs */
     MC_BATCHING_IN_ORDER,    /* the next rows of the order, file's or shuffled */
 } mc_batching;
@@ -87,7 +87,7 @@ typedef struct mc_batch {
     /* i32 (sequences): the packed row, of the decoder if there is one, at which the answer of
      * mc_dataset_answers is read; 0 of sequences that are empty. */
     mc_tensor *answer_rows;
-    /* i32 (sequences / choices): classes, MC_NO_LABEL where there is none. */
+    /* i32 (sequences / choices): classes, MC_NO_LABEL if there is none. */
     mc_tensor *labels;
     /* f32 (sequences / choices) of REGRESS; (sequences / choices, labels) of MULTI_LABEL, of 1 and
      * 0. With `sizes`, zeros behind the last row. */

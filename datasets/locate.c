@@ -115,7 +115,7 @@ static bool look_in(search *s, const char *folder, char path[MC_PATH_MAX])
 }
 
 /* The subfolder of `folder` with the task's name in any case (the exact one if there is one), or
- * the exact name where there is none. */
+ * the exact name if there is none. */
 static bool task_folder(search *s, const mc_task *task, const char *folder, char out[MC_PATH_MAX])
 {
     char best[256] = "";

@@ -46,7 +46,7 @@ MC_API double mc_accuracy_share(const mc_accuracy *acc);
  * classes. */
 MC_API double mc_accuracy_f1(const mc_accuracy *acc);
 
-/* Of the rows labelled k, the share predicted so. NaN where there are none, or k is no class below
+/* Of the rows labelled k, the share predicted so. NaN if there are none, or k is no class below
  * 16. */
 MC_API double mc_accuracy_recall(const mc_accuracy *acc, int k);
 

@@ -34,7 +34,7 @@ typedef struct mc_prepare_result {
     int64_t total_bytes; /* the same of all inputs */
 } mc_prepare_result;
 
-/* Is told now and then, on the calling thread, how far the work is; false ends it with
+/* Called now and then, on the calling thread, with the progress so far; false ends it with
  * MC_ERR_INTERRUPTED, and nothing is written. */
 typedef bool (*mc_prepare_progress)(void *user, const mc_prepare_result *done);
 

@@ -85,7 +85,7 @@ MC_API void mc_table_free(mc_table *table);
 MC_API int mc_table_columns(const mc_table *table);
 MC_API const char *mc_table_column_name(const mc_table *table, int i);
 
-/* The number of the column of a name, for the functions below. Where there is none: -1 with an
+/* The number of the column of a name, for the functions below. If there is none: -1 with an
  * error that lists those that there are. */
 MC_API int mc_table_column(mc_table *table, const char *name);
 

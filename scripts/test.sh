@@ -87,7 +87,7 @@ failed=no
 results=
 calm=
 # Where the CUDA toolkit is, the CUDA device is built too, for one architecture; what needs a GPU is
-# skipped where there is none.
+# skipped if there is none.
 build $release "-DCMAKE_CUDA_ARCHITECTURES=${MC_TEST_CUDA_ARCHITECTURES-90a-real}" -DMC_BUILD_BENCH=ON
 if [ $quick = yes ]; then
     run $release 2 --exclude-regex "$slow"

@@ -21,7 +21,7 @@
  *         all f32 and 0 where there is no token.
  *     check_exports generate FOLDER INPUT OUTPUT TOKENS
  *         the most probable next tokens of each sequence, up to TOKENS of them and the end token:
- *         OUTPUT gets "tokens" (sequences, TOKENS), f32, -1 where there is none.
+ *         OUTPUT gets "tokens" (sequences, TOKENS), f32, -1 if there is none.
  *
  * Exit 0, or 1 with an error. */
 #include <stdlib.h>

@@ -83,7 +83,7 @@ static inline void temp_folder_keep_one(const temp_folder *folder, const char *n
     closedir(dir);
 }
 
-/* The folder with reference data, or NULL (having said so) where there is none. */
+/* The folder with reference data, or NULL (having said so) if there is none. */
 static inline const char *shared_folder(void)
 {
     const char *shared = getenv("MC_SHARED");

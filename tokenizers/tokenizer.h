@@ -144,7 +144,7 @@ MC_API int32_t mc_tokenizer_mask_id(const mc_tokenizer *tok);
  * tokens begin, and so does an id without a token. -1: the vocabulary does not say (CPM's). */
 MC_API int mc_tokenizer_continues(const mc_tokenizer *tok, int32_t id);
 /* The id that stands between the texts of a stream: GPT-2's <|endoftext|>, T5's </s>, or the
- * eos_token that tokenizer_config.json names; -1 where there is none (BERT's) and for NULL. */
+ * eos_token that tokenizer_config.json names; -1 if there is none (BERT's) and for NULL. */
 MC_API int32_t mc_tokenizer_end_of_text_id(const mc_tokenizer *tok);
 
 /* Ids of one text or pair. Starts as { 0 }; use one value for many calls: its arrays and working
@@ -226,7 +226,7 @@ MC_API void mc_batch_encoding_release(mc_batch_encoding *batch);
 /* Where a long text can be cut, so that several threads encode it: appending the ids of
  * text[0, cut) and then those of text[cut, length) gives the ids of the whole text. Returns the
  * first such place at or behind `from` (at least 1) that it finds, which is in front of white
- * space, or `length` where there is none, or where added tokens that hold or take in white space
+ * space, or `length` if there is none, or where added tokens that hold or take in white space
  * forbid it; of Unigram models also where the normaliser does not squeeze white space. By
  * SentencePiece's rules sums of scores run over a whole text, so of pieces that score exactly or
  * nearly the same (`-----`) those behind a cut may be others.
@@ -267,7 +267,7 @@ typedef struct mc_decode_options {
 } mc_decode_options;
 
 /* As mc_tokenizer_decode, with the size (a text may hold NULs; the one behind it does not count)
- * and strict unless told otherwise: an id that is no token gives NULL and the context's error,
+ * and strict by default: an id that is no token gives NULL and the context's error,
  * which names its place in the list. `options` may be NULL. An error makes this a call for the
  * context's own thread. */
 MC_API char *mc_tokenizer_decode_sized(const mc_tokenizer *tok, const int32_t *ids, size_t count,

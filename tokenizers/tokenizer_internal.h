@@ -50,7 +50,7 @@ typedef enum mc_strip_accents {
     MC_STRIP_YES
 } mc_strip_accents;
 
-/* What Hugging Face's BertNormalizer is told, under its names. */
+/* The settings of Hugging Face's BertNormalizer, under its names. */
 typedef struct mc_normalizer_options {
     bool clean_text, handle_chinese_chars, lowercase;
     mc_strip_accents strip_accents;

@@ -14,7 +14,7 @@ typedef struct info_options {
     bool json, tensors, checksum, verify;
 } info_options;
 
-/* ---- what is told ---------------------------------------------------------------------------- */
+/* ---- what is printed ------------------------------------------------------------------------*/
 
 /* Tensors, elements and bytes, of one dtype or of all. */
 typedef struct total {
@@ -251,13 +251,13 @@ int cmd_info(int argc, char **argv)
         {ARGS_PATH("path", &o.path, "a file of tensors, an index, or a folder"), .required = true,
          .positional = true},
         {ARGS_FLAG("json", &o.json, "print one JSON object")},
-        {ARGS_FLAG("tensors", &o.tensors, "tell of every tensor")},
+        {ARGS_FLAG("tensors", &o.tensors, "list every tensor")},
         {ARGS_FLAG("verify", &o.verify, "say so, too, where the file has no checksums to compare")},
         {ARGS_FLAG_OFF("no-checksum", &o.checksum, "do not read the tensors' bytes")},
         {0},
     };
     const args_spec spec = {.command = "info",
-                            .summary = "Tells what is in a file or folder of tensors.",
+                            .summary = "Prints what a file or folder of tensors holds.",
                             .details = details,
                             .options = options};
     int code;

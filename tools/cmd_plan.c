@@ -531,10 +531,11 @@ int cmd_plan(int argc, char **argv)
     train_add_rank_rows(&table, &o.train);
     lora_add_rows(&table, &o.lora);
     add_time_rows(&table, &o);
-    const args_spec spec = {.command = "plan",
-                            .summary = "Tells what a training step, or answers, will take.",
-                            .details = details,
-                            .options = table.rows};
+    const args_spec spec = {
+        .command = "plan",
+        .summary = "Predicts the memory and time of a training step, or the memory of answers.",
+        .details = details,
+        .options = table.rows};
     int code;
     if (!args_parse(&spec, argc, argv, &code)) return code;
     code = model_check(&spec, &o.from, WAYS, false);

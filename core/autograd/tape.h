@@ -44,7 +44,7 @@ MC_API mc_status mc_tape_backward(mc_tape *tape, mc_tensor *y, const mc_tensor *
 
 /* The gradient of a tape input after backward, NULL if it has none. Belongs to the tape. That of a
  * parameter is f32 or (mc_grad_dtype) of its dtype, what optimizers read of it may be elsewhere,
- * and it may not be there: mc_parameter_read_gradient tells it as f32. */
+ * and it may not be there: mc_parameter_read_gradient returns it as f32. */
 MC_API mc_tensor *mc_tensor_gradient(const mc_tensor *x);
 
 /* Says that the caller is done with x: its memory is released now unless backward needs it. */

@@ -130,7 +130,7 @@ bool mc_op_ok(mc_tape *tape, const char *op, mc_status status);
  * the dtype in which gradients travel between ranks. */
 mc_tensor *mc_gradient_target(mc_tape *tape, mc_tensor *x, bool *accumulate);
 /* Whether a gradient of a parameter can be written to, in the forward pass too; sets the error.
- * True where there is none, and for NULL. */
+ * True if there is none, and for NULL. */
 bool mc_gradient_is_there(mc_tape *tape, const mc_tensor *x);
 /* Adds g (x's shape) to the gradient of x without copying where that is possible: x may then share
  * g's memory, so g must not be written afterwards. */

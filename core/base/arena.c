@@ -5,7 +5,7 @@
 #include <string.h>
 #include "core/base/memory_internal.h"
 
-/* AddressSanitizer is told what is free, so that it sees uses of what an ended tape made. */
+/* Free memory is poisoned for AddressSanitizer, so that it sees uses of what an ended tape made. */
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/asan_interface.h>
 #define poison(data, bytes) __asan_poison_memory_region(data, bytes)

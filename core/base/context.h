@@ -73,7 +73,7 @@ typedef enum mc_zero_level {
  * it f32. */
 typedef enum mc_grad_dtype {
     MC_GRAD_DEFAULT = 0, /* as MC_GRAD_F32 */
-    MC_GRAD_F32,         /* exact to the order of additions; kept, and handed to optimizers, so */
+    MC_GRAD_F32,         /* exact to the order of additions; kept, and given to optimizers, so */
     MC_GRAD_PARAMETER,   /* that of the parameters: half the bytes for f16 and bf16, rounded before
                             they are sent and, by some transports, at each addition */
 } mc_grad_dtype;
@@ -90,7 +90,7 @@ typedef struct mc_init_options {
     const char *device;
     mc_log_fn log; /* NULL: nothing is logged; the library itself never prints */
     void *log_user;
-    mc_download_fn download; /* told how downloads proceed; NULL: nobody is */
+    mc_download_fn download; /* called as downloads proceed; NULL: no calls */
     void *download_user;
     mc_zero_level zero_level; /* how models are spread over ranks where they say nothing themselves;
                                  default: MC_ZERO_3 */

@@ -71,7 +71,7 @@ mc_status mc_make_folders(mc_error *err, const char *path)
     return MC_OK;
 }
 
-/* Opens a regular file and tells its size; -1 with the error set otherwise. */
+/* Opens a regular file and returns its size; -1 with the error set otherwise. */
 static int open_regular(mc_error *err, const char *path, size_t *size)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO must not hang us */

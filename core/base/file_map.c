@@ -43,7 +43,7 @@ static atomic_int broken_slots; /* that miss bytes */
 
 /* ---- the registry ---------------------------------------------------------------------------- */
 
-/* The next slots; with `grow` they are made where there are none. */
+/* The next slots; with `grow` they are made if there are none. */
 static slots *next_of(slots *s, bool grow)
 {
     slots *next = atomic_load(&s->next), *made;

@@ -1,4 +1,4 @@
-/* The version of the headers; mc_version() tells the library's. CMake reads it from here. */
+/* The version of the headers; mc_version() returns the library's. CMake reads it from here. */
 #ifndef MC_BASE_VERSION_H
 #define MC_BASE_VERSION_H
 

@@ -1,6 +1,6 @@
 /* The thread that writes a checkpoint while the program goes on.
  *
- * Communicators belong to the program's thread. So ranks tell rank 0 by a file each, in the
+ * Communicators belong to the program's thread. So each rank reports to rank 0 by a file, in the
  * checkpoint's folder, that they have written their parts; then rank 0 removes these and
  * finishes. */
 #include <errno.h>
@@ -45,7 +45,7 @@ static mc_status check_job(void *user)
     return mc_world_failed(s->ctx, s->err) ? s->err->status : MC_OK;
 }
 
-/* Waits until a rank has written its part. Whoever dies or fails ends the wait. */
+/* Waits until a rank has written its part. A rank that dies or fails ends the wait. */
 static mc_status take_mark(mc_saving *s, int rank)
 {
     char path[MC_PATH_MAX];

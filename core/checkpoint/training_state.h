@@ -106,7 +106,7 @@ typedef struct mc_checkpoint mc_checkpoint;
 /* Opens the newest whole checkpoint of a run: sizes and checksums of all its files are compared
  * with those in training.json, and a damaged one is passed over with a warning, as one is whose
  * best (mc_checkpoint_options.best) is damaged. NULL without an
- * error where there is none at all; MC_ERR_FORMAT where all are damaged, naming what is wrong with
+ * error if there is none at all; MC_ERR_FORMAT where all are damaged, naming what is wrong with
  * the newest. */
 MC_API mc_checkpoint *mc_checkpoint_open(mc_context *ctx, const char *folder);
 MC_API void mc_checkpoint_free(mc_checkpoint *checkpoint); /* NULL is allowed */

@@ -122,7 +122,7 @@ typedef struct mc_weight_files mc_weight_files;
  * the parameters' dtype: one that will be `path`, or shards and an index named after it. All ranks
  * do it together, and each writes its share. NULL after an error. */
 mc_weight_files *mc_weights_write(mc_module *model, const mc_weight_form *form, const char *path);
-/* Gives the files their names, such that whoever loads finds the older weights or the new ones,
+/* Gives the files their names, so that a load finds the older weights or the new ones,
  * and removes what an older save left. All ranks do it together. */
 mc_status mc_weight_files_rename(mc_weight_files *files);
 /* What has no name yet is removed. NULL is allowed. */

@@ -7,9 +7,9 @@
 #include "core/device/kernels_internal.h"
 
 typedef struct mc_device_memory {
-    size_t in_use, peak;   /* bytes handed out now, and the most so far */
+    size_t in_use, peak;   /* bytes allocated now, and the most so far */
     size_t reserved;       /* bytes taken from the system, in use or cached */
-    size_t touched;        /* of these: up to the last byte ever handed out of each segment. The
+    size_t touched;        /* of these: up to the last byte ever allocated of each segment. The
                               system has pages for no others */
     uint64_t system_calls; /* allocations that went to the system: constant in the steady state */
 } mc_device_memory;
@@ -60,7 +60,7 @@ struct mc_device {
     /* Waits for all that was launched. False after a failure (see `failure`). */
     bool (*copy_out)(mc_device *d, void *host, const void *device, size_t bytes);
     /* Copies to `host`, memory of host_alloc, when all that was launched before is done; does not
-     * wait. The ticket tells when it is there: tickets count up, from 1. */
+     * wait. The ticket says when it is there: tickets count up, from 1. */
     uint64_t (*copy_out_later)(mc_device *d, void *host, const void *device, size_t bytes);
     bool (*is_done)(mc_device *d, uint64_t ticket);
     bool (*wait)(mc_device *d, uint64_t ticket); /* false after a failure */
@@ -80,10 +80,10 @@ struct mc_device {
     void *(*record_end)(mc_device *d);
     mc_status (*replay)(mc_device *d, void *recording);
     void (*recording_free)(mc_device *d, void *recording);
-    /* Named ranges for profilers; NULL where there are none. */
+    /* Named ranges for profilers; NULL if there are none. */
     void (*range_begin)(mc_device *d, const char *name);
     void (*range_end)(mc_device *d);
-    /* What programs launch kernels of their own on (a cudaStream_t); NULL where there is none. */
+    /* What programs launch kernels of their own on (a cudaStream_t); NULL if there is none. */
     void *(*stream)(mc_device *d);
     /* Makes the GPU the calling thread's current one of its own runtime, for functions of others
      * that expect it so; NULL where there is no such thing. `leave` gets what `enter` returned, and
@@ -114,7 +114,7 @@ struct mc_device {
                           say than its status */
 };
 
-/* Named ranges for whoever profiles; nothing where the device has none. */
+/* Named ranges for profilers; nothing where the device has none. */
 static inline void mc_range_begin(mc_device *d, const char *name)
 {
     if (d->range_begin) d->range_begin(d, name);

@@ -6,7 +6,7 @@
 /* Most parameters of this file are looked at by nobody. */
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 
-/* Addresses are made of a number and a place in the block, so that a pointer into a block tells
+/* Addresses are made of a number and a place in the block, so that a pointer into a block gives
  * which one it is. */
 enum { PLACE_BITS = 42 };
 
@@ -16,9 +16,9 @@ typedef struct plan_device {
     const mc_kernels
         *planning;   /* those of `like` that take scratch memory; NULL entries take none */
     bool is_host;    /* the device that is planned for */
-    uint64_t blocks; /* numbers handed out so far; those that came back are used again first */
+    uint64_t blocks; /* numbers in use so far; those that came back are used again first */
     uint32_t *spare;
-    size_t spare_count, spare_room; /* for all numbers handed out */
+    size_t spare_count, spare_room; /* for all numbers in use */
     /* For the host: a pool that gets the same calls as the device's and hands out addresses where
      * no memory is. So it has the same gaps. `shadows` has the address of each number's block. */
     mc_pool *shadow;

@@ -1,7 +1,7 @@
 /* The planning device: takes the place of another device and computes nothing. Its memory has
  * addresses that nobody may touch; what is taken and given back is counted. So a training step that
- * is run on it tells what memory the step will need on the real device, by the code that will take
- * it: models, operations, the tape and optimizers know of no difference.
+ * is run on it measures what memory the step will need on the real device, by the code that will
+ * take it: models, operations, the tape and optimizers know of no difference.
  *
  * What kernels take while they run is told by the other device's `planning` table, whose kernels
  * call mc_plan_scratch with the bytes that the real ones take (the sum, if they hold several blocks

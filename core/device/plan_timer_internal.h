@@ -71,7 +71,7 @@ struct mc_plan_timer {
 
 /* Takes a timer over, which is freed with the device or with the next one. NULL: none. */
 void mc_plan_set_timer(mc_device *plan, mc_plan_timer *timer);
-/* NULL where there is none. */
+/* NULL if there is none. */
 mc_plan_timer *mc_plan_timer_of(mc_device *plan);
 
 /* For planning kernels: passes work to the timer. An error where its rate is to be measured, and

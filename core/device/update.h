@@ -1,4 +1,4 @@
-/* What an optimizer is told for one step. */
+/* The settings of one step of an optimizer. */
 #ifndef MC_DEVICE_UPDATE_H
 #define MC_DEVICE_UPDATE_H
 

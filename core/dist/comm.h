@@ -11,7 +11,7 @@
  * Every rank of a group makes the same calls on it in the same order, with equal counts, dtypes,
  * operations and roots. Memory is that of the context's device (mc_tensor_data). On a CPU a call
  * returns when its work is done. On a GPU it returns at once, and its work runs in order with what
- * was launched before and after: memory may be handed to operations, not freed by other means.
+ * was launched before and after: memory may be given to operations, not freed by other means.
  *
  * Nothing waits for ever. A call that is not done within the communicator's timeout, and one whose
  * peer is gone, sets an error that names the operation, its number, and the ranks that have not
@@ -33,7 +33,7 @@
 
 typedef struct mc_comm mc_comm;
 
-/* What ranks find one another by: made on one rank, handed to the others by the program (64 or more
+/* What ranks find one another by: made on one rank, sent to the others by the program (64 or more
  * bytes of it are random). */
 typedef struct mc_comm_id {
     unsigned char bytes[128];
@@ -85,7 +85,7 @@ MC_API mc_comm *mc_comm_split(mc_comm *comm, int colour, int key);
 MC_API void mc_comm_free(mc_comm *comm);
 
 /* Gives the group up: whatever waits in it on this rank ends with an error, and later calls on it
- * are errors. May be called from any thread. Other ranks are not told: they run into their
+ * are errors. May be called from any thread. Other ranks do not hear of it: they run into their
  * timeout. */
 MC_API void mc_comm_abort(mc_comm *comm);
 

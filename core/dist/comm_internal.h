@@ -33,20 +33,20 @@ mc_status mc_comm_wait(mc_comm_request *request);
 
 /* ---- who watches ----------------------------------------------------------------------------- */
 
-/* What a communicator tells and asks. */
+/* What a communicator reports and asks. */
 typedef struct mc_comm_hooks {
     /* Asked about once a millisecond by whatever waits: true ends the wait, with the error that it
      * has set in *error (by default one that says "stopped"). */
     bool (*stop)(void *user, mc_error *error);
-    /* Told of every call when it begins: its number among the collectives of the group, from 1, and
-     * its name; 0 when the group is made. Of sends and receives the number is their own, and the
-     * group 0. */
+    /* Called at the begin of every collective: its number among the collectives of the group, from
+     * 1, and its name; 0 when the group is made. Of sends and receives the number is their own, and
+     * the group 0. */
     void (*note)(void *user, uint64_t group, uint64_t sequence, const char *operation);
     /* Asked when a collective is late: which ranks keep it from ending, as a text; "" where nothing
      * is known. `all`: the group is that of all ranks. May take seconds; from any thread. */
     void (*explain)(void *user, uint64_t group, uint64_t sequence, const char *operation, bool all,
                     char *text, size_t size);
-    /* Told of a failure that is found on another thread than the context's. */
+    /* Called for a failure that is found on another thread than the context's. */
     void (*tell)(void *user, const mc_error *error);
     void *user;
     uint64_t group; /* the group's name in notes, the same on all its ranks, not 0 */
@@ -58,10 +58,10 @@ typedef struct mc_comm_hooks {
 mc_comm *mc_comm_new_hooked(mc_context *ctx, const mc_comm_id *id, int size, int rank,
                             const mc_comm_options *options, const mc_comm_hooks *hooks);
 
-/* For the transport's watchdog, a thread of its own (GPU; on CPUs whoever waits watches): looks
- * whether the job or the communicator has failed, or work of it has run longer than the timeout.
- * Then the communicator is aborted, so that whoever waits for the GPU comes back, and this is why
- * its calls fail from then on. */
+/* For the transport's watchdog, a thread of its own (GPU; on CPUs the waiting thread watches):
+ * looks whether the job or the communicator has failed, or work of it has run longer than the
+ * timeout. Then the communicator is aborted, so that a thread that waits for the GPU comes back,
+ * and this is why its calls fail from then on. */
 void mc_comm_watch(mc_comm *comm);
 
 /* Sets the context's error where the communicator or its job has failed by now. For what runs

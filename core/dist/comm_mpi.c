@@ -594,7 +594,7 @@ static mc_status mpi_finish(mc_comm *c, mc_comm_request *r)
 
 static mc_status mpi_nothing(mc_comm *c) { return mc_error_status(c->ctx); }
 
-static void mpi_abort(mc_comm *c) { (void)c; } /* whoever waits looks at c->aborted */
+static void mpi_abort(mc_comm *c) { (void)c; } /* waiting threads look at c->aborted */
 
 /* ---- groups ---------------------------------------------------------------------------------- */
 
@@ -619,7 +619,7 @@ static int next_number(void)
     return number;
 }
 
-/* What a rank tells the others when a group is cut. */
+/* What a rank sends to the others when a group is cut. */
 typedef struct wish {
     int32_t colour, key, next;
 } wish;
@@ -717,7 +717,7 @@ static const mc_comm_transport mpi_transport = {
     .release = mpi_release,
 };
 
-/* What a rank tells the others when a communicator is made: numbers, and a digest of the id. */
+/* What a rank sends to the others when a communicator is made: numbers, and a digest of the id. */
 typedef struct greeting {
     int32_t next, has_id;
     uint32_t digest[2];

@@ -1,6 +1,6 @@
 /* Starting and leaving MPI. MPI_Init and MPI_Finalize may wait for other ranks for ever, so a
- * thread of their own calls them, and whoever wants them done waits for that thread no longer than
- * allowed. Everything else is called by the ranks' own threads, one at a time
+ * thread of their own calls them, and a thread that wants them done waits for that thread no longer
+ * than allowed. Everything else is called by the ranks' own threads, one at a time
  * (MPI_THREAD_SERIALIZED). */
 #include <pthread.h>
 #include <signal.h>

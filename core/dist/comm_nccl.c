@@ -171,7 +171,7 @@ static ncclResult_t ask(nccl_group *g, char *text, size_t size)
     return state;
 }
 
-/* Whether the job's channel tells within a moment what NCCL found too: it names the rank. */
+/* Whether the job's channel reports within a moment what NCCL found too: it names the rank. */
 static bool heard_why(const mc_comm *c, mc_error *error)
 {
     double deadline = mc_comm_clock() + 1;

@@ -13,7 +13,7 @@ enum { NAMES = 3, DERIVED_FIRST = 16384, DERIVED_PORTS = 12288, DEFAULT_PORT = 2
 /* The variables of one launcher; of several names, the first that is set counts. */
 typedef struct variables {
     const char *which;
-    bool by_rank; /* the rank's variable alone tells that this launcher started us */
+    bool by_rank; /* the rank's variable alone shows that this launcher started us */
     const char *size[NAMES], *rank[NAMES], *local_rank[NAMES], *local_size[NAMES], *node[NAMES];
     const char *tasks[NAMES]; /* local size as a list by node */
     const char *nodes[NAMES]; /* number of hosts */
@@ -208,7 +208,7 @@ static uint64_t hash_whole(uint64_t hash, const char *text)
     return mc_hash(hash, text, strlen(text) + 1);
 }
 
-/* Returns whether the environment tells one job from another. */
+/* Returns whether the environment distinguishes one job from another. */
 static bool read_job(const variables *v, mc_launch *l)
 {
     bool told = false;

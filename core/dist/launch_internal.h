@@ -41,14 +41,14 @@ typedef struct mc_launch {
     int node;                             /* this host's number; -1: unknown */
     bool one_host;                        /* all ranks are known to be on this host */
     bool by_mpi;                          /* mpirun, or another launcher of MPI's, started this */
-    char master_addr[MC_LAUNCH_ADDR_MAX]; /* where rank 0 is; "" when nothing tells: ask MPI */
-    const char *addr_from;                /* the variable that told, or "" (nothing, or local) */
+    char master_addr[MC_LAUNCH_ADDR_MAX]; /* where rank 0 is; "" when nothing says: ask MPI */
+    const char *addr_from;                /* the variable that said it, or "" (nothing, or local) */
     int master_port;                      /* of the control channel, 1 to 65535 */
     const char *port_from;                /* e.g. "MASTER_PORT + 1", for messages; static */
     int mpi_size;                         /* the number of ranks by the variables of Open MPI,
                                              Slurm or PMI, whichever set was used; -1: none there */
     uint64_t job;                         /* the same on all ranks of one start, else different as
-                                             far as the environment tells */
+                                             far as the environment says */
 } mc_launch;
 
 /* Reads the environment. A bad value (MC_ERR_ARGUMENT) is named with its variable; *launch is then

@@ -1,4 +1,4 @@
-/* What ranks tell one another while they save and load: small things, on the host. Every rank of
+/* What ranks exchange while they save and load: small things, on the host. Every rank of
  * the job calls these in the same order; with one rank they do nothing. An error of any rank,
  * raised before it comes here, is an error on all. */
 #ifndef MC_DIST_RANKS_INTERNAL_H

@@ -26,7 +26,7 @@ void mc_world_read(mc_context *ctx)
     if (mc_launch_read(&ctx->error, &w->launch)) return;
     ctx->rank = w->launch.rank;
     ctx->world_size = w->launch.world_size;
-    /* -1 where nothing tells: one rank may still take the first GPU */
+    /* -1 where nothing says: one rank may still take the first GPU */
     ctx->local_rank = ctx->world_size == 1 && w->launch.local_rank < 0 ? 0 : w->launch.local_rank;
     if (ctx->world_size > 1 && ctx->rank == 0)
         mc_log(ctx, MC_LOG_INFO, "%d ranks, by the variables of %s", ctx->world_size,

@@ -8,13 +8,13 @@
 /* Reads who started this process (launch_internal.h) and sets the context's rank and world size.
  * Called before the device is opened: on a GPU machine the local rank chooses the GPU. */
 void mc_world_read(mc_context *ctx);
-/* This process's number on its host by the launcher's variables; 0 where nothing tells. */
+/* This process's number on its host by the launcher's variables; 0 where nothing says. */
 int mc_world_local_rank(void);
 /* With more than one rank: meets the others over the control channel and makes the communicator of
  * all, ctx->comm. Called when the device is open. Errors stay on the context. */
 void mc_world_join(mc_context *ctx, double timeout);
-/* What a communicator of the job tells and asks: over the control channel. Leaves *hooks as it is
- * where there is none. For communicators without an id: all ranks of the job make them, in the same
+/* What a communicator of the job reports and asks: over the control channel. Leaves *hooks as it is
+ * if there is none. For communicators without an id: all ranks of the job make them, in the same
  * order. */
 void mc_world_hooks(mc_context *ctx, const mc_comm_id *id, mc_comm_hooks *hooks);
 enum { MC_THREADS_MAX = 1024 }; /* OpenMP ends the program where it gets no thread */
@@ -27,13 +27,13 @@ void mc_world_set_threads(mc_context *ctx);
  * before it. Collective. */
 int mc_world_sharing_cores(mc_context *ctx, int *number);
 /* Binds the calling thread, and those that it makes, to rank `number`'s part of this process's
- * cores, which `sharing` ranks share. Tells how many threads are to run there: as many, but of four
- * or more one is left to the context's thread. MC_OFFLOAD_THREADS in the environment, up to 1024,
- * is told instead, and then nothing is bound. */
+ * cores, which `sharing` ranks share. Returns how many threads are to run there: as many, but of
+ * four or more one is left to the context's thread. MC_OFFLOAD_THREADS in the environment, up to
+ * 1024, is told instead, and then nothing is bound. */
 int mc_world_take_cores(int sharing, int number);
 /* Leaves the job; collective with nobody. */
 void mc_world_leave(mc_context *ctx);
-/* Tells the other ranks of this rank's first error. */
+/* Reports this rank's first error to the other ranks. */
 void mc_world_report(mc_context *ctx);
 
 /* The ranks of the job on this host, this one included. */

@@ -254,7 +254,7 @@ static bool check_layout(parser *p)
     return good;
 }
 
-/* Allocates what the header will hold; one pass over the tree tells how much that is. */
+/* Allocates what the header will hold; one pass over the tree counts how much that is. */
 static bool allocate(parser *p, const cJSON *root, size_t members)
 {
     size_t text = 0, dims = 0, strings = 0;

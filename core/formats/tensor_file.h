@@ -1,7 +1,7 @@
 /* Files of tensors: pretrained weights, checkpoints, whatever their format.
  *
  * A file is mapped into memory and everything in it that says where tensors lie is checked before
- * anything is handed out; opening copies no data. One handle serves all formats and any number of
+ * anything is returned; opening copies no data. One handle serves all formats and any number of
  * shards:
  *
  *     mc_tensor_file *file = mc_tensor_file_open(ctx, "models/minilm", NULL);

@@ -10,7 +10,7 @@
 static bool exists(const char *path)
 {
     struct stat info;
-    return lstat(path, &info) == 0; /* a dangling link counts: opening it tells what is wrong */
+    return lstat(path, &info) == 0; /* a dangling link counts: opening it says what is wrong */
 }
 
 static bool ends_with(const char *text, const char *end)

@@ -249,7 +249,7 @@ mc_status mc_torch_legacy_parse(mc_error *err, mc_tensor_table *table, const uin
 {
     mc_pickle pickle;
     mc_pickle_value root;
-    mc_torch_bytes bytes = {.path = path, .size = size}; /* little-endian whoever wrote it */
+    mc_torch_bytes bytes = {.path = path, .size = size}; /* little-endian on every machine */
     mc_torch_block *blocks = NULL;
     *table = (mc_tensor_table){0};
     mc_pickle_init(&pickle, err, path, data, size);

@@ -2,7 +2,7 @@
  * is how PyTorch writes them: entries are used where they lie. Layout: PKWARE's APPNOTE 6.3.9;
  * zip64 included.
  *
- * All of the directory is checked before anything is handed out. Refused with the entry's name:
+ * All of the directory is checked before anything is returned. Refused with the entry's name:
  * compressed, encrypted, repeated and overlapping entries, entries outside of the file, and fields
  * of local headers and of zip64 that contradict the directory. */
 #ifndef MC_FORMATS_ZIP_INTERNAL_H

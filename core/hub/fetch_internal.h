@@ -25,7 +25,7 @@ static inline double mc_hub_now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Tells the callback, if it is time to, and returns the context's status, which is not MC_OK any
+/* Calls the callback, if it is time to, and returns the context's status, which is not MC_OK any
  * more when the callback says so or another rank has failed. `watch` is an mc_hub_watch. */
 mc_status mc_hub_tick(void *watch);
 

@@ -24,7 +24,7 @@ static void show(mc_hub_watch *w)
             w->progress.repository);
 }
 
-/* Tells the ranks that have found their files that this one goes on. */
+/* Lets the ranks that have found their files know that this one goes on. */
 static void tell_ranks(mc_hub_watch *w)
 {
     enum { SECONDS = 1 }; /* less than any timeout that makes sense */

@@ -5,7 +5,7 @@
 #include "core/base/error_internal.h"
 
 /* Takes the lock, whose file is made if need be, with the folders between it and the
- * cache's `root`; waits for whoever has
+ * cache's `root`; waits for the process that has
  * it, and asks `goes_on` (a status that is not MC_OK ends the wait) now and then. The system takes
  * it back when the process ends, however it does. -1 with the error set. */
 int mc_hub_lock(mc_error *err, const char *root, const char *path, mc_status (*goes_on)(void *user),

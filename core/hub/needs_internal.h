@@ -57,7 +57,7 @@ mc_status mc_hub_choose_shards(mc_error *err, mc_hub_list *list, const char *pat
  * empty files .no_exist/<commit>/<name>. */
 const char *mc_hub_next_absent(const mc_hub_list *list, size_t *next);
 
-/* Whether a folder has what is needed (`needs` is an mc_hub_needs), as far as can be told without
+/* Whether a folder has what is needed (`needs` is an mc_hub_needs), as far as can be known without
  * the repository's list. */
 bool mc_hub_is_whole(const void *needs, const char *folder);
 

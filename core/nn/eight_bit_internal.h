@@ -7,7 +7,7 @@
 #include "core/nn/module_internal.h"
 #include "core/ops/ops_internal.h"
 
-/* What becomes of a stored tensor. */
+/* The form that a stored tensor takes. */
 typedef enum mc_eight_choice {
     MC_EIGHT_NOT,
     MC_EIGHT_BESIDE, /* a copy; the values stay */

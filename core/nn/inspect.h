@@ -25,7 +25,7 @@
 typedef struct mc_inspection mc_inspection;
 
 typedef struct mc_inspect_row {
-    const char *name; /* of the parameter (full path), or what mc_record was told */
+    const char *name; /* of the parameter (full path), or the name given to mc_record */
     mc_shape shape;   /* of the whole parameter; of activations see mc_record */
     int64_t count;    /* elements that the numbers are over */
     /* NaN where any element is NaN, and of no elements. std divides by count - 1, as torch.std

@@ -22,7 +22,7 @@
 
 /* Bytes of a context's device. */
 typedef struct mc_memory_use {
-    uint64_t in_use, peak; /* handed out now, and the most so far */
+    uint64_t in_use, peak; /* allocated now, and the most so far */
     uint64_t reserved;     /* taken from the system, in use or kept for reuse */
     uint64_t available;    /* what the system could give beside `touched`; 0: unknown. On the CPU
                               what is free of the machine's memory, of the limits of the process's

@@ -251,7 +251,7 @@ static mc_parameter *add_parameter(mc_module *module, const char *name, mc_shape
     return p;
 }
 
-/* Whether sizes in bytes of all the model has can still be told, with those of another tensor. */
+/* Whether the model's size in bytes still fits an integer with another tensor. */
 static bool can_count(mc_module_root *root, mc_shape shape)
 {
     const int64_t most = INT64_MAX / 64;

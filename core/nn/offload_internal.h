@@ -2,7 +2,7 @@
  * up, measures them, updates parameters and sends them back, beside what the GPU computes.
  *
  * One thread works off a queue of jobs in order, with a team of the rank's cores. The context's
- * thread gives it jobs and is told by number which of them are done. Two lanes (device_internal.h)
+ * thread gives it jobs, and learns by number which of them are done. Two lanes (device_internal.h)
  * carry the copies, one down and one up, through pinned slots of a few MiB that are used in turn:
  * while one chunk is on its way, the one before is worked on.
  *
@@ -13,7 +13,7 @@
  *     up lane                                                                parameters ->
  *
  * What lies where: bucket_host.c. Here jobs know plain arrays only. Errors of the thread are kept,
- * and handed to the context by the next call here that waits; until then later jobs do nothing. */
+ * and raised in the context by the next call here that waits; until then later jobs do nothing. */
 #ifndef MC_NN_OFFLOAD_INTERNAL_H
 #define MC_NN_OFFLOAD_INTERNAL_H
 

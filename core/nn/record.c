@@ -13,7 +13,7 @@ typedef struct entry {
     bool has_gradient;
 } entry;
 
-/* Statistics that a kernel has been told to write, in the order of the calls. */
+/* Statistics that a kernel is to write, in the order of the calls. */
 typedef struct slot {
     size_t entry;
     bool gradient;

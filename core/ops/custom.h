@@ -67,7 +67,7 @@ typedef struct mc_custom_op_spec {
 } mc_custom_op_spec;
 
 /* y = forward(inputs), a tensor of that dtype and shape, which carries the first input's lengths if
- * it has as many rows (the first dimension). The spec is copied; `user` is handed to both functions
+ * it has as many rows (the first dimension). The spec is copied; `user` is passed to both functions
  * and must live as long as the tape. Gradients are added up as those of any operation: an input may
  * be given twice, used elsewhere, or be a parameter. In a block with full recompute forward is
  * called once more. Errors (NULL): `spec`, its name or forward NULL, `recompute` without

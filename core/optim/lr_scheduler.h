@@ -1,7 +1,7 @@
 /* Learning rate schedules.
  *
  * A schedule is a function from the number n of optimizer steps already taken to a learning rate,
- * together with that number. Handed to mc_optim_manager_add it sets its optimizer's learning rate:
+ * together with that number. Given to mc_optim_manager_add it sets its optimizer's learning rate:
  * step n + 1 of the optimizer uses the value at n, so the first step of a fresh run uses n = 0 (a
  * rate of 0 where there is a warm-up) and a step that was skipped for overflow does not advance it.
  *

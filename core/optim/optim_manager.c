@@ -8,7 +8,7 @@
  * How the mean is taken. Backward multiplies each loss's sum by `seed` = loss_scale / nominal,
  * where nominal (rows x micro-steps x ranks) is fixed by the first loss of the step, so the
  * gradients hold seed x the gradient of the sum over everything. The gradient of the mean is that
- * divided by seed x count; this factor and the clip coefficient are handed to the optimizers, and
+ * divided by seed x count; this factor and the clip coefficient are given to the optimizers, and
  * gradients are never written. */
 #include "core/optim/optim_manager.h"
 
@@ -225,7 +225,8 @@ static mc_status zero_state(mc_optim_manager *m, void *from, size_t bytes)
     return check_kernel(m, device->kernels->zero(device, from, bytes), "an OptimManager");
 }
 
-/* Whoever goes on after a failure has cleared the context's error: the device forgets it too. */
+/* A program that goes on after a failure has cleared the context's error: the device forgets it
+ * too. */
 static mc_status forgive(mc_optim_manager *m)
 {
     if (!m->failed) return MC_OK;

@@ -112,7 +112,7 @@ MC_API float mc_optim_manager_clip_grad_norm(mc_optim_manager *optim, float max_
 MC_API float mc_optim_manager_clip_grad_norm_p(mc_optim_manager *optim, float max_norm, double p);
 
 /* Ends a step: all optimizers, then their schedules, then the loss scale, as said above. An
- * overflow is no error: MC_OK, and mc_optim_manager_last_step_skipped tells. Gradients of a step
+ * overflow is no error: MC_OK, and mc_optim_manager_last_step_skipped says so. Gradients of a step
  * that was taken stay as they are until zero_grad. Errors: MC_ERR_STATE for a gradient that is not
  * finite (see mc_nonfinite), which names the parameter, and MC_ERR_NOMEM at the first step; nothing
  * is changed then. */

@@ -520,7 +520,7 @@ mc_status mc_optimizer_measure_host(mc_optimizer *o, double power)
     return mc_optimizer_each_run(o, measure_run_on_host, &power);
 }
 
-/* Those on the host are not there yet: they are handed out when they are awaited. */
+/* Those on the host are not there yet: they are given out when they are awaited. */
 static mc_status publish(mc_optimizer *o, mc_module_root *root, mc_bucket *b, void *user)
 {
     (void)o, (void)user;

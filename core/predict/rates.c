@@ -172,7 +172,7 @@ static double distance(int64_t a, int64_t b)
     return d * d;
 }
 
-/* The mean rate of the entries of a kind, by how near they are; 0 where there is none. */
+/* The mean rate of the entries of a kind, by how near they are; 0 if there is none. */
 static double nearest_rate(const mc_rates *rates, mc_work_kind kind, const mc_work *work)
 {
     double sum = 0, weights = 0;

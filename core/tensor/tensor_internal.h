@@ -107,7 +107,7 @@ static inline int64_t mc_lengths_tokens(const mc_lengths *lengths)
 {
     return lengths->fixed ? lengths->offset[lengths->count] : lengths->total;
 }
-/* Takes lengths off their context's list: whoever calls it frees them. */
+/* Takes lengths off their context's list: the caller frees them. */
 void mc_lengths_disown(mc_lengths *lengths);
 
 /* Frees the device memory of a storage; the struct stays. */

@@ -90,7 +90,7 @@ typedef struct mc_piece_source {
 bool mc_input_is_lines(const char *path);
 /* Behind the object, or the plain value, that begins at `at`; `size` where it does not end. */
 size_t mc_json_value_end(const char *text, size_t at, size_t size);
-/* The first byte from `at` on that is no white space; `size` where there is none. */
+/* The first byte from `at` on that is no white space; `size` if there is none. */
 size_t mc_json_skip_space(const char *text, size_t at, size_t size);
 void mc_input_unref(mc_input *input);
 

@@ -145,7 +145,7 @@ static mc_status open_index(mc_error *err, const char *idx, mc_token_shard *shar
     return open_megatron(err, bin, idx, shard);
 }
 
-/* Tells the format by the content. llm.c's magic and version together are 8 bytes, which no file
+/* Finds the format by the content. llm.c's magic and version together are 8 bytes, which no file
  * of bare tokens begins with by chance. */
 static mc_status open_file(mc_error *err, const char *path, mc_token_shard *shard)
 {

@@ -134,7 +134,7 @@ const char *mc_table_field_text(mc_table *table, mc_field *field, size_t *length
 void mc_table_begin_json(mc_table *table);
 /* The next object, of a line or of the list. */
 bool mc_table_read_json(mc_table *table);
-/* The value of a column in the current object; NULL where there is none, and with an error where a
+/* The value of a column in the current object; NULL if there is none, and with an error where a
  * key is there twice. */
 const cJSON *mc_table_json_value(mc_table *table, int column);
 const char *mc_table_json_text(mc_table *table, int column, size_t *length);

@@ -46,7 +46,7 @@ bool mc_place_fail(const mc_place *place, const char *expected)
     return fail(place, what);
 }
 
-/* The value at a key, NULL where there is none. False where the key is there twice. */
+/* The value at a key, NULL if there is none. False where the key is there twice. */
 static bool find(const mc_place *in, const char *key, mc_place *out)
 {
     *out = (mc_place){.reader = in->reader, .in = in, .key = key};

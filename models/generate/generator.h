@@ -18,12 +18,12 @@
  * depend on the seed, mc_generate_options.first_prompt and the step alone. In f32 they
  * are those of mc_model_generate.
  *
- * Several answers that are drawn to one prompt take a row each and come side by side, told apart by
- * mc_answer_event.answer. A beam search takes as many rows as it has beams, once so many are free,
- * and pages for one prompt and the new tokens of each beam. Its tokens are known at its end: then
- * come the num_return_sequences best answers, the best first, each whole. While a search is under
- * way, steps of all are launched one by one, so that on a GPU others get their tokens more slowly
- * beside it. */
+ * Several answers that are drawn to one prompt take a row each and come side by side, distinguished
+ * by mc_answer_event.answer. A beam search takes as many rows as it has beams, once so many are
+ * free, and pages for one prompt and the new tokens of each beam. Its tokens are known at its end:
+ * then come the num_return_sequences best answers, the best first, each whole. While a search is
+ * under way, steps of all are launched one by one, so that on a GPU others get their tokens more
+ * slowly beside it. */
 #ifndef MC_MODELS_GENERATOR_H
 #define MC_MODELS_GENERATOR_H
 

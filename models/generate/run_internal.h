@@ -1,6 +1,6 @@
 /* A running batch, which all of generation is driven by. A job is a prompt with its answer:
  *
- *     waiting  ->  in a row, its prompt run  ->  its tokens come  ->  ended (told, and freed)
+ *     waiting  ->  in a row, its prompt run  ->  its tokens come  ->  ended (reported, and freed)
  *        \______________________\_____________________/
  *
  * A row has a part of the cache and the rules of its answer. What a step runs are columns of the
@@ -194,7 +194,7 @@ bool mc_batch_take_in(struct mc_batch *batch);
 /* Copies `count` lines of what was chosen, from line `first` on, when all before is done. */
 void mc_batch_add_group(struct mc_batch *batch, mc_token_group group, int first, int count);
 
-/* ---- what callers are told (batch_tell.c) ---------------------------------------------------- */
+/* ---- what callers hear of (batch_tell.c) ----------------------------------------------------- */
 
 /* The token that came; at the end with the score. */
 void mc_batch_tell_token(const mc_job *job, mc_answer_state state, mc_chosen chosen);

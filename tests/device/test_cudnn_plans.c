@@ -1,5 +1,5 @@
 /* The attention graphs get plans from cuDNN, which needs no GPU for that: it is told the properties
- * of one, and a stand-in for the driver is enough where there is none. Whether the plans compute
+ * of one, and a stand-in for the driver is enough if there is none. Whether the plans compute
  * attention is test_cuda_attention.c's question. Skipped where cuDNN is not installed. */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -58,7 +58,7 @@ static inline const uint8_t *skip_letters(const uint8_t *p, const uint8_t *end)
     return skip_run(p, end, LETTER);
 }
 
-/* The length of 's and the like at p, 0 where there is none. */
+/* The length of 's and the like at p, 0 if there is none. */
 static size_t contraction(const uint8_t *p, const uint8_t *end)
 {
     if (end - p < 2) return 0;

@@ -136,7 +136,7 @@ mc_status mc_jieba_open_path(mc_error *err, mc_jieba *jieba, const char *path)
     return err->status;
 }
 
-/* Cuts a path to the folder that it names a file of; false where there is none. */
+/* Cuts a path to the folder that it names a file of; false if there is none. */
 static bool to_folder(char *path)
 {
     char *slash = strrchr(path, '/');

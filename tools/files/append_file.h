@@ -2,7 +2,7 @@
  *
  * Each record is on its way to the disk when append_file_write returns. When one can't be written
  * whole (a full disk), the part that was is cut off again, so that the file stays readable, and
- * nothing more is written: the status and the message stay for whoever asks. */
+ * nothing more is written: the status and the message stay until they are read. */
 #ifndef MC_TOOLS_APPEND_FILE_H
 #define MC_TOOLS_APPEND_FILE_H
 

@@ -10,7 +10,7 @@
 #include "tools/files/text.h"
 
 enum { LINE_ROOM = 1024, JSON_ROOM = 16384 };
-enum { TERMINAL_EVERY = 10 }; /* steps from line to line above a bar, unless told otherwise */
+enum { TERMINAL_EVERY = 10 }; /* steps from line to line above a bar, by default */
 
 static const double MEAN_WEIGHT = 0.1; /* of the newest step in step_seconds */
 

@@ -75,7 +75,7 @@ typedef struct run_step {
     double loss;       /* mean over the global batch */
     double grad_norm;  /* before clipping */
     double lr;         /* the rate that this step used */
-    double loss_scale; /* 1 where there is none */
+    double loss_scale; /* 1 if there is none */
     double ms;         /* wall time of the step; NaN: not measured, and not shown */
     int64_t tokens;    /* computed in the step; tokens / ms is shown as tok/s */
     double mfu;        /* share of the peak rate, 0 .. 1; 0: the peak is unknown */

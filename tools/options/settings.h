@@ -58,7 +58,7 @@ void settings_end_rounding(settings *list);
  * is "NAME.content": a run that goes on may have the same content at another path. */
 void settings_add_content(settings *list, const char *name_content, const char *content);
 
-/* ---- reading; "", 0 and false where there is none ---- */
+/* ---- reading; "", 0 and false if there is none ---- */
 
 const char *settings_text_of(const mc_checkpoint *then, const char *name);
 int64_t settings_whole_of(const mc_checkpoint *then, const char *name);
@@ -73,7 +73,7 @@ int settings_ranks_of(const mc_checkpoint *then);
 
 /* ---- comparing ---- */
 
-/* How a setting of the run that was begun is found: "" where there is none. */
+/* How a setting of the run that was begun is found: "" if there is none. */
 typedef const char *(*settings_find_fn)(const void *then, const char *name);
 
 /* Whether the fixed settings, but for the one named `except` (may be NULL), are those that the run
@@ -81,10 +81,10 @@ typedef const char *(*settings_find_fn)(const void *then, const char *name);
  * --lr is 0.02, but the run in ... was begun with 0.01" to `message`. */
 bool settings_same(const settings *now, settings_find_fn find, const void *then, const char *folder,
                    const char *except, char *message, size_t room);
-/* Tells what may change the last bits: settings that round differently, and the number of ranks. */
+/* Says what may change the last bits: settings that round differently, and the number of ranks. */
 void settings_tell_changes(const settings *now, const mc_checkpoint *then, mc_context *ctx,
                            run_log *log);
-/* Tells that the number of steps is another one than `then`'s "steps". */
+/* Says that the number of steps differs from `then`'s "steps". */
 void settings_tell_steps(const mc_checkpoint *then, int64_t steps, const train_options *o,
                          run_log *log);
 

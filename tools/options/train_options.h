@@ -15,7 +15,7 @@ extern const mc_recompute train_recomputes[];
 /* For a `numbered` choice: TRAIN_CUDA + 1 + N is cuda:N. */
 extern const char *const train_device_names[]; /* cpu, cuda */
 enum { TRAIN_CPU, TRAIN_CUDA };
-/* As the library is told it. */
+/* In the library's form. */
 typedef struct train_device {
     char name[24];
 } train_device;

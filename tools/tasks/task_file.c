@@ -80,7 +80,7 @@ mc_status task_file_write(mc_context *ctx, const char *folder, const task_file *
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-/* The file as text for free(); NULL where there is none, and on an error. */
+/* The file as text for free(); NULL if there is none, and on an error. */
 static char *read_whole(mc_context *ctx, const char *path)
 {
     FILE *file = fopen(path, "r");

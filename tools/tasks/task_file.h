@@ -22,7 +22,7 @@ typedef struct task_file {
 
 /* Writes <folder>/task.json whole or not at all. */
 mc_status task_file_write(mc_context *ctx, const char *folder, const task_file *file);
-/* Reads it; where there is none, kind is 0. Errors name file and key. */
+/* Reads it; if there is none, kind is 0. Errors name file and key. */
 mc_status task_file_read(mc_context *ctx, const char *folder, task_file *file);
 void task_file_release(task_file *file);
 

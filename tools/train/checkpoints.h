@@ -29,7 +29,7 @@ typedef struct checkpoints {
     void *user;
     mc_optim_manager *optim;
     mc_checkpoint *resumed; /* NULL: a new run */
-    int64_t saved, told;    /* the last that was or is being saved, and that is said to be */
+    int64_t saved, told;    /* the last that was or is being saved, and that was reported */
     double pause;           /* seconds that saving took from the steps */
 } checkpoints;
 
@@ -48,7 +48,7 @@ void checkpoints_save_model(checkpoints *c);
 void checkpoints_tell(checkpoints *c);
 void checkpoints_end(checkpoints *c);
 /* After an error of the context that has been printed: prints on rank 0 which checkpoint is whole,
- * from which --resume goes on. Nothing where there is none. */
+ * from which --resume goes on. Nothing if there is none. */
 void checkpoints_report_newest(const checkpoints *c);
 
 #endif

@@ -117,7 +117,7 @@ mc_model_heads pretrain_heads(const pretrain *p);
 /* Makes `objective` and `window` of the model, the options and the tokenizer, which it opens. */
 bool pretrain_find_objective(pretrain *p);
 /* Finds the tokenizer that is saved with a model whose objective needs none: that of --model or of
- * the run that is resumed; says so where there is none. */
+ * the run that is resumed; says so if there is none. */
 void pretrain_keep_tokenizer(pretrain *p);
 void pretrain_describe_objective(pretrain *p);
 /* What of it a run that goes on has to have too. */

@@ -24,7 +24,7 @@ struct mc_threads {
     int count;            /* of workers */
     pthread_mutex_t lock; /* of what follows, but for reading what is atomic */
     pthread_cond_t begun, left;
-    _Atomic uint64_t round;  /* calls that workers were told of */
+    _Atomic uint64_t round;  /* calls that workers have received */
     bool is_open, is_ending; /* the round's work may be joined; threads are to end */
     int limit;               /* threads that may join */
     atomic_int joined;       /* workers in the round */

@@ -73,7 +73,7 @@ template <class S, int STAGES> struct backward_places {
     __device__ __forceinline__ uint32_t extra() const { return at + S::EXTRA_AT; }
 };
 
-/* Tells which tile the other side's `number`-th is, and where its first row is in memory. */
+/* Finds which tile the other side's `number`-th is, and where its first row is in memory. */
 template <class S, int STAGES, bool BY_KEYS>
 __device__ __forceinline__ void load_tile(const call &c, const maps &m, const place &p,
                                           const backward_places<S, STAGES> &s, int number,
@@ -297,7 +297,7 @@ static __global__ void __launch_bounds__(keys_shape<D>::THREADS, 1)
 
 /* The gradient of the bias of a group's 64 queries: element x of its vector is that of distance x -
  * 64 less the first query's, so that a tile has those of two blocks of 64, the second of which it
- * shares with the next tile. `done` blocks have been handed out; the next one's sums so far are
+ * shares with the next tile. `done` blocks have been taken; the next one's sums so far are
  * carried on, if `carries`. Of folds, where there are two, and of what is carried one is written
  * while the last one may still be read. */
 struct diagonals {

@@ -1,5 +1,5 @@
 /* A step of generation in one kernel: see chain_internal.h. What takes time is reading weights, in
- * one stream that never stops: of each block one warp tells the copy engine what to load next, into
+ * one stream that never stops: of each block one warp asks the copy engine for what to load next, into
  * a ring in shared memory, as far ahead as the ring reaches, whatever the others wait for. What a
  * block has of a weight is known from the beginning: some whole rows, a column of the result each.
  * Another warp brings what else is read once into the L2 cache.

@@ -102,7 +102,7 @@ __device__ __forceinline__ uint32_t address_in(uint32_t address, int block)
     return there;
 }
 
-/* Two numbers to shared memory of a block of the cluster, whose barrier is told of 8 bytes. */
+/* Two numbers to shared memory of a block of the cluster, 8 bytes for its barrier. */
 __device__ __forceinline__ void send_pair(uint32_t to, uint32_t barrier, float a, float b)
 {
     asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 "

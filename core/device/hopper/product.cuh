@@ -26,7 +26,7 @@ __device__ __forceinline__ void barrier_arrive_in_cluster(uint32_t barrier)
     asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-/* The same for both blocks of the cluster, each of whose barriers is told. */
+/* The same for both blocks of the cluster, with an arrival at each one's barrier. */
 __device__ __forceinline__ void load_box_for_both(const CUtensorMap *map, uint32_t to,
                                                   uint32_t barrier, int column, int row)
 {

@@ -10,7 +10,7 @@ enum { ALWAYS_ROWS = 2, LEAST_WIDTH = 1024, MOST_WIDTH = 2048 };
 
 enum { READS = 5, WRITES = 3, PARAMETERS = 3, FREES = 4 * MC_CHAIN_MOST };
 
-/* Memory from begin up to end; empty where there is none. */
+/* Memory from begin up to end; empty if there is none. */
 typedef struct range {
     uintptr_t begin, end;
 } range;

@@ -280,7 +280,7 @@ static void check_rendezvous(mc_control_client *k, double now)
     }
 }
 
-/* Tells rank 0 what this rank has come for. */
+/* Says to rank 0 what this rank has come for. */
 static void tell_taken(mc_control_client *k)
 {
     pthread_mutex_lock(&k->c->lock);

@@ -11,7 +11,7 @@
  *   - knows which collective operation each rank has begun last, and so, when one passes the
  *     deadline, which rank is behind, and where.
  *
- * Whoever begins a collective notes it (mc_control_note) and, while it waits, polls
+ * A rank that begins a collective notes it (mc_control_note) and, while it waits, polls
  * mc_control_failed and keeps the deadline; when that has passed, mc_control_explain names the
  * ranks that are behind. All functions may be called from any thread, except mc_control_free, and
  * mc_control_share, which is collective. With a NULL control they do nothing and nothing ever

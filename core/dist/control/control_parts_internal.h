@@ -245,7 +245,7 @@ struct mc_control {
 
 /* mc_control_resolve of rank 0's host, which without libcrypto has to have loopback addresses. */
 bool mc_control_resolve_rank0(mc_error *error, mc_control *c, double deadline, mc_addresses *addrs);
-/* Notes the first failure; wakes whoever waits. `rank` as in failure.rank. */
+/* Notes the first failure; wakes the threads that wait. `rank` as in failure.rank. */
 void mc_control_fail(mc_control *c, mc_status status, int rank, const char *format, ...)
     MC_PRINTF(4, 5);
 void mc_control_wake(mc_control *c);

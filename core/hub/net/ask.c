@@ -55,7 +55,7 @@ static mc_status refused_missing(mc_hub_client *c, const char *file, const mc_hu
                         c->settings.endpoint, *r->message ? ", " : "", r->message);
 }
 
-/* Without the query, in which storage hosts are told who may read. */
+/* Without the query, by which storage hosts learn who may read. */
 static int shown(const char *url) { return (int)strcspn(url, "?"); }
 
 mc_status mc_hub_refused(mc_hub_client *c, const char *file, const char *url, CURLcode result,

@@ -126,7 +126,7 @@ static void stop(slot *s)
     s->state = SLOT_IDLE;
 }
 
-/* ---- what becomes of it ---------------------------------------------------------------------- */
+/* ---- how it ends ----------------------------------------------------------------------------- */
 
 /* The host does not know ranges: one connection fetches all, from the start. */
 static mc_status take_whole(fetch *f)

@@ -23,9 +23,9 @@ void mc_hub_digest_release(mc_hub_digest *d);
 /* ---- what has arrived (parts.c) -------------------------------------------------------------- */
 
 /* A file that arrives in parts, in any order. Behind its bytes it has a table of how much of each
- * part has been written, so that whoever opens it again goes on there. The table is always behind
- * what is written, never ahead: a process may be killed at any moment. (A machine that crashes may
- * lose pages of either; then the checksum is wrong, and the file begins anew.) */
+ * part has been written, so that the next process to open it goes on there. The table is always
+ * behind what is written, never ahead: a process may be killed at any moment. (A machine that
+ * crashes may lose pages of either; then the checksum is wrong, and the file begins anew.) */
 typedef struct mc_hub_parts {
     int fd;
     bool resumed; /* bytes of an earlier call were found */

@@ -1,4 +1,4 @@
-/* Statistics of tensors, for whoever looks at them. Elements are taken in blocks by their number
+/* Statistics of tensors. Elements are taken in blocks by their number
  * alone and the blocks are added in order, so that the bits do not depend on the number of
  * threads. */
 #include <math.h>

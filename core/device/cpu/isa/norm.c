@@ -12,7 +12,7 @@ typedef struct norm_call {
     bool rms; /* RMSNorm: as if the mean was 0 */
 } norm_call;
 
-/* Weight and bias as f32, in `to` (2 * columns): ones and zeros where there are none. */
+/* Weight and bias as f32, in `to` (2 * columns): ones and zeros if there are none. */
 static void norm_weights(norm_call *c, mc_matrix weight, mc_matrix bias, float *to)
 {
     int64_t n = c->columns;

@@ -45,7 +45,7 @@ void mc_cuda_attention_prepare(mc_device *d, const mc_attention_shape *shape, mc
     choice path;
     if (shape->lengths->total && !read_path(d, &path) && tries_cudnn(path, shape))
         mc_cudnn_prepare(d, shape, q, k, v, out, path == CUDNN, backward);
-    d->failure[0] = '\0'; /* the call itself tells */
+    d->failure[0] = '\0'; /* the call itself reports it */
 }
 
 mc_status mc_cuda_attention(mc_device *d, const mc_attention_shape *shape, mc_matrix q, mc_matrix k,

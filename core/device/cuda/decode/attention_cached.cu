@@ -322,7 +322,7 @@ __device__ float join(const float *largest, const float *sums, const float *valu
     return result;
 }
 
-/* Whether this block is the last of its task. What it wrote is seen by whoever comes last. */
+/* Whether this block is the last of its task. What it wrote is seen by the block that comes last. */
 __device__ bool comes_last(const call &c, int64_t task)
 {
     __shared__ bool last;

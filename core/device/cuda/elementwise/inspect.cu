@@ -1,4 +1,4 @@
-/* Statistics of tensors, for whoever looks at them. Elements are dealt to blocks and threads by
+/* Statistics of tensors. Elements are dealt to blocks and threads by
  * their number, and parts are added in a fixed order. Bytes an element: its own size, once. */
 #include <math.h>
 #include "core/device/cuda/runtime/kernels.cuh"

@@ -334,7 +334,7 @@ mc_status mc_cuda_batched_gemm(mc_device *d, int64_t batch, bool transpose_a, bo
 
 static bool is_half(mc_dtype dtype) { return dtype != MC_F32; }
 
-/* The epilogue that does bias and activation, or DEFAULT where there is none: cuBLASLt's GELU is
+/* The epilogue that does bias and activation, or DEFAULT if there is none: cuBLASLt's GELU is
  * the one with tanh, and keeps the pre-activation in strides of 16 bytes. */
 static cublasLtEpilogue_t epilogue_of(const mc_matrix *bias, mc_activation activation,
                                       const mc_matrix *pre, const mc_matrix *y)

@@ -58,7 +58,7 @@ static cublasStatus_t describe_wishes(const mc_cublaslt *lt, cublasLtMatmulPrefe
     return s;
 }
 
-/* Asks for proposals; none where there are none for what C, or an operand, is like. */
+/* Asks for proposals; none if nothing is proposed for what C, or an operand, is like. */
 static mc_status propose(tuning *t)
 {
     const mc_gemm_descriptors *s = t->s;

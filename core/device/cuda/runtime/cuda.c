@@ -207,7 +207,7 @@ static bool cuda_is_done(mc_device *d, uint64_t ticket)
 {
     mc_cuda_device *c = mc_cuda_of(d);
     if (is_overtaken(c, ticket)) return true;
-    /* after a failure waiting comes back at once, and tells */
+    /* after a failure waiting returns at once, with the error */
     return cudaEventQuery(c->done[ticket % MC_CUDA_TICKETS]) != cudaErrorNotReady;
 }
 
@@ -241,7 +241,7 @@ static cudaStream_t stream_of(mc_device *d, mc_lane *lane)
 
 static const char *text_of(cudaError_t error)
 {
-    if (error) cudaGetLastError(); /* is told here, and not by the next launch */
+    if (error) cudaGetLastError(); /* is reported here, and not by the next launch */
     return error ? cudaGetErrorString(error) : NULL;
 }
 
@@ -358,12 +358,12 @@ static void *cuda_record_end(mc_device *d)
     mc_status late = mc_cuda_catch_up(d);
     d->recording = false;
     cudaError_t error = cudaStreamEndCapture(c->stream, &graph);
-    if (late) c->upload_lost = false; /* one failure is told */
+    if (late) c->upload_lost = false; /* one failure is reported */
     if (!error && !late && !c->upload_lost) error = cudaGraphInstantiate(&exec, graph, 0);
     if (graph) cudaGraphDestroy(graph);
     if (!error && c->upload_lost)
         mc_cuda_fail(d, MC_ERR_NOMEM, "no pinned memory for an upload of the step");
-    if (error) cudaGetLastError(); /* is told here */
+    if (error) cudaGetLastError(); /* is reported here */
     return mc_cuda_check(d, error, "recording a step") ? NULL : exec;
 }
 

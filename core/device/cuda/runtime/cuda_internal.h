@@ -83,7 +83,7 @@ void *mc_cuda_driver_function(const char *name);
 
 /* The path of a file that a later start of a program can use again (plans, tuning results): in
  * MC_CACHE_DIR, else in modelcenter/ of XDG_CACHE_HOME or of ~/.cache; the folder is made. False
- * where there is none, or MC_CACHE_DIR is set to nothing. */
+ * if there is none, or MC_CACHE_DIR is set to nothing. */
 bool mc_cuda_cache_path(mc_device *d, const char *name, char *path, size_t size);
 
 /* gemm.c */

@@ -232,7 +232,7 @@ mc_cudnn_descriptor mc_cudnn_plan_load(const mc_cudnn *cudnn, const char *path, 
 void mc_cudnn_plan_store(const mc_cudnn *cudnn, mc_cudnn_descriptor plan, const char *path,
                          const char *title);
 /* Runs a plan on the handle's stream with memory `pointers[i]` for tensor `ids[i]`. Gives cuDNN's
- * status, 0 for success; mc_cudnn_explain tells more. */
+ * status, 0 for success; mc_cudnn_explain says more. */
 int mc_cudnn_plan_run(const mc_cudnn *cudnn, mc_cudnn_descriptor plan, int count,
                       const int64_t *ids, void *const *pointers, void *workspace);
 

@@ -38,8 +38,9 @@ typedef struct mc_cublaslt {
  * bytes) telling the reason, where it is not there. */
 bool mc_cublaslt_load(mc_cublaslt *lt, char *why, size_t size);
 
-/* Loads cuBLASLt and then what cuDNN's attention needs on a thread of its own; whoever asks for one
- * of them meanwhile waits for it. NULL where there is no thread: then nothing is loaded ahead. */
+/* Loads cuBLASLt and then what cuDNN's attention needs on a thread of its own; a thread that asks
+ * for one of them meanwhile waits for it. NULL where there is no thread: then nothing is loaded
+ * ahead. */
 typedef struct mc_preload mc_preload;
 mc_preload *mc_preload_new(void);
 void mc_preload_free(mc_preload *preload); /* NULL allowed */

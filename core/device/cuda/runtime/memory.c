@@ -45,7 +45,7 @@ static bool find_driver(mc_device *d, driver *cu)
     return true;
 }
 
-/* How memory can be handed to another process: NONE where the driver or the system has no way. */
+/* How memory can be shared with another process: NONE where the driver or the system has no way. */
 static CUmemAllocationHandleType sharing(int ordinal)
 {
     int types = 0;

@@ -46,7 +46,7 @@ static mc_status end(mc_device *d, mc_device *plan, mc_status status)
     cuda->planning.counts = false;
     cudaError_t error = cudaStreamEndCapture(cuda->stream, &graph);
     if (graph) cudaGraphDestroy(graph);
-    if (error) cudaGetLastError(); /* is told here */
+    if (error) cudaGetLastError(); /* is reported here */
     if (!status) status = mc_cuda_check(d, error, "planning");
     if (status || !cuda->planning.peak) return status;
     return mc_plan_scratch(plan, cuda->planning.peak);
