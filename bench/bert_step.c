@@ -38,7 +38,7 @@ typedef struct run {
     mc_lengths *lengths;
 } run;
 
-/* The tokens of the next batch, packed one sequence behind the other. Returns their capacity. */
+/* The tokens of the next batch, packed one sequence after the other. Returns their capacity. */
 static int64_t fill(run *r)
 {
     int least = r->length / 4 > 0 ? r->length / 4 : 1;

@@ -38,7 +38,7 @@ static void *filled(floor_run *r, int64_t count, mc_dtype dtype)
 
 static mc_matrix half(void *data, int64_t stride) { return (mc_matrix){data, MC_BF16, stride}; }
 
-/* Forward, input gradient and weight gradient of a linear (in -> out) with a bias; GELU behind it
+/* Forward, input gradient and weight gradient of a linear (in -> out) with a bias; GELU after it
  * (`gelu`), or before it, whose gradient the input gradient then takes. */
 static mc_status linear(floor_run *r, int64_t in, int64_t out, bool gelu, bool behind_gelu)
 {

@@ -33,7 +33,7 @@ static double age(void)
     if (!file) return 0;
     bool read = fgets(line, sizeof line, file) != NULL;
     fclose(file);
-    const char *at = strrchr(line, ')'); /* behind it are the third field and those after */
+    const char *at = strrchr(line, ')'); /* after it are the third field and those after */
     for (int field = 2; at && field < 22; field++) at = strchr(at + 1, ' ');
     if (!read || !at) return 0;
     clock_gettime(CLOCK_BOOTTIME, &t);

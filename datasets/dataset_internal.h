@@ -15,7 +15,7 @@ typedef struct mc_text {
     char *data; /* NUL-terminated unless empty */
     size_t size, capacity;
 } mc_text;
-/* Appends `size` bytes and, behind them, a NUL that is not counted. False when memory is out. */
+/* Appends `size` bytes and, after them, a NUL that is not counted. False when memory is out. */
 bool mc_text_append(mc_text *text, const char *data, size_t size);
 bool mc_text_append_format(mc_text *text, const char *format, ...) MC_PRINTF(2, 3);
 void mc_text_release(mc_text *text);
@@ -164,7 +164,7 @@ typedef struct mc_task_form {
     /* Of ANSWER: texts whose first tokens stand for the labels. */
     const char *answer[MC_TASK_LABELS];
     bool keep_end; /* of GENERATE: of a long source T5 reads the end, not the beginning */
-    bool open_end; /* of GENERATE for decoders: the text goes on behind the target */
+    bool open_end; /* of GENERATE for decoders: the text goes on after the target */
 } mc_task_form;
 
 /* A benchmark is a row in a table. */

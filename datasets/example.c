@@ -149,7 +149,7 @@ static mc_status add_end_of(making *m, mc_tokens *out, const mc_encoding *ids, s
     return add_all(m->err, out, ids->ids + (ids->count - count), count, mark);
 }
 
-/* A prompt and the answer behind it, in one stack. */
+/* A prompt and the answer after it, in one stack. */
 static mc_status make_response(making *m)
 {
     const mc_dataset *d = m->d;

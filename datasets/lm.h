@@ -37,7 +37,7 @@ typedef enum mc_token_format {
     MC_TOKENS_PROGRAM,     /* no file: of mc_token_file_from_source or mc_token_file_from_arrays */
 } mc_token_format;
 
-/* Opens a token file, or several as one: its shards, one behind the other. `pattern` is a path, or
+/* Opens a token file, or several as one: its shards, one after the other. `pattern` is a path, or
  * a pattern of the shell (*, ?, [...]) whose matches are taken in the order of their bytes. A
  * Megatron pair is named by its .bin, its .idx or their common beginning, and counts once where a
  * pattern matches both. A path that exists is never read as a pattern. The file belongs to the
@@ -52,7 +52,7 @@ typedef enum mc_token_format {
  * lie outside its .bin, overlap, leave gaps, or whose documents are out of order; a type of numbers
  * that is no integer. */
 MC_API mc_token_file *mc_token_file_open(mc_context *ctx, const char *pattern);
-/* The same for several paths or patterns, one behind the other. An .idx is passed over where its
+/* The same for several paths or patterns, one after the other. An .idx is passed over where its
  * .bin is listed too. */
 MC_API mc_token_file *mc_token_file_open_list(mc_context *ctx, const char *const *patterns,
                                               int count);
@@ -172,7 +172,7 @@ typedef struct mc_lm_loader_options {
  * mc_lm_loader_next, mc_lm_loader_seek or mc_lm_loader_free. */
 typedef struct mc_lm_batch {
     const int32_t *ids;    /* (batch_size * seq_length), sequence by sequence */
-    const int32_t *labels; /* (batch_size * seq_length): labels[i] is the token behind ids[i] */
+    const int32_t *labels; /* (batch_size * seq_length): labels[i] is the token after ids[i] */
     int batch_size;        /* windows, on this rank: as in the options, but for a last batch */
     int seq_length;
     /* With separate_documents, else NULL, 0 and 0: */
@@ -212,7 +212,7 @@ MC_API void mc_lm_loader_free(mc_lm_loader *loader);
 MC_API const mc_lm_batch *mc_lm_loader_next(mc_lm_loader *loader);
 
 MC_API int64_t mc_lm_loader_batches(const mc_lm_loader *loader); /* of an epoch, on every rank */
-/* The current epoch: behind its last batch still that one, unless `repeat`. */
+/* The current epoch: after its last batch still that one, unless `repeat`. */
 MC_API int64_t mc_lm_loader_epoch(const mc_lm_loader *loader);
 MC_API int64_t mc_lm_loader_windows(const mc_lm_loader *loader);     /* of an epoch, on all ranks */
 MC_API int64_t mc_lm_loader_tokens(const mc_lm_loader *loader);      /* of the files */
@@ -232,7 +232,7 @@ typedef struct mc_lm_position {
                              the weights of a blend */
 } mc_lm_position;
 
-/* The position behind the batch delivered last. All zeros for NULL. */
+/* The position after the batch delivered last. All zeros for NULL. */
 MC_API mc_lm_position mc_lm_loader_position(const mc_lm_loader *loader);
 /* Goes to a position, of this loader or one like it: the batches that follow are those that
  * followed there, bit for bit. The loader takes over the position's seed. Errors: a position of

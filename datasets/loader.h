@@ -17,7 +17,7 @@
  * Sizes. A GPU runs a recorded step (core/autograd/step.h) only for batches of the shape that was
  * recorded. With `sizes` all batches have one of so few shapes: the capacity of packed tensors is
  * rounded up to one of them, there are always as many sequences and labels as in a full batch, of
- * which those behind the last row are empty and MC_NO_LABEL, and `key` says which shape it is.
+ * which those after the last row are empty and MC_NO_LABEL, and `key` says which shape it is.
  * Which sizes is chosen before the first batch, from the lengths of all rows, so that little is
  * added (a few percent of a batch); the same on all ranks, and for every seed. The tensors then
  * stay where they are for the life of the loader, and are refilled:
@@ -90,7 +90,7 @@ typedef struct mc_batch {
     /* i32 (sequences / choices): classes, MC_NO_LABEL if there is none. */
     mc_tensor *labels;
     /* f32 (sequences / choices) of REGRESS; (sequences / choices, labels) of MULTI_LABEL, of 1 and
-     * 0. With `sizes`, zeros behind the last row. */
+     * 0. With `sizes`, zeros after the last row. */
     mc_tensor *values;
     int rows;                 /* on this rank */
     int choices;              /* sequences of a row: 2 for COPA, else 1 */
@@ -139,7 +139,7 @@ typedef struct mc_data_position {
     bool by_length;
 } mc_data_position;
 
-/* The position behind the batch delivered last. All zeros for NULL. */
+/* The position after the batch delivered last. All zeros for NULL. */
 MC_API mc_data_position mc_dataloader_position(const mc_dataloader *loader);
 
 /* Goes to a position, of this loader or one like it: the batches that follow are those that

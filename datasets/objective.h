@@ -11,7 +11,7 @@
  *
  * What is drawn for a sequence (which tokens are masked, where spans lie, what follows) depends on
  * the loader's seed, the epoch and the sequence's place in the epoch alone. So it is the same at
- * any number of ranks and behind any resume, and new in every epoch. All batches of an objective
+ * any number of ranks and after any resume, and new in every epoch. All batches of an objective
  * have the same shapes, as recorded steps need it.
  *
  * Windows are cut from the stream as datasets/lm.h says; they may hold the end of one document and

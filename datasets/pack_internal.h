@@ -11,7 +11,7 @@ typedef struct mc_pack_limits {
     int rows;                  /* of the largest batch */
     int round_to;              /* of the capacity */
     int64_t tokens[MC_STACKS]; /* capacity of the largest batch there can be */
-    int32_t pad_id;            /* behind the last token */
+    int32_t pad_id;            /* after the last token */
 } mc_pack_limits;
 
 /* The sequences of one stack. */
@@ -30,7 +30,7 @@ typedef struct mc_packed {
     int64_t all_rows;   /* on all ranks; set by the loader, as is the next */
     int64_t all_tokens; /* the same of tokens */
     mc_packed_stack stack[MC_STACKS];
-    int32_t *labels;      /* (limits->rows), MC_NO_LABEL behind the batch's rows */
+    int32_t *labels;      /* (limits->rows), MC_NO_LABEL after the batch's rows */
     int32_t *answer_rows; /* (limits->rows * choices) */
     float *values;        /* (limits->rows, dataset->values); NULL: rows have none */
     int64_t *row_index;   /* (rows) */

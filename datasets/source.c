@@ -30,7 +30,7 @@ typedef struct source {
     mc_chat chat;
     int flag[MC_DATASET_MAX_LABELS]; /* MULTI_LABEL: columns of 1 and 0, which are the labels */
     int flags;
-    mc_text scratch; /* the labels of a row, each with a NUL behind it */
+    mc_text scratch; /* the labels of a row, each with a NUL after it */
     const char *names[MC_DATASET_MAX_LABELS];
 } source;
 

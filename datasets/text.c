@@ -3,7 +3,7 @@
 #include <string.h>
 #include "datasets/dataset_internal.h"
 
-/* Makes room for `more` bytes and a NUL behind what is there. */
+/* Makes room for `more` bytes and a NUL after what is there. */
 static bool reserve(mc_text *text, size_t more)
 {
     if (more > SIZE_MAX / 4 || text->size > SIZE_MAX / 4) return false;

@@ -8,7 +8,7 @@
  *     ./embed_sentence sentence-transformers/all-MiniLM-L6-v2 "is water wet?" "water is a liquid"
  *
  * MODEL is a folder or an identifier on the Hugging Face hub. Each SENTENCE gives three lines of
- * numbers, separated by spaces, each behind the word that says what it is:
+ * numbers, separated by spaces, each after the word that says what it is:
  *
  *     ids 101 2003 2300 ...         its tokens
  *     pooled -0.0218 0.3149 ...     the pooler's output, tanh(W [CLS] + b): dim numbers

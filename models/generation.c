@@ -313,7 +313,7 @@ static void find_best(mc_tape *t, const mc_chooser *c, int64_t column, int64_t r
     MC_KERNEL(t, "generation", best_tokens, &best, x);
 }
 
-/* Those with columns one behind the other choose together. */
+/* Those with columns one after the other choose together. */
 static void choose_each(mc_tape *t, const mc_prompt_pass *p, const mc_chooser *c,
                         const mc_tensor *logits)
 {

@@ -96,7 +96,7 @@ static void add_factors(mc_model *m, target *t, const mc_lora_options *o)
     mc_module_root *root = m->module.root;
     float divisor = o->rslora ? sqrtf((float)o->rank) : (float)o->rank;
     mc_adapter adapter = {.rank = o->rank, .scale = o->alpha / divisor, .dropout = o->dropout};
-    size_t count = root->stored_count; /* factors come behind */
+    size_t count = root->stored_count; /* factors come after */
     for (size_t i = 0; i < count && !mc_failed(root->ctx); i++) {
         mc_stored *weight = root->stored[i];
         if (weight->product_scale == 0 || !find_sites(t, weight, &adapter)) continue;

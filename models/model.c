@@ -246,7 +246,7 @@ void mc_declare_score(mc_model *m, float init_std)
         m->score = mc_linear_add(&m->module, "score", m->shape.dim, m->heads.labels, &options);
 }
 
-/* The virtual tokens' vectors, and behind them those of the input's words. */
+/* The virtual tokens' vectors, and after them those of the input's words. */
 static mc_tensor *words_with_prompt(mc_tape *t, mc_model *m, const mc_stack_input *in)
 {
     mc_tensor *table = mc_embedding_table(t, m->words);

@@ -61,7 +61,7 @@ def main():
             total = [a + b for a, b in zip(total, counts)]
             if counts[2]:
                 print(f"skipped: {case.get('name')} ({counts[2]} in {path})")
-    print(f"slowest of {len(times)} tests, {sum(time for time, *_ in times):.0f} s one behind the other:")
+    print(f"slowest of {len(times)} tests, {sum(time for time, *_ in times):.0f} s one after the other:")
     for time, name, path in sorted(times, reverse=True)[:SLOWEST]:
         print(f"{time:8.1f} s  {name} ({path})")
     print("{} passed, {} failed, {} skipped".format(*total))

@@ -513,7 +513,7 @@ static void test_results(void **state)
 
 int main(void)
 {
-    setenv("MC_CACHE_DIR", "", 0); /* a test leaves nothing behind for others */
+    setenv("MC_CACHE_DIR", "", 0); /* a test leaves nothing after for others */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(test_recorded_equals_eager, leave_modes),
         cmocka_unit_test_teardown(test_recompute, leave_modes),

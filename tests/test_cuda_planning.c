@@ -31,7 +31,7 @@ static void gpt2_step(mc_context *ctx, void *user)
     mc_optim_manager_step(w->optim);
 }
 
-/* Of several lengths, with rows behind the last token. */
+/* Of several lengths, with rows after the last token. */
 static void bert_step(mc_context *ctx, void *user)
 {
     static const int32_t lengths[BATCH] = {LENGTH, 0, 13};

@@ -532,7 +532,7 @@ static void test_no_memory_for_recordings(void **state)
 
 int main(void)
 {
-    setenv("MC_CACHE_DIR", "", 0); /* a test leaves nothing behind for others */
+    setenv("MC_CACHE_DIR", "", 0); /* a test leaves nothing after for others */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_initial_weights),
         cmocka_unit_test(test_losses_of_the_cpu),

@@ -44,7 +44,7 @@ static mc_tensor *some_bias(mc_tape *t)
     return mc_tape_input(t, MC_F32, MC_SHAPE(HEADS, 2 * LIMIT - 1), v, false);
 }
 
-/* Of all tokens but those behind the prompts context, where there are marks at all. */
+/* Of all tokens but those after the prompts context, where there are marks at all. */
 static mc_tensor *some_marks(mc_tape *t, const int32_t *lengths)
 {
     int32_t marks[SEQUENCES * CAPACITY], n = 0;
@@ -88,7 +88,7 @@ static void compare(mc_context *ctx, const mc_tensor *y, const float *expected)
 }
 
 /* Pages of two tokens, which the sequences take and give back before they take them again, so that
- * they don't lie one behind the other; or that do, and are not looked up. */
+ * they don't lie one after the other; or that do, and are not looked up. */
 static mc_kv_pages *some_pages(mc_context *ctx, const int32_t *rows, bool in_line)
 {
     mc_kv_pages *p = mc_kv_pages_new(ctx, SEQUENCES, CAPACITY, SEQUENCES * (CAPACITY + 1), 1);

@@ -147,7 +147,7 @@ static void test_bytes(void **state)
                         7, CLS, A, P_B, SEP, -1);
     expect_ids_of_bytes(tok, "\xe4\xb8\xad\xe6\x96", 5, CLS, ZHONG, SEP, -1);
     expect_ids_of_bytes(tok, "a\xf4\x90\x80\x80[SEP]\xe4", 11, CLS, A, SEP, SEP, -1);
-    /* a text needs no NUL behind it */
+    /* a text needs no NUL after it */
     char *exact = mc_malloc(3);
     memcpy(exact, "a b", 3);
     expect_ids_of_bytes(tok, exact, 3, CLS, A, B, SEP, -1);
@@ -236,13 +236,13 @@ static void test_truncation_of_one(void **state)
     }
     assert_int_equal(mc_tokenizer_encode(tok, text, strlen(text), NULL, 0, 1, &encoding),
                      MC_ERR_ARGUMENT);
-    /* a word that turns out unknown behind the cut is unknown before it too */
+    /* a word that turns out unknown after the cut is unknown before it too */
     assert_int_equal(mc_tokenizer_encode(tok, "unaffx", 6, NULL, 0, 3, &encoding), MC_OK);
     assert_int_equal(encoding.ids[1], UNK);
 }
 
 /* Of two texts that both reach max_length the one whose counted part is longer gets the odd place.
- * Added tokens count, but only behind a word does the counting stop, and white space is none. */
+ * Added tokens count, but only after a word does the counting stop, and white space is none. */
 static void test_truncation_of_long_pairs(void **state)
 {
     (void)state;
@@ -634,7 +634,7 @@ static void expect_same_ids(const mc_tokenizer *a, const mc_tokenizer *b, const 
 }
 
 /* `transformers` makes one of a line of white space in vocab.txt (bert-base-chinese has U+2028). No
- * text holds it, but it has an id, and added tokens are numbered behind it. */
+ * text holds it, but it has an id, and added tokens are numbered after it. */
 static void test_empty_entry(void **state)
 {
     (void)state;

@@ -16,7 +16,7 @@ enum {
 typedef struct piece {
     size_t done; /* p + 1 once piece p is tokenized here */
     mc_batch_encoding encoding;
-    mc_text_span joined[PIECE]; /* texts behind their prefix, in `text` */
+    mc_text_span joined[PIECE]; /* texts after their prefix, in `text` */
     char *text;
     size_t text_room;
     mc_error error;

@@ -56,7 +56,7 @@ static bool append_token(const mc_tokenizer *tok, mc_bytes *text, const char *to
     return true;
 }
 
-/* The tokens one behind the other; ids without one are passed over. */
+/* The tokens one after the other; ids without one are passed over. */
 static bool join_tokens(const mc_tokenizer *tok, const int32_t *ids, size_t count,
                         bool skip_special, mc_bytes *text)
 {
@@ -97,7 +97,7 @@ static bool make_utf8(mc_bytes *text)
     return ok;
 }
 
-/* The text with a NUL behind it, NULL when memory is out. */
+/* The text with a NUL after it, NULL when memory is out. */
 static char *decode(const mc_tokenizer *tok, const int32_t *ids, size_t count,
                     const mc_decode_options *options, size_t *size)
 {

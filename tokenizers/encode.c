@@ -166,7 +166,7 @@ static void encode_raw_piece(mc_encoder *e, const uint8_t *text, size_t size)
                   encode_normal_piece);
 }
 
-/* Appends the ids of one text; stops behind the first word (an added token is none) with which
+/* Appends the ids of one text; stops after the first word (an added token is none) with which
  * there are `most` or more of them. */
 static size_t encode_text(mc_encoder *e, const char *text, size_t size, size_t most)
 {

@@ -66,7 +66,7 @@ typedef struct mc_tokenizer_options {
  *                    ByteLevel (add_prefix_space or not) as pre-tokenizer and decoder, no
  *                    normalizer but Unicode's forms, and ByteLevel, TemplateProcessing,
  *                    RobertaProcessing or nothing
- *                    behind it; or a Unigram model without byte fallback, with Precompiled, Strip
+ *                    after it; or a Unigram model without byte fallback, with Precompiled, Strip
  *                    and Replace (of spaces) as normalizers, Metaspace or WhitespaceSplit and
  *                    Metaspace as pre-tokenizer (or none), Metaspace or nothing as decoder. Without
  *                    a pre-tokenizer the text between added tokens is one word. Added tokens come
@@ -99,7 +99,7 @@ typedef struct mc_tokenizer_options {
  * always is. So are keys that would change ids and are not supported (do_basic_tokenize false,
  * never_split, split_special_tokens); keys that no table has (files/keys.c) are log lines.
  *
- * Ids of added tokens that are no entries count on behind the vocabulary in the order of the file,
+ * Ids of added tokens that are no entries count on after the vocabulary in the order of the file,
  * whatever ids it names, as in Hugging Face's (a log line says so where they differ).
  *
  * NULL with the context's error set, which names file and line or entry: a missing folder or file;
@@ -161,7 +161,7 @@ typedef struct mc_encoding {
 
 /* Encodes `[CLS] text [SEP]` or, with a pair, `[CLS] text [SEP] pair [SEP]` (or what the file's
  * post-processor puts there; GPT-2's and CPM's put nothing). `pair` NULL is a single text, an empty
- * pair still is a pair. Texts are UTF-8 of the given lengths in bytes, without a NUL needed behind;
+ * pair still is a pair. Texts are UTF-8 of the given lengths in bytes, without a NUL needed after;
  * NULs in them count. Bytes that are no UTF-8 are U+FFFD to WordPiece (BERT's clean-up drops it);
  * to byte-level BPE they are symbols, neither letter nor space, and keep their bytes, so that
  * decoding can give them back; to SentencePiece each is U+FFFD. Special tokens written in a text
@@ -188,7 +188,7 @@ MC_API mc_status mc_tokenizer_encode(const mc_tokenizer *tok, const char *text, 
 MC_API mc_status mc_tokenizer_append(const mc_tokenizer *tok, const char *text, size_t length,
                                      mc_encoding *encoding);
 
-/* Bytes of UTF-8; they need no NUL behind them. */
+/* Bytes of UTF-8; they need no NUL after them. */
 typedef struct mc_text_span {
     const char *data; /* NULL only of size 0 */
     size_t size;
@@ -196,7 +196,7 @@ typedef struct mc_text_span {
     int64_t line;
 } mc_text_span;
 
-/* Ids of many texts, one behind the other without padding: a packed batch, as a model takes it with
+/* Ids of many texts, one after the other without padding: a packed batch, as a model takes it with
  * its lengths. Starts as { 0 } and is used for many calls, as an mc_encoding is. */
 typedef struct mc_batch_encoding {
     int32_t *ids;      /* (count) */
@@ -225,11 +225,11 @@ MC_API void mc_batch_encoding_release(mc_batch_encoding *batch);
 
 /* Where a long text can be cut, so that several threads encode it: appending the ids of
  * text[0, cut) and then those of text[cut, length) gives the ids of the whole text. Returns the
- * first such place at or behind `from` (at least 1) that it finds, which is in front of white
+ * first such place at or after `from` (at least 1) that it finds, which is in front of white
  * space, or `length` if there is none, or where added tokens that hold or take in white space
  * forbid it; of Unigram models also where the normaliser does not squeeze white space. By
  * SentencePiece's rules sums of scores run over a whole text, so of pieces that score exactly or
- * nearly the same (`-----`) those behind a cut may be others.
+ * nearly the same (`-----`) those after a cut may be others.
  *
  *     for (size_t at = 0, next; at < size; at = next) {
  *         next = at + mc_tokenizer_cut(tok, text + at, size - at, 1 << 20);
@@ -266,7 +266,7 @@ typedef struct mc_decode_options {
     bool skip_unknown; /* leave ids out that are no tokens: a model may know more */
 } mc_decode_options;
 
-/* As mc_tokenizer_decode, with the size (a text may hold NULs; the one behind it does not count)
+/* As mc_tokenizer_decode, with the size (a text may hold NULs; the one after it does not count)
  * and strict by default: an id that is no token gives NULL and the context's error,
  * which names its place in the list. `options` may be NULL. An error makes this a call for the
  * context's own thread. */

@@ -179,7 +179,7 @@ struct mc_tokenizer {
     size_t id_end;        /* 1 + the largest id, added tokens included */
     int32_t *id_to_added; /* (id_end): index into added, -1 */
     mc_trie trie;         /* all entries */
-    uint32_t continuing;  /* the trie's state behind the prefix; MC_TRIE_NONE: no piece continues */
+    uint32_t continuing;  /* the trie's state after the prefix; MC_TRIE_NONE: no piece continues */
     mc_trie added_trie;   /* all added tokens, to their indices */
     mc_matcher raw, normalized;
     mc_normalizer normalizer, identity;
@@ -247,7 +247,7 @@ struct mc_encode_scratch {
     mc_unigram_scratch unigram;
 };
 
-/* Where ids go. Encoding stops behind the first word with which there are `limit` ids or more. */
+/* Where ids go. Encoding stops after the first word with which there are `limit` ids or more. */
 typedef struct mc_encoder {
     const mc_tokenizer *tok;
     mc_encoding *out;
@@ -325,7 +325,7 @@ void mc_unigram_release(mc_unigram *unigram);
 mc_status mc_unigram_reserve(mc_unigram *unigram, mc_error *err, const char *path, size_t count);
 
 /* Appends SentencePiece's normal form of a text: of a whole one; or of a part of one, cut at
- * spaces, of a model that is `fast`. Of a part the space behind it is left out. False when memory
+ * spaces, of a model that is `fast`. Of a part the space after it is left out. False when memory
  * is out. */
 bool mc_unigram_normalize(const mc_unigram *unigram, const uint8_t *text, size_t size,
                           mc_bytes *out);
@@ -346,7 +346,7 @@ size_t mc_unigram_find_path(const mc_tokenizer *tok, mc_unigram_scratch *scratch
 void mc_unigram_encode(mc_encoder *encoder, const uint8_t *text, size_t size);
 void mc_unigram_encode_normal(mc_encoder *encoder, const uint8_t *text, size_t size);
 /* Whether texts can be cut at all, and whether they can in front of the byte at p < end (p > text):
- * a space that nothing before it joins, behind something that is not dropped at a text's end. */
+ * a space that nothing before it joins, after something that is not dropped at a text's end. */
 bool mc_unigram_allows_cuts(const mc_tokenizer *tok);
 bool mc_unigram_cuts_before(const mc_unigram *unigram, const uint8_t *text, const uint8_t *p,
                             const uint8_t *end);

@@ -157,7 +157,7 @@ mc_status mc_tokenizer_index(mc_tokenizer *tok, mc_error *err, const char *path,
 }
 
 /* Gives the added tokens their ids as Hugging Face does: an entry of the same text lends its id,
- * others are numbered on behind the vocabulary, whatever the file says. */
+ * others are numbered on after the vocabulary, whatever the file says. */
 static mc_status number_added(mc_tokenizer *tok, mc_error *err, const char *path)
 {
     int32_t last = -1, behind = (int32_t)tok->model_count;

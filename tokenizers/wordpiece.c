@@ -23,7 +23,7 @@ static void encode_word(mc_encoder *e, const uint8_t *word, size_t length, size_
     }
 }
 
-/* To be called behind each word: whether there are enough ids now. */
+/* To be called after each word: whether there are enough ids now. */
 static bool stop_here(mc_encoder *e)
 {
     if (e->out->count >= e->limit) e->stopped = true;

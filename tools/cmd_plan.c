@@ -439,7 +439,7 @@ static const char details[] =
     "Memory is that of one rank, found out by running two steps on a device that computes\n"
     "nothing; scratch memory is what the kernels of --device take. Sent is what a rank sends to\n"
     "others, by the least that any algorithm needs.\n\n"
-    "The time of a step is that of its kernels and collectives, one behind the other but for what\n"
+    "The time of a step is that of its kernels and collectives, one after the other but for what\n"
     "is begun to be waited for later. Rates are measured here, in about a second (--rates here:\n"
     "what --device cpu does), or those of an H200 (--rates h200: what --device cuda does; with\n"
     "--device cpu it plans for GPUs from a machine without one). Under mpirun or torchrun the\n"

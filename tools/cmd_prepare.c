@@ -27,7 +27,7 @@ typedef struct prepare_command {
     double started;
 } prepare_command;
 
-/* In the order of mc_token_format, behind its default. */
+/* In the order of mc_token_format, after its default. */
 static const char *const format_names[] = {"llmc", "megatron", NULL};
 enum { FORMAT_LLMC, FORMAT_MEGATRON };
 /* In the order of mc_end_of_text. */

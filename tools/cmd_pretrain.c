@@ -292,7 +292,7 @@ static int run(const pretrain_options *o)
 static const char details[] =
     "Token files are made by `modelcenter prepare`; --data and --val take several, and patterns.\n"
     "--output is a model folder, always with the newest weights, and holds the run's checkpoints;\n"
-    "the same command with --resume goes on behind the newest of them, to the same losses as if\n"
+    "the same command with --resume goes on after the newest of them, to the same losses as if\n"
     "nothing had happened. The last line on stdout is\n"
     "`result model=... steps=... loss=... val_loss=... tokens_per_s=...`.\n\n"
     "  modelcenter pretrain --config gpt2-base --data train_*.bin --val val.bin \\\n"
@@ -395,7 +395,7 @@ static void add_batch_rows(args_table *table, pretrain_options *o)
             {ARGS_INT("steps", &o->steps, 0, INT64_MAX, "steps of the run; 0: once over the data"),
              .known_as = "max-steps,train-iters"},
             {ARGS_INT("stop-after", &o->stop_after, 0, INT64_MAX,
-                      "save and stop behind this step of them; 0: at the end")},
+                      "save and stop after this step of them; 0: at the end")},
             {0},
         });
 }

@@ -127,7 +127,7 @@ int cmd_tokenize(int argc, char **argv)
          .required = true, .known_as = "pretrained,tokenizer,vocab"},
         DOWNLOAD_REVISION_ROW(&o.revision),
         {ARGS_TEXT("text", &o.text, "the text")},
-        {ARGS_TEXT("pair", &o.pair, "a second text, put behind each first one")},
+        {ARGS_TEXT("pair", &o.pair, "a second text, put after each first one")},
         {ARGS_PATH("file", &o.file, "a file with a text a line, - for stdin")},
         {ARGS_INT("max-length", &o.max_length, 0, 1 << 24,
                   "cut to so many ids, special tokens included; 0 cuts nothing")},

@@ -299,7 +299,7 @@ mc_tensor *mc_tape_leaf(mc_tape *tape, mc_dtype dtype, mc_shape shape, void *dat
     return leaf;
 }
 
-/* A tensor of memory behind *base. */
+/* A tensor of memory after *base. */
 static mc_tensor *based(mc_tape *tape, mc_dtype dtype, mc_shape shape, void *const *base,
                         int64_t offset)
 {

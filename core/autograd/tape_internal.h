@@ -69,8 +69,8 @@ mc_tensor *mc_tape_deferred(mc_tape *tape, mc_tensor *x, mc_tensor *f, float dro
  * are there (mc_lengths_new). NULL on a device whose kernels read the host's, and after an
  * error. */
 const int32_t *mc_tape_device_lengths(mc_tape *tape, const mc_lengths *lengths);
-/* The same for memory that comes and goes: the leaf lies `offset` elements behind *data, and its
- * gradient as many as that says behind *gradient->base, wherever those point when it is used.
+/* The same for memory that comes and goes: the leaf lies `offset` elements after *data, and its
+ * gradient as many as that says after *gradient->base, wherever those point when it is used.
  * gradient == NULL: none is wanted. */
 typedef struct mc_leaf_gradient {
     void *const *base;

@@ -54,7 +54,7 @@ const uint8_t *mc_file_map_add(int fd, size_t size, const char *path);
 mc_status mc_file_read_at(mc_error *err, int fd, const char *path, uint64_t offset, void *to,
                           size_t size);
 
-/* Reads a whole file into a heap buffer with a NUL added behind its last byte (mc_free it). Errors
+/* Reads a whole file into a heap buffer with a NUL added after its last byte (mc_free it). Errors
  * name the path; a file larger than `limit` bytes is MC_ERR_FORMAT. */
 char *mc_file_read(mc_error *err, const char *path, size_t limit, size_t *size);
 

@@ -38,7 +38,7 @@ static void sum_words(sum *s, const uint8_t *data, size_t size)
     memcpy(s->lane, lane, sizeof lane);
 }
 
-/* `data` are the `left` bytes behind the last whole words of a file of `size`. */
+/* `data` are the `left` bytes after the last whole words of a file of `size`. */
 static uint64_t sum_end(const sum *s, const uint8_t *data, size_t left, size_t size)
 {
     const uint64_t *lane = s->lane;

@@ -103,7 +103,7 @@ static bool collect(mc_module *model, const mc_weight_form *form, saved *s)
 /* What this rank writes of a tensor: of what all ranks have, and of what is spread over them, the
  * same share. */
 typedef struct saved_part {
-    int64_t first, count; /* elements, of the parameters one behind the other */
+    int64_t first, count; /* elements, of the parameters one after the other */
     const char *data;
 } saved_part;
 
@@ -175,7 +175,7 @@ typedef struct band {
 
 static int64_t at_least(int64_t x, int64_t least) { return x > least ? x : least; }
 
-/* The first row whose element in a column is `element` or one behind it. */
+/* The first row whose element in a column is `element` or one after it. */
 static int64_t row_from(const band *b, int64_t element, int64_t column)
 {
     return at_least(element - column + b->columns - 1, 0) / b->columns;

@@ -339,7 +339,7 @@ typedef struct mc_kernels {
     mc_status (*column_sums)(mc_device *d, int64_t rows, int64_t columns, mc_matrix x, float *out);
 
     mc_status (*residual_norm)(mc_device *d, const mc_residual_norm_call *call);
-    /* linear, without an activation, and residual_norm one behind the other: norm->f is linear->y,
+    /* linear, without an activation, and residual_norm one after the other: norm->f is linear->y,
      * and may be norm->y, so that the norm alone is kept. Nothing between them need be rounded. */
     mc_status (*linear_norm)(mc_device *d, const mc_linear_call *linear,
                              const mc_residual_norm_call *norm);
@@ -384,7 +384,7 @@ typedef struct mc_kernels {
      * `smoothing` e: (1-e) * that + e * mean over classes of (lse - x_c); loss[1] += their number.
      * dx.data not NULL: dx = seed * gradient of the sum (zero rows where ignored), may be x.
      * `seed` points to device memory; NULL where dx is not wanted. dx may have a larger row stride
-     * than classes; what is behind the classes in a row is left alone. Labels are i32, checked by
+     * than classes; what is after the classes in a row is left alone. Labels are i32, checked by
      * the op. The sum is accumulated in double in a fixed order. */
     mc_status (*cross_entropy)(mc_device *d, int64_t rows, int64_t classes, mc_matrix x,
                                const int32_t *labels, int32_t ignore_index, float smoothing,
@@ -447,7 +447,7 @@ typedef struct mc_kernels {
     /* Attention of one query a sequence over keys and values kept from earlier ones. q and out:
      * (sequences, heads * head_dim); k, v: rows of as many columns, all of one floating dtype. out
      * is the sum of those rows of v that the sequence sees weighted by the softmax of scale * q.k.
-     * What lies behind them is undefined and never read; a sequence without keys gives zeros. */
+     * What lies after them is undefined and never read; a sequence without keys gives zeros. */
     mc_status (*attention_cached)(mc_device *d, const mc_cached_attention *shape, mc_matrix q,
                                   mc_matrix k, mc_matrix v, mc_matrix out);
     /* Chooses the next token of each row by its logits (rows, vocab), of any floating dtype, and
@@ -481,7 +481,7 @@ typedef struct mc_kernels {
      * (rows, 2 n). */
     mc_status (*gated)(mc_device *d, int64_t rows, int64_t n, mc_activation activation, mc_matrix x,
                        mc_matrix y);
-    /* dx (rows, 2 n) [+]= its gradient: dy * b * activation'(a), and behind it dy * activation(a);
+    /* dx (rows, 2 n) [+]= its gradient: dy * b * activation'(a), and after it dy * activation(a);
      * dy (rows, n). Without `accumulate` dx may be x. */
     mc_status (*gated_backward)(mc_device *d, int64_t rows, int64_t n, mc_activation activation,
                                 mc_matrix x, mc_matrix dy, mc_matrix dx, bool accumulate);
@@ -495,7 +495,7 @@ typedef struct mc_kernels {
     mc_status (*strided_copy)(mc_device *d, const mc_strided_shape *shape, mc_matrix x,
                               float factor, mc_matrix y, bool accumulate);
     /* `batch` products as gemm makes them. The matrices of product i lie i steps (in elements)
-     * behind the first ones. A step of 0 means that all products share the operand; not allowed of
+     * after the first ones. A step of 0 means that all products share the operand; not allowed of
      * c. */
     mc_status (*batched_gemm)(mc_device *d, int64_t batch, bool transpose_a, bool transpose_b,
                               int64_t m, int64_t n, int64_t k, mc_matrix a, int64_t a_step,
@@ -522,7 +522,7 @@ typedef struct mc_kernels {
      * twice, as in mc_attention_shape. */
     mc_status (*mean_pool)(mc_device *d, const mc_lengths *lengths, const int32_t *device_lengths,
                            int64_t columns, mc_matrix x, mc_matrix y);
-    /* dx(row) [+]= dy(i) / length of the row's sequence i. Rows behind the last sequence are set to
+    /* dx(row) [+]= dy(i) / length of the row's sequence i. Rows after the last sequence are set to
      * zero, or left alone where `accumulate` is set. */
     mc_status (*mean_pool_backward)(mc_device *d, const mc_lengths *lengths,
                                     const int32_t *device_lengths, int64_t columns, mc_matrix dy,
@@ -532,7 +532,7 @@ typedef struct mc_kernels {
     mc_status (*max_pool)(mc_device *d, const mc_lengths *lengths, const int32_t *device_lengths,
                           int64_t columns, mc_matrix x, mc_matrix y);
     /* dx [+]= dy(i) where x is y(i), in the first such row of sequence i, and zero elsewhere, also
-     * in the rows behind the last sequence. */
+     * in the rows after the last sequence. */
     mc_status (*max_pool_backward)(mc_device *d, const mc_lengths *lengths,
                                    const int32_t *device_lengths, int64_t columns, mc_matrix x,
                                    mc_matrix y, mc_matrix dy, mc_matrix dx, bool accumulate);

@@ -60,7 +60,7 @@ struct mc_plan_timer {
     /* The device waits for a collective. */
     void (*wait_ranks)(mc_plan_timer *timer, double end);
     /* The host is given work of AdamOffload, which it does in order: bytes to copy, and bytes to
-     * read and write in its own memory meanwhile. `behind`: after what was launched so far. When it
+     * read and write in its own memory meanwhile. `after`: after what was launched so far. When it
      * ends. */
     double (*host_work)(mc_plan_timer *timer, double copied, double touched, bool behind);
     /* The device waits for the host. */

@@ -238,7 +238,7 @@ static void split(mc_pool *pool, block *b, size_t size)
     list_add(pool, rest);
 }
 
-/* Makes one block of b and the one behind it, which is in no list. */
+/* Makes one block of b and the one after it, which is in no list. */
 static void merge_after(mc_pool *pool, block *b)
 {
     block *gone = b->after;

@@ -21,7 +21,7 @@ typedef struct mc_pool_source {
     void *(*take)(void *user, size_t bytes);
     void (*give_back)(void *user, void *data, size_t bytes);
     void *user;
-    /* Each segment lies right behind the one before: they become one, and only what is missing is
+    /* Each segment lies right after the one before: they become one, and only what is missing is
      * taken. Such memory is not given back before the pool ends. */
     bool contiguous;
     bool is_host; /* the program can touch the memory, and tools can watch it */

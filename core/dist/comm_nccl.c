@@ -85,7 +85,7 @@ typedef struct nccl_group {
     double since;
 } nccl_group;
 
-/* The transport's part of a request: an event behind its work. */
+/* The transport's part of a request: an event after its work. */
 typedef struct nccl_call {
     cudaEvent_t done;
 } nccl_call;

@@ -4,7 +4,7 @@
 #include <ctype.h>
 #include <string.h>
 
-/* Appends `length` bytes; false when they don't fit with a NUL behind. */
+/* Appends `length` bytes; false when they don't fit with a NUL after. */
 static bool append(char *host, size_t room, size_t *used, const char *text, size_t length)
 {
     if (length >= room - *used) return false;

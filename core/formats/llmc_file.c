@@ -1,5 +1,5 @@
 /* llm.c's checkpoints of GPT-2 (train_gpt2.cu: gpt2_write_to_checkpoint): a header of 256 int32,
- * then 16 tensors, each with all layers one behind the other. */
+ * then 16 tensors, each with all layers one after the other. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>

@@ -83,7 +83,7 @@ typedef struct mc_pickle {
 /* `data` has to outlive the machine and its values. */
 void mc_pickle_init(mc_pickle *p, mc_error *err, const char *where, const uint8_t *data,
                     size_t size);
-/* Runs one pickle, up to behind its end, where another may follow. */
+/* Runs one pickle, up to after its end, where another may follow. */
 mc_status mc_pickle_run(mc_pickle *p, mc_pickle_value *result);
 void mc_pickle_release(mc_pickle *p); /* and all values */
 

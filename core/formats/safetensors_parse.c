@@ -14,7 +14,7 @@ static const char metadata_key[] = "__metadata__";
 typedef struct parser {
     mc_error *err;
     const char *path;
-    const uint8_t *data; /* the buffer behind the header */
+    const uint8_t *data; /* the buffer after the header */
     int64_t size;        /* its bytes */
     mc_tensor_table *table;
     char *text;      /* the free part of table->text */

@@ -5,7 +5,7 @@
 
 enum { BLOCK = 1 << 22, ALIGN = 8 };
 
-/* Records one behind the other, each aligned: a write, and its bytes. */
+/* Records one after the other, each aligned: a write, and its bytes. */
 typedef struct mc_save_block {
     struct mc_save_block *next;
     size_t used;

@@ -276,7 +276,7 @@ static bool is_int(const mc_pickle_value *value)
     return value->kind == MC_PICKLE_INT && value->number >= 0;
 }
 
-/* A view's (key, first, count), behind the storage in files of the legacy form. */
+/* A view's (key, first, count), after the storage in files of the legacy form. */
 static bool read_view(mc_pickle *p, mc_torch_storage *s, const mc_pickle_value *view)
 {
     if (view->kind == MC_PICKLE_NONE) return true;

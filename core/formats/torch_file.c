@@ -1,5 +1,5 @@
 /* PyTorch's two kinds of files: a zip archive with a pickle and a file for each storage, and the
- * older stream of pickles with the storages behind them (torch/serialization.py). */
+ * older stream of pickles with the storages after them (torch/serialization.py). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -85,7 +85,7 @@ static mc_status parse_archive(mc_error *err, mc_tensor_table *table, const mc_z
     mc_pickle_init(&pickle, err, where, e->data, e->size);
     mc_status status = mc_pickle_run(&pickle, &root);
     if (!status && pickle.at != e->size)
-        status = mc_error_set(err, MC_ERR_FORMAT, "%s: %zu bytes behind the pickle", where,
+        status = mc_error_set(err, MC_ERR_FORMAT, "%s: %zu bytes after the pickle", where,
                               e->size - pickle.at);
     if (!status) status = mc_torch_table(err, table, &root, &bytes, e->size);
     mc_pickle_release(&pickle);
@@ -214,7 +214,7 @@ static bool place_block(mc_pickle *p, mc_torch_block *blocks, size_t count,
     return true;
 }
 
-/* Reads the list of keys and finds the storages behind it. */
+/* Reads the list of keys and finds the storages after it. */
 static bool place_blocks(mc_pickle *p, mc_torch_block *blocks, size_t count)
 {
     mc_pickle_value keys;
@@ -225,7 +225,7 @@ static bool place_blocks(mc_pickle *p, mc_torch_block *blocks, size_t count)
     for (size_t i = 0; i < keys.node->count; i++)
         if (!place_block(p, blocks, count, &keys.node->items[i])) return false;
     return p->at == p->size || mc_pickle_false(mc_error_set(p->err, MC_ERR_FORMAT,
-                                                            "%s: %zu bytes behind its last storage",
+                                                            "%s: %zu bytes after its last storage",
                                                             p->where, p->size - p->at));
 }
 

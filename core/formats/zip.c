@@ -271,7 +271,7 @@ static bool read_entries(reader *r)
     for (; r->zip->count < r->count; r->zip->count++)
         if (!read_entry(r, &r->zip->entries[r->zip->count], &at)) return false;
     if (at != r->end)
-        return file_error(r, "%s: %llu bytes behind the last entry of its directory", r->zip->path,
+        return file_error(r, "%s: %llu bytes after the last entry of its directory", r->zip->path,
                           (unsigned long long)(r->end - at));
     return check_entries(r);
 }

@@ -20,7 +20,7 @@ typedef struct mc_block_list mc_block_list;
 typedef enum mc_recompute {
     MC_RECOMPUTE_DEFAULT = 0, /* none */
     MC_RECOMPUTE_NONE,
-    MC_RECOMPUTE_SELECTIVE, /* outputs of norms and activations, and of dropout behind these, are
+    MC_RECOMPUTE_SELECTIVE, /* outputs of norms and activations, and of dropout after these, are
                                computed again in backward; bit-equal to none */
     MC_RECOMPUTE_FULL, /* only a block's input is kept; backward runs its forward again. Bit-equal
                                to none, but for the gradient of a call's tensor that several

@@ -141,7 +141,7 @@ typedef struct place {
     int64_t offset;
 } place;
 
-/* In a bucket matrices come first and vectors (biases, the weights of norms) behind them:
+/* In a bucket matrices come first and vectors (biases, the weights of norms) after them:
  * optimizers often treat the two differently, and each is then one range. What is in 8 bits alone
  * has no place. */
 static bool comes_in_pass(const mc_stored *stored, int pass)

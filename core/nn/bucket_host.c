@@ -113,7 +113,7 @@ mc_status mc_bucket_make_host(mc_module_root *root, mc_bucket *b)
 }
 
 /* Whether the first `bytes` of the sum, half of it, can be copied to; else copies go by way of
- * slots. Pages are pinned, which no two may ask for: what lies behind is a page away at least. */
+ * slots. Pages are pinned, which no two may ask for: what lies after is a page away at least. */
 static bool pin_sum(mc_module_root *root, mc_bucket *b, size_t bytes)
 {
     enum { LEAST = 1 << 13 };

@@ -10,7 +10,7 @@ struct mc_inspection {
     mc_owned owned;
     mc_inspect_row *rows;
     int count;
-    char *names; /* of all rows, one behind the other */
+    char *names; /* of all rows, one after the other */
 };
 
 /* ---- moments --------------------------------------------------------------------------------- */

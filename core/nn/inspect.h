@@ -45,7 +45,7 @@ typedef struct mc_inspect_row {
  * before clipping. They are there from the first backward on (a frozen parameter has none) and stay
  * until zero_grad. Over several ranks levels 0 and 1 sum them up in mc_optim_manager_clip_grad_norm
  * or, without that, in mc_optim_manager_step: before, the row mixes the ranks' own parts. So the
- * place to look at gradients is behind either of these.
+ * place to look at gradients is after either of these.
  *
  * The table belongs to the context. NULL on MC_ERR_NOT_FOUND (no name matches), MC_ERR_ARGUMENT (a
  * NULL module is NULL without an error), MC_ERR_NOMEM, and where ranks ask for different rows
@@ -82,7 +82,7 @@ MC_API bool mc_record_is_on(const mc_context *ctx);
  * mc_recompute) counts once.
  *
  * x is f32, f16 or bf16, may have no rows, and may be a residual sum that was deferred, which is
- * then made here. Rows behind a packed batch's total count as they are. NULL after an error:
+ * then made here. Rows after a packed batch's total count as they are. NULL after an error:
  * MC_ERR_DTYPE, MC_ERR_STATE while a step is being recorded by mc_step_run (whose later runs call
  * no operations: look at activations without it), and those of an operation. */
 MC_API mc_tensor *mc_record(mc_tape *t, mc_tensor *x, const char *name);

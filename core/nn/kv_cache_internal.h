@@ -46,7 +46,7 @@ typedef struct mc_kv_cache {
 mc_kv_cache *mc_kv_cache_new(mc_context *ctx, mc_kv_shape shape, mc_kv_pages *pages);
 void mc_kv_cache_free(mc_kv_cache *cache); /* NULL allowed */
 
-/* Prompts: tokens->length[i] tokens of the pages' sequence[i], which has the pages for them, behind
+/* Prompts: tokens->length[i] tokens of the pages' sequence[i], which has the pages for them, after
  * before[i] tokens that are there (NULL: none). */
 bool mc_kv_cache_begin_prompts(mc_kv_cache *cache, mc_tape *t, const mc_lengths *tokens,
                                const int *sequence, const int32_t *before);
@@ -99,7 +99,7 @@ bool mc_kv_memory_begin_prompts(mc_kv_memory *memory, mc_tape *t, const mc_lengt
 /* A token each of tokens->count sequences, by the rows of choose_internal.h. */
 bool mc_kv_memory_begin_rows(mc_kv_memory *memory, mc_tape *t, const mc_lengths *tokens,
                              mc_tensor *state);
-/* kv: (rows, 2 * width), each row k and v, of the packed inputs in their order; rows behind the
+/* kv: (rows, 2 * width), each row k and v, of the packed inputs in their order; rows after the
  * last token are left out. Copied. */
 bool mc_kv_memory_keep(mc_tape *t, mc_kv_memory *memory, int layer, mc_tensor *kv);
 /* Each of the step's tokens, q (total, width), attends to all of its input: (total, width). Of the

@@ -18,7 +18,7 @@ typedef struct mc_kv_pages {
     int32_t *free;   /* a stack of those that nobody has */
     int free_count;
     mc_tensor *table; /* i32 (sequences, each): `host` in device memory */
-    /* No sequence takes pages once one has given some back, so that those of each lie one behind
+    /* No sequence takes pages once one has given some back, so that those of each lie one after
      * the other: kernels need no table then, and read a little faster. */
     bool in_line;
     /* The table by rows, where sequences share some (mc_kv_pages_by_rows). */
@@ -60,7 +60,7 @@ bool mc_kv_pages_by_rows(mc_kv_pages *pages, bool on);
  * are others' (mc_kv_pages_follow). */
 void mc_kv_pages_take_from(mc_kv_pages *pages, int sequence, int64_t from, int64_t rows);
 /* Up to `length`, sequence[i] gets the rows of sequence[parent[i]], for all i at once. What it
- * writes behind goes to rows of its own. Seen after mc_kv_pages_send_moved. */
+ * writes after goes to rows of its own. Seen after mc_kv_pages_send_moved. */
 void mc_kv_pages_follow(mc_kv_pages *pages, const int *sequence, const int *parent, int count,
                         int64_t length);
 void mc_kv_pages_send_moved(mc_kv_pages *pages);

@@ -122,7 +122,7 @@ mc_tensor *mc_layernorm_forward_stream(mc_tape *t, mc_layernorm *norm, mc_tensor
     return mc_stream_norm(t, x, mc_parameter_tensor(t, norm->weight), bias, norm->eps, sum);
 }
 
-/* ---- a linear with the norm behind it -------------------------------------------------------- */
+/* ---- a linear with the norm after it -------------------------------------------------------- */
 
 /* Of a plain weight, on a tape that records nothing and drops nothing. */
 static bool ends_in_norm(mc_tape *t, const mc_linear *linear, const mc_tensor *x,
@@ -260,7 +260,7 @@ void mc_feed_forward_set_dropout(mc_feed_forward *ffn, float p)
     if (ffn) ffn->options.dropout = p;
 }
 
-/* The product alone: the gate is behind it. */
+/* The product alone: the gate is after it. */
 static mc_tensor *gated_in(mc_tape *t, mc_feed_forward *ffn, mc_tensor *x)
 {
     x = mc_cast(t, x, mc_parameter_dtype(ffn->in_weight));

@@ -71,7 +71,7 @@ typedef struct mc_embedding mc_embedding;
 MC_API mc_embedding *mc_embedding_new(mc_context *ctx, int64_t count, int64_t dim, float init_std);
 MC_API mc_embedding *mc_embedding_add(mc_module *parent, const char *name, int64_t count,
                                       int64_t dim, float init_std);
-/* The same for a table that is also the head of a language model: stored with rows of zeros behind
+/* The same for a table that is also the head of a language model: stored with rows of zeros after
  * its own, up to a multiple of `align` (see mc_parameter_new_padded). */
 MC_API mc_embedding *mc_embedding_add_padded(mc_module *parent, const char *name, int64_t count,
                                              int64_t dim, float init_std, int64_t align);

@@ -86,7 +86,7 @@ MC_API mc_initializer mc_init_custom(mc_init_fn fn, void *user);
  * function, more than INT64_MAX / 64 elements in the model. NULL after an error. */
 MC_API mc_parameter *mc_parameter_new(mc_module *module, const char *name, mc_shape shape,
                                       mc_initializer init);
-/* The same, stored with further rows behind its own, `stored_rows` in all, so that products with it
+/* The same, stored with further rows after its own, `stored_rows` in all, so that products with it
  * have a good size (a vocabulary). They are zero and stay so as long as their gradient is not used:
  * mc_parameter_tensor, counts, files, initialisation and optimizers see `shape` only,
  * mc_parameter_whole all rows. Errors: fewer stored rows than the shape has. */

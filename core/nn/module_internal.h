@@ -34,7 +34,7 @@ struct mc_parameter {
     float gpu_share;         /* of that optimizer */
 };
 
-/* A stored tensor: one or several parameters, consecutive rows; behind the last of them there may
+/* A stored tensor: one or several parameters, consecutive rows; after the last of them there may
  * be rows that belong to none, which are zero. */
 struct mc_stored {
     mc_module *owner; /* the block, or the root */
@@ -74,7 +74,7 @@ struct mc_bucket {
     mc_dtype gradient_dtype;      /* f32; of blocks that in which gradients travel between ranks, at
                                      levels 2 and 3, and at 0 and 1 while a step has one pass */
     void *vectors;                /* f32 while gradient_dtype is not: the gradients of what is no
-                                     matrix, behind all matrices, until they travel; at levels 0 and
+                                     matrix, after all matrices, until they travel; at levels 0 and
                                      1 they stay, and are put into `gradient` before it is read */
     uint64_t pass;                /* the newest tape that may add to gradients, since all were
                                      zeroed; 0: none */

@@ -1,4 +1,4 @@
-/* Branches that end in a linear layer, and the norm of their sum with a residual behind it (BERT's
+/* Branches that end in a linear layer, and the norm of their sum with a residual after it (BERT's
  * sublayers): a tape that records nothing computes both at once. */
 #ifndef MC_NN_NORM_END_INTERNAL_H
 #define MC_NN_NORM_END_INTERNAL_H

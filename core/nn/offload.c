@@ -337,7 +337,7 @@ static uint64_t give(mc_offload *e, const offload_job *job)
     return number;
 }
 
-/* A fence behind all that was launched so far. A newer one in its place would do as well: it only
+/* A fence after all that was launched so far. A newer one in its place would do as well: it only
  * stands for more. */
 static bool mark_launched(mc_offload *e, mc_fence **ready)
 {

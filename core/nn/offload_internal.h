@@ -75,7 +75,7 @@ uint64_t mc_offload_host_bytes(const mc_context *ctx);
  * done. */
 uint64_t mc_offload_gradient(mc_offload *e, const mc_gradient_job *job);
 uint64_t mc_offload_update(mc_offload *e, const mc_update_job *job);
-/* Copies *update from the device to *told, memory of host_alloc: the updates behind it obey it. */
+/* Copies *update from the device to *told, memory of host_alloc: the updates after it obey it. */
 uint64_t mc_offload_tell(mc_offload *e, const mc_update *update, mc_update *told);
 
 /* Lets gradients be copied to memory of the host (job.direct) until it is unpinned, for which all

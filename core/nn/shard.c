@@ -140,7 +140,7 @@ mc_status mc_bucket_blank(mc_module_root *root, mc_bucket *b, int64_t first, int
     if (b->vectors && end > first_vector(b)) {
         int64_t from = first > first_vector(b) ? first : first_vector(b);
         status = zero_vectors(root, b, from, end - from);
-        end = from; /* behind it `gradient` is written when they are put there */
+        end = from; /* after it `gradient` is written when they are put there */
     }
     for (int i = 0; i < b->stored_count && !status; i++) {
         mc_stored *s = b->stored[i];

@@ -1,5 +1,5 @@
 /* The sublayers of a transformer: norm, branch, dropout and residual sum in one call. A block is a
- * few of these, one behind the other:
+ * few of these, one after the other:
  *
  *     static mc_tensor *block_forward(mc_tape *t, void *object, mc_tensor *x, const mc_call *call)
  *     {

@@ -64,7 +64,7 @@ static mc_tensor *zeros_like(mc_tape *t, const mc_tensor *x)
     return g;
 }
 
-/* An input that is given twice has two gradients here, which are added up behind. */
+/* An input that is given twice has two gradients here, which are added up after. */
 static void custom_backward(mc_tape *t, mc_node *node)
 {
     const custom_state *s = node->state;

@@ -133,7 +133,7 @@ static void dropout_again(mc_tape *t, mc_node *node)
               mc_matrix_of(y), false);
 }
 
-/* Backward needs no contents. What is behind something cheap is cheap too, at the price that its
+/* Backward needs no contents. What is after something cheap is cheap too, at the price that its
  * input is saved, which costs nothing where that is dropped. */
 static const mc_op dropout_op = {.name = "dropout", .backward = dropout_backward};
 static const mc_op cheap_dropout_op = {

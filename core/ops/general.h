@@ -17,7 +17,7 @@
  * Errors: no such dimension, or elements outside of [0, size), MC_ERR_ARGUMENT. */
 MC_API mc_tensor *mc_slice(mc_tape *t, mc_tensor *x, int dim, int64_t first, int64_t count);
 
-/* n >= 1 tensors one behind the other in one dimension: all of one dtype, and of one shape but for
+/* n >= 1 tensors one after the other in one dimension: all of one dtype, and of one shape but for
  * the size of that dimension, which the result has the sum of. A tensor may be given twice. */
 MC_API mc_tensor *mc_concat(mc_tape *t, int n, mc_tensor *const *xs, int dim);
 
@@ -53,7 +53,7 @@ MC_API mc_tensor *mc_mean(mc_tape *t, mc_tensor *x, int dim);
 
 /* The mean of each sequence's rows of a packed x (rows, columns), which must carry lengths (any:
  * mc_tape_lengths, mc_lengths_new, a loader's): (count, columns). An empty sequence gives zeros.
- * Rows behind the last sequence take no part, and their gradient is zero. */
+ * Rows after the last sequence take no part, and their gradient is zero. */
 MC_API mc_tensor *mc_mean_pool(mc_tape *t, mc_tensor *x);
 
 /* The largest of each sequence's rows, each column for itself: (count, columns), of an x as above.

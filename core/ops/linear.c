@@ -9,7 +9,7 @@ typedef struct linear_state {
     mc_activation activation;
     float scale;
     mc_tensor *pre; /* pre-activation; NULL without an activation */
-    /* What the node behind it has done of its backward: its output's gradient is that of the
+    /* What the node after it has done of its backward: its output's gradient is that of the
      * pre-activation; the bias has its gradient. */
     bool activation_done, bias_done;
 } linear_state;
@@ -38,7 +38,7 @@ static bool fuses(const mc_node *node, const mc_node *before)
 }
 
 /* Gradients of the input, where it is wanted, and of biases: of the linear's own, unless the
- * operation behind it did so, and of the one that it is fused with. */
+ * operation after it did so, and of the one that it is fused with. */
 static void input_backward(mc_tape *t, mc_node *node, const mc_tensor *du)
 {
     const linear_state *state = node->state;

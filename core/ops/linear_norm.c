@@ -1,5 +1,5 @@
 /* y = LayerNorm(residual + x weight^T + bias), for tapes that record nothing: what ends a sublayer
- * with its norm behind the sum. */
+ * with its norm after the sum. */
 #include "core/ops/ops_internal.h"
 
 mc_tensor *mc_linear_norm(mc_tape *t, mc_tensor *x, mc_tensor *weight, mc_tensor *bias,

@@ -16,7 +16,7 @@ static operand operand_of(mc_tape *t, mc_tensor *x, bool saved, bool transpose)
     return (operand){m, x->shape.ndim > 2 ? rows * m.stride : 0, transpose};
 }
 
-/* The matrices of a batch one behind the other are one matrix of more rows. */
+/* The matrices of a batch one after the other are one matrix of more rows. */
 static bool is_stack(operand x, bool transposed) { return x.step && x.transpose == transposed; }
 
 /* c [+]= op(a) op(b) for the whole batch; where c is a single matrix it gets the sum. Products that

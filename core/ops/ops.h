@@ -116,7 +116,7 @@ MC_API mc_tensor *mc_sdpa_probabilities(mc_tape *t, mc_tensor *q, mc_tensor *kv,
 typedef struct mc_position_bias_options {
     int64_t length;     /* required: L, of the longest sequence of queries or of keys */
     int max_distance;   /* 0: 128. From here on all have the last bucket */
-    bool bidirectional; /* keys behind the query have buckets of their own, the second half; else
+    bool bidirectional; /* keys after the query have buckets of their own, the second half; else
                            they share that of distance 0 */
 } mc_position_bias_options;
 
@@ -229,7 +229,7 @@ MC_API mc_tensor *mc_with_lengths(mc_tape *t, mc_tensor *x, const mc_lengths *le
  * zeros. */
 MC_API mc_tensor *mc_first_tokens(mc_tape *t, mc_tensor *x);
 
-/* Packed (rows, columns) to padded (count, longest, columns), zeros behind each sequence. */
+/* Packed (rows, columns) to padded (count, longest, columns), zeros after each sequence. */
 MC_API mc_tensor *mc_unpack(mc_tape *t, mc_tensor *x);
 
 /* Index of the largest value of each row, the first one of equals: i32 (rows). No gradient. */

@@ -260,7 +260,7 @@ static bool is_loss(const mc_tensor *x)
     return x->dtype == MC_F32 && x->shape.ndim == 1 && x->shape.dim[0] == 2;
 }
 
-/* The rows a loss was taken over: those of the first input of the cross-entropy behind it. Where
+/* The rows a loss was taken over: those of the first input of the cross-entropy after it. Where
  * nothing was recorded there is no gradient either, and any number will do. */
 static int64_t loss_rows(const mc_tensor *loss)
 {

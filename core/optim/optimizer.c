@@ -243,7 +243,7 @@ static mc_status lay_out(mc_optimizer *o)
     return status;
 }
 
-/* The optimizer's next parameter from number *next of tree *root on, both 0 at first; NULL behind
+/* The optimizer's next parameter from number *next of tree *root on, both 0 at first; NULL after
  * the last. The trees are alive. */
 static mc_parameter *next_parameter(const mc_optimizer *o, size_t *root, size_t *next)
 {

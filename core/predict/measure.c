@@ -122,7 +122,7 @@ static mc_status run_norm(const probe *p)
 static mc_status run_cross_entropy(const probe *p)
 {
     const mc_work *w = &p->work;
-    float *loss = p->vector; /* (2), and the seed behind it */
+    float *loss = p->vector; /* (2), and the seed after it */
     mc_matrix x = matrix_of(p, 0, w->b);
     return p->d->kernels->cross_entropy(p->d, w->a, w->b, x, p->index, -100, 0, loss + 2, loss, x);
 }

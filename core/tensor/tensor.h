@@ -44,7 +44,7 @@ typedef struct mc_tensor mc_tensor;
 /* Lengths for steps that are recorded (core/autograd/step.h): of up to `count` sequences and
  * `capacity` tokens. What is launched depends on count, capacity and longest alone, which belong
  * into the key of a step; the lengths are read from memory that mc_lengths_write refills. Where
- * they are less than `capacity` together, the rows behind the last token (offset[count]) are tail.
+ * they are less than `capacity` together, the rows after the last token (offset[count]) are tail.
  * Until the first write all sequences are empty. Owned by the context. NULL after an error: a
  * negative number, a capacity over 2^31 - 1, memory. */
 MC_API mc_lengths *mc_lengths_new(mc_context *ctx, int count, int64_t capacity);

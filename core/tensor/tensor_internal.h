@@ -19,7 +19,7 @@ typedef struct mc_storage {
     bool in_arena; /* the struct itself lives in a tape's arena */
     bool computed; /* integers that kernels write: see mc_tensor_new_computed */
     /* borrowed memory that comes and goes (a parameter's that is gathered from ranks when it is
-     * used): data is not set, it lies `base_offset` bytes behind *base, or nowhere if that is NULL
+     * used): data is not set, it lies `base_offset` bytes after *base, or nowhere if that is NULL
      */
     void *const *base;
     size_t base_offset;
@@ -93,7 +93,7 @@ bool mc_shape_bytes(mc_shape shape, mc_dtype dtype, size_t *bytes);
 
 /* The int32 that lengths->fixed holds: length (count) and offset (count + 1), as kernels take them,
  * then from these bytes on the first row of each sequence (count; -1: it is empty), and each row's
- * position in its sequence (capacity; 0 behind the last token). */
+ * position in its sequence (capacity; 0 after the last token). */
 static inline size_t mc_lengths_first_at(const mc_lengths *lengths)
 {
     return (2 * (size_t)lengths->count + 1) * sizeof(int32_t);

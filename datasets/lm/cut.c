@@ -8,7 +8,7 @@
 #include "core/base/memory_internal.h"
 #include "datasets/lm/prepare_internal.h"
 
-enum { AHEAD = 1 << 16 }; /* bytes of a .gz behind a piece, to find a place where it can end */
+enum { AHEAD = 1 << 16 }; /* bytes of a .gz after a piece, to find a place where it can end */
 
 /* ---- inputs ---- */
 
@@ -181,7 +181,7 @@ static bool inflate_to(mc_error *err, mc_gz_source *gz, mc_input *input, size_t 
 }
 
 /* Inflates a piece's bytes and some more, and finds its end: of a part of the file that is the
- * same as of the whole if enough lies behind it. */
+ * same as of the whole if enough lies after it. */
 static bool inflate_piece(mc_error *err, mc_piece_source *source, mc_input *input, size_t begin,
                           size_t *end)
 {
@@ -205,7 +205,7 @@ static int64_t count_lines(const char *text, size_t size)
     return lines;
 }
 
-/* Keeps what lies behind the piece for the next one. */
+/* Keeps what lies after the piece for the next one. */
 static bool keep_rest(mc_error *err, mc_gz_source *gz, const mc_input *input, size_t end)
 {
     size_t rest = input->size - end;

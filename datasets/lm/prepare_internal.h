@@ -101,7 +101,7 @@ void mc_piece_source_release(mc_piece_source *source);
 /* ---- piece.c ---- */
 
 /* The documents of a piece: document i has the tokens from end[i - 1] (0 for the first) to end[i];
- * the first may have begun before, and the last may go on behind the piece. */
+ * the first may have begun before, and the last may go on after the piece. */
 typedef struct mc_piece_tokens {
     mc_encoding encoding;
     size_t *ends;

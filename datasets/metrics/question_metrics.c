@@ -22,7 +22,7 @@ mc_status mc_merge_results(mc_context *ctx, float *values, int64_t count)
     return mc_error_status(ctx);
 }
 
-/* The first row of the question behind that of row i. */
+/* The first row of the question after that of row i. */
 static int64_t next_question(const int64_t *question, int64_t i, int64_t rows)
 {
     int64_t end = i + 1;

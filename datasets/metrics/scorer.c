@@ -93,7 +93,7 @@ void mc_scorer_add_candidate(mc_scorer *s, int64_t row, double log_probability, 
     column(s, 1)[row] = (float)(log_probability / (double)tokens);
 }
 
-/* What T5 writes into its blank: the text behind <extra_id_0> and in front of <extra_id_1>. */
+/* What T5 writes into its blank: the text after <extra_id_0> and in front of <extra_id_1>. */
 static mc_text_span inside_blank(const char *text, size_t size)
 {
     static const char begin[] = "<extra_id_0>", end[] = "<extra_id_1>";

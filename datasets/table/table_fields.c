@@ -29,7 +29,7 @@ static size_t line_end(mc_table *t, size_t at, bool *ended)
     return next == '\n' ? 2 : next < 0;
 }
 
-/* From behind an opening quote to behind the closing one. */
+/* From after an opening quote to after the closing one. */
 static bool read_quoted(mc_table *t, mc_field *field, size_t *at)
 {
     t->open = *at - 1;

@@ -64,7 +64,7 @@ struct mc_table {
                        the file for one row */
     size_t open;    /* in the current row: the quote that is open; SIZE_MAX: none */
 
-    int64_t line, next_line; /* of the current row, and the first behind it */
+    int64_t line, next_line; /* of the current row, and the first after it */
     int64_t rows;            /* rows given out so far */
     bool pending;            /* the row in the window is read but not given out yet */
     bool current;
@@ -81,7 +81,7 @@ struct mc_table {
     mc_jsonl json;          /* JSON Lines: the current object */
     mc_number_text *number; /* (columns asked for) */
     size_t number_capacity;
-    int paths;  /* names behind `columns`: paths of values in objects that were asked for */
+    int paths;  /* names after `columns`: paths of values in objects that were asked for */
     char *chat; /* mc_table_chat's last prompt */
     char *cell; /* mc_table_cell's last list or object */
 };
@@ -107,11 +107,11 @@ mc_table *mc_table_open_one(mc_context *ctx, const char *path, const mc_table_op
  * 4 bytes of room. */
 size_t mc_table_read_text(mc_table *table, char *to, size_t room);
 
-/* table_window.c: reads more behind the current row. False at the end and on an error. */
+/* table_window.c: reads more after the current row. False at the end and on an error. */
 bool mc_table_more(mc_table *table);
-/* Begins a row behind the current one. False at the end of the file and on an error. */
+/* Begins a row after the current one. False at the end of the file and on an error. */
 bool mc_table_begin_row(mc_table *table);
-/* The byte `at` bytes behind the start of the row, -1 at the end of the file and on an error. */
+/* The byte `at` bytes after the start of the row, -1 at the end of the file and on an error. */
 static inline int mc_table_byte(mc_table *table, size_t at)
 {
     if (table->row + at >= table->end && !mc_table_more(table)) return -1;

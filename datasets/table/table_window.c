@@ -5,7 +5,7 @@
 
 enum { WINDOW = 1 << 18 };
 
-/* Makes room behind the last byte, and one more for a NUL: rows before the current one go. */
+/* Makes room after the last byte, and one more for a NUL: rows before the current one go. */
 static bool make_room(mc_table *t)
 {
     if (t->row > 0 && t->row >= t->capacity / 2) {

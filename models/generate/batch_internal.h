@@ -35,13 +35,13 @@ mc_batch_model *mc_batch_model_new(mc_model *model, const mc_batch_shape *shape)
 void mc_batch_model_free(mc_batch_model *batch); /* NULL allowed */
 /* What its cache takes, or would take. */
 mc_cache_plan mc_batch_model_plan(const mc_model *model, const mc_batch_shape *shape);
-/* Whether prompts can be run in pieces: where no token sees those behind it. */
+/* Whether prompts can be run in pieces: where no token sees those after it. */
 bool mc_batch_model_has_pieces(const mc_model *model);
 /* Whether a prompt whose answer gets `most` tokens could ever be there, and whether it can be
  * now. */
 bool mc_batch_model_can(const mc_batch_model *batch, int prompt, int most, int beams);
 bool mc_batch_model_has_room(const mc_batch_model *batch, int prompt, int most, int beams);
-/* A sequence takes its pages, as a beam behind the first those of its own tokens, and gives them
+/* A sequence takes its pages, as a beam after the first those of its own tokens, and gives them
  * back. */
 void mc_batch_model_join(mc_batch_model *batch, int sequence, int prompt, int most);
 void mc_batch_model_join_beam(mc_batch_model *batch, int sequence, int prompt, int most);

@@ -166,7 +166,7 @@ static bool reserve(struct mc_batch *b, int64_t total)
     return true;
 }
 
-/* The tokens to run, one prompt behind the other. */
+/* The tokens to run, one prompt after the other. */
 static bool pack(struct mc_batch *b, int64_t most)
 {
     int64_t total = 0;

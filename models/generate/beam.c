@@ -154,7 +154,7 @@ static bool ends(const mc_search *s, const candidate *c)
     const mc_generate_options *o = s->options;
     const mc_beam *b = &s->running[c->beam];
     int count = b->length + 1;
-    b->ids[b->length] = c->token; /* to be asked about, behind what is there */
+    b->ids[b->length] = c->token; /* to be asked about, after what is there */
     if (count == s->most) return true;
     for (int i = 0; i < o->eos_count; i++)
         if (o->eos[i] == c->token) return true;

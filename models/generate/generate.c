@@ -38,7 +38,7 @@ static bool too_many(const mc_generate_call *call, const char *what, int64_t cou
 
 /* ---- the batch ------------------------------------------------------------------------------- */
 
-/* A cache in which the answers lie one behind the other. */
+/* A cache in which the answers lie one after the other. */
 static bool plan_batch(const mc_generate_call *call, mc_batch_options *o)
 {
     enum { PAGE_SHIFT = 4, MOST = INT32_MAX - (1 << PAGE_SHIFT) };

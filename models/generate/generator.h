@@ -12,7 +12,7 @@
  * waits, in the order of adding. So an answer under way is never ended by a full cache. Prompts
  * are run several at once without padding, between steps of the others. A long one is run in
  * pieces, so that the others' tokens don't wait for it; of CPM-1 and of encoder-decoders, where
- * tokens of a prompt see those behind them, as a whole.
+ * tokens of a prompt see those after them, as a whole.
  *
  * An answer's tokens do not depend on its neighbours, or on when they come and go; sampled ones
  * depend on the seed, mc_generate_options.first_prompt and the step alone. In f32 they

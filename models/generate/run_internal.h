@@ -124,7 +124,7 @@ struct mc_batch *mc_batch_new(mc_model *model, const mc_batch_options *options);
 void mc_batch_free(struct mc_batch *batch);        /* NULL allowed */
 mc_job *mc_job_new(const int32_t *ids, int count); /* NULL when memory is out */
 void mc_job_free(mc_job *job);
-/* Puts a job behind those that wait, which becomes the batch's. Any thread. */
+/* Puts a job after those that wait, which becomes the batch's. Any thread. */
 int64_t mc_batch_add(struct mc_batch *batch, mc_job *job);
 /* Whether a job waits or is in a row. Under `guard`. */
 bool mc_batch_has_work(const struct mc_batch *batch);

@@ -160,7 +160,7 @@ static long own_memory(void)
     return kilobytes * 1024;
 }
 
-/* A sparse file of 5 GiB: an entry that large, another one and the directory behind it. */
+/* A sparse file of 5 GiB: an entry that large, another one and the directory after it. */
 static void write_large(const char *path, int64_t elements)
 {
     static const char pickle[] = PICKLE_BEGIN TEXT("\1", "w") TENSOR(

@@ -54,7 +54,7 @@ static const refusal pickles[] = {
     REFUSAL("K\1a.", "APPEND finds too few values"),
     REFUSAL("}K\1a.", "APPEND of 1 values onto what it doesn't fit"),
     REFUSAL("\x80\x06N.", "protocol 6: expected at most 5"),
-    REFUSAL("N.N.", "2 bytes behind the pickle"),
+    REFUSAL("N.N.", "2 bytes after the pickle"),
     REFUSAL(PICKLE_BEGIN TEXT("\1", "w") TENSOR(SIX, "K\1", "K\6", "K\1") PICKLE_END,
             "tensor \"w\": its elements from number 1 on are not all in a storage of 6"),
     REFUSAL(PICKLE_BEGIN TEXT("\1", "w") TENSOR(SIX, "K\0", "K\2K\3", "K\4K\1") PICKLE_END,
@@ -141,7 +141,7 @@ static const refusal streams[] = {
     REFUSAL(LEGACY_HEAD "N.N.", "no list of storages"),
     REFUSAL(LEGACY_HEAD "N.](K\1e.", "a storage whose key is no text"),
     REFUSAL(LEGACY_HEAD "N.](" TEXT("\1", "0") "e.", "storage \"0\" is of no tensor"),
-    REFUSAL(LEGACY_HEAD "N.].x", "1 bytes behind its last storage"),
+    REFUSAL(LEGACY_HEAD "N.].x", "1 bytes after its last storage"),
     REFUSAL(LEGACY_HEAD SIX ".](" TEXT("\1", "0") "e.\7\0\0\0\0\0\0\0", "expected 6 of F32"),
     REFUSAL(LEGACY_HEAD SIX ".](" TEXT("\1", "0") "e.\6\0\0\0\0\0\0\0"
                                                   "abc",

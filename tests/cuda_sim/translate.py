@@ -17,7 +17,7 @@ import sys
 # What each PTX instruction in use is in C++; {0}, {1}, ... are its operands.
 INSTRUCTIONS = {
     "bar.sync %0, %1;": "((void)({0}), __syncthreads())",  # all threads of a block have to come
-    "griddepcontrol.launch_dependents;": "(void)0",  # kernels run one behind the other
+    "griddepcontrol.launch_dependents;": "(void)0",  # kernels run one after the other
     "griddepcontrol.wait;": "(void)0",
     "ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];":
         "mc_sim_load_16({0}, {1}, {2}, {3}, {4})",

@@ -47,7 +47,7 @@ static void write_legacy(fixture *f, const legacy_parts *p, size_t cut)
 {
     uint8_t bytes[8 + sizeof *p];
     memcpy(bytes, "TNTIDX\0\0", 8);
-    memcpy(bytes + 8, p, sizeof *p); /* numbers of 64 bits, one behind the other */
+    memcpy(bytes + 8, p, sizeof *p); /* numbers of 64 bits, one after the other */
     write_bytes(temp_path(&f->folder, "m.idx"), bytes, sizeof bytes - cut);
 }
 

@@ -28,7 +28,7 @@ static void add_token(expected *e, const mc_tokenizer *tok, const char *token)
 
 static void end_document(expected *e) { e->ends[e->documents++] = (int64_t)e->tokens.count; }
 
-/* A document of a text and, before or behind it, a token ("" for none). */
+/* A document of a text and, before or after it, a token ("" for none). */
 static void add_document(expected *e, const mc_tokenizer *tok, const char *before, const char *text,
                          const char *after)
 {

@@ -1,5 +1,5 @@
 /* Objectives of pretraining on small streams: exact structure, statistics of what is drawn, the
- * same sequences at any number of ranks and behind a seek, and bad options. */
+ * same sequences at any number of ranks and after a seek, and bad options. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

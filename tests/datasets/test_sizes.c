@@ -169,7 +169,7 @@ static void check_shape(shapes *s, const mc_batch *b)
     assert_ptr_equal(mc_tensor_data(b->lengths->fixed), s->fixed);
 }
 
-/* The same rows and tokens as in a plain batch, and nothing that counts behind them. */
+/* The same rows and tokens as in a plain batch, and nothing that counts after them. */
 static void check_contents(const mc_batch *b, const mc_batch *plain, int batch_size, int32_t pad)
 {
     const mc_lengths *l = b->lengths, *p = plain->lengths;

@@ -21,7 +21,7 @@ typedef struct attention_case {
 
 enum { MOST_SEQUENCES = 400 };
 
-/* Lengths of a packed batch; `packed` (2 MOST_SEQUENCES + 1) gets them, and the offsets behind. */
+/* Lengths of a packed batch; `packed` (2 MOST_SEQUENCES + 1) gets them, and the offsets after. */
 static inline mc_lengths pack_lengths(const attention_case *c, const int32_t *length, int tail,
                                       int32_t *packed)
 {

@@ -197,7 +197,7 @@ static inline void assert_gaps(const matrix *x, const char *what)
         const uint8_t *at =
             (const uint8_t *)x->m.data + (size_t)(r * x->m.stride + x->columns) * size;
         for (size_t i = 0; i < gap; i++)
-            if (at[i] != GAP_BYTE) fail_msg("%s wrote behind row %lld", what, (long long)r);
+            if (at[i] != GAP_BYTE) fail_msg("%s wrote after row %lld", what, (long long)r);
     }
 }
 

@@ -639,7 +639,7 @@ static void test_cudnn_cross(void **state)
     run_case((attention_case){ragged, 6, 2, 64, .dtype = MC_BF16, .bias = MC_F32});
 }
 
-/* ---- our backward pass on Hopper, behind the forward pass of cuDNN ------------------------- */
+/* ---- our backward pass on Hopper, after the forward pass of cuDNN ------------------------- */
 
 /* Whether the GPU is one that it is for; says so where it is not. */
 static bool with_hopper(void)
@@ -708,7 +708,7 @@ static void test_hopper_sizes(void **state)
         run_case(one_length(sizes[i][0], sizes[i][1], sizes[i][2], i % 2 ? MC_F16 : MC_BF16));
 }
 
-/* Rows that lie apart, gradients otherwise than what they belong to, and rows behind the last. */
+/* Rows that lie apart, gradients otherwise than what they belong to, and rows after the last. */
 static void test_hopper_strides(void **state)
 {
     (void)state;

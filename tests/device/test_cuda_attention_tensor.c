@@ -23,7 +23,7 @@ typedef struct attention_case {
     bool causal, biased, marked;
     float dropout;
     int gap, grad_gap; /* elements between rows */
-    int tail;          /* rows of capacity behind the last token */
+    int tail;          /* rows of capacity after the last token */
     int limit_more;    /* distances that no sequence has */
     bool fixed;        /* lengths are known to the kernels alone */
 } attention_case;
@@ -498,7 +498,7 @@ static void test_cross(void **state)
         }
 }
 
-/* Rows that lie apart, gradients that are not even aligned, rows behind the last, more distances
+/* Rows that lie apart, gradients that are not even aligned, rows after the last, more distances
  * than there are, and lengths that the host does not know. */
 static void test_frames(void **state)
 {

@@ -219,7 +219,7 @@ static scene layer_new(mc_dtype dtype, int64_t rows)
     return s;
 }
 
-/* As GPT-2's: branches one behind the other. */
+/* As GPT-2's: branches one after the other. */
 static void serial_layer(scene *s)
 {
     norm(s, X, F, W_NORM, B_NORM, S, H);
@@ -385,7 +385,7 @@ static void write_behind_read(scene *s)
     linear(s, B, SQUARE, NONE, MC_ACTIVATION_NONE, A);
 }
 
-/* Written twice, and read between and behind. */
+/* Written twice, and read between and after. */
 static void write_behind_write(scene *s)
 {
     linear(s, A, SQUARE, NONE, MC_ACTIVATION_RELU, B);

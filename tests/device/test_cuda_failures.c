@@ -1,5 +1,5 @@
 /* Memory, streams, events and recordings that the GPU does not give: each ends in an error, leaves
- * nothing behind, and does not reach the next context of the process. On the simulator, which fails
+ * nothing after, and does not reach the next context of the process. On the simulator, which fails
  * when told to. */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -235,7 +235,7 @@ static test_case in_time(test_case c)
     int64_t most = 24000 / (c.columns + 1) + 7;
     if (!is_watched() || c.rows <= most) return c;
     static bool said;
-    if (!said) printf("LEFT OUT: rows behind the first 24,000 elements: the GPU is simulated\n");
+    if (!said) printf("LEFT OUT: rows after the first 24,000 elements: the GPU is simulated\n");
     said = true;
     c.rows = most;
     return c;
@@ -914,7 +914,7 @@ static void test_norm_of_halves(void **state)
         }
 }
 
-/* The branch's sum has the same bits with and without a norm behind it. */
+/* The branch's sum has the same bits with and without a norm after it. */
 static void test_sum_bits(void **state)
 {
     (void)state;
@@ -1050,7 +1050,7 @@ static void test_cross_entropy(void **state)
             for (int l = 0; l < 3; l++) {
                 test_case c =
                     in_time((test_case){more[s][0], more[s][1], layouts[l], layouts[l], kinds[k]});
-                c.l.gap = l == 2 ? (7 & -c.columns) + 40 : c.l.gap; /* whole chunks, a gap behind */
+                c.l.gap = l == 2 ? (7 & -c.columns) + 40 : c.l.gap; /* whole chunks, a gap after */
                 c.other = c.l;
                 if (!is_mine() || is_left_out(l, k + s, 3)) continue;
                 loss_mode(&c, 0, 1);

@@ -36,7 +36,7 @@ static mc_context *open_gpu(void)
     return NULL;
 }
 
-/* A matrix of the GPU with a gap behind each row, and what it holds as f32, the gaps too. */
+/* A matrix of the GPU with a gap after each row, and what it holds as f32, the gaps too. */
 typedef struct matrix {
     mc_matrix m;
     int64_t rows, columns;
@@ -209,7 +209,7 @@ static void forward(mc_device *d, run *r, const int64_t shape[3])
     drop(d, &r->bias);
 }
 
-/* A vector of the GPU that something is added to, and a gap behind it. */
+/* A vector of the GPU that something is added to, and a gap after it. */
 typedef struct vector {
     float *data, *host;
     int64_t count;
@@ -256,7 +256,7 @@ static void check_sums(const vector *v, const matrix *x, double unit, bool wante
     }
 }
 
-/* linear_backward_input: of a linear behind GELU, with the sums of dx's columns or without, or of
+/* linear_backward_input: of a linear after GELU, with the sums of dx's columns or without, or of
  * any, always with its own bias's gradient. */
 static void backward(mc_device *d, run *r, const int64_t shape[3], bool with_sums)
 {
@@ -435,7 +435,7 @@ static void test_adding(void **state)
     mc_context_free(ctx);
 }
 
-/* ---- a linear with the norm behind it -------------------------------------------------------- */
+/* ---- a linear with the norm after it -------------------------------------------------------- */
 
 typedef struct norm_run {
     mc_dtype dtype;

@@ -16,7 +16,7 @@ static const cache_case cases[] = {{1, 1, 1, 1, {1}},
                                    {8, 12, 64, 70, {70, 1, 2, 3, 64, 65, 63, 16}},
                                    {0, 2, 8, 4, {0}}};
 
-/* Where sequences lie: one behind the other, in the opposite order, in mingled pages. */
+/* Where sequences lie: one after the other, in the opposite order, in mingled pages. */
 enum { IN_ORDER, PLACED, PAGED, LAYOUTS, PAGE_SHIFT = 2, MOST_PAGES = 256 };
 
 typedef struct placing {
@@ -74,7 +74,7 @@ static void reference(const cache_case *c, double scale, const placing *place, c
         }
 }
 
-/* What lies behind a sequence's tokens must not be looked at. */
+/* What lies after a sequence's tokens must not be looked at. */
 static void spoil(const cache_case *c, const placing *place, matrix *x)
 {
     for (int s = 0; s < c->sequences; s++)

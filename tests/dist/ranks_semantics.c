@@ -416,7 +416,7 @@ static void skipped(run *r)
     end_step(r);
 }
 
-/* A parameter of a block is used outside of it too, before, behind and between. */
+/* A parameter of a block is used outside of it too, before, after and between. */
 static void outside(run *r)
 {
     mc_optim_manager_zero_grad(r->optim);
@@ -542,7 +542,7 @@ static void freezing_late(run *r)
     mc_module_set_trainable(&r->m->module, what[r->step], true);
 }
 
-/* Only blocks are trained, so that nothing behind the last of them waits for its gradients. */
+/* Only blocks are trained, so that nothing after the last of them waits for its gradients. */
 static void train_blocks_alone(run *r)
 {
     const char *rest[] = {"gate", "mix", "head.*"};
@@ -863,7 +863,7 @@ static bool run_dropout(mc_context *ctx)
     return good;
 }
 
-/* One kind of setting after the other at a level; false behind the last. */
+/* One kind of setting after the other at a level; false after the last. */
 static bool choose(int level, int kind, setting *s)
 {
     *s = (setting){.level = level, .recompute = MC_RECOMPUTE_NONE};

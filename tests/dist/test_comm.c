@@ -181,7 +181,7 @@ static void expect_reduced(mc_reduce_op op, mc_dtype dtype, int64_t from, int64_
 
 static const char *const op_names[] = {"sum", "prod", "max", "min", "avg"};
 
-/* Compares n elements bit for bit, and sees that what is behind them was left alone. */
+/* Compares n elements bit for bit, and sees that what is after them was left alone. */
 static void check(const char *what, const char *got, mc_dtype dtype, int64_t n)
 {
     size_t each = mc_dtype_size(dtype), bytes = (size_t)n * each;
@@ -192,7 +192,7 @@ static void check(const char *what, const char *got, mc_dtype dtype, int64_t n)
                      (long long)n, mc_dtype_name(dtype), i / each);
     for (size_t i = 0; i < 16; i++)
         if (got[bytes + i] != 0x5a)
-            fail_msg("rank %d of %d: %s of %lld %s wrote behind its end", rank, size, what,
+            fail_msg("rank %d of %d: %s of %lld %s wrote after its end", rank, size, what,
                      (long long)n, mc_dtype_name(dtype));
 }
 

@@ -29,7 +29,7 @@ typedef struct row {
     "\"max_position_embeddings\": 64}"
 
 static const row rows[] = {
-    /* two sums 2, two norms 2, qkv 3, attention 1, before GELU 4, behind it 4 */
+    /* two sums 2, two norms 2, qkv 3, attention 1, before GELU 4, after it 4 */
     {"gpt2", "{\"model_type\": \"gpt2\", " GPT "}", 0, 16, 10, HEADS + 4},
     {"gpt2", "{\"model_type\": \"gpt2\", " GPT "}", 0.1f, 16, 10, HEADS + 4},
     /* the second norm is the block's result, which stays */
@@ -38,7 +38,7 @@ static const row rows[] = {
     /* one sum, one norm */
     {"gptj", "{\"model_type\": \"gptj\", \"rotary_dim\": 8, " GPT "}", 0, 14, 9, HEADS + 2},
     {"t5", T5 "\"relu\"}", 0, 16, 10, HEADS + 2},
-    /* behind ReLU and dropout, one pass, 4; what is before it is not needed */
+    /* after ReLU and dropout, one pass, 4; what is before it is not needed */
     {"t5", T5 "\"relu\"}", 0.1f, 12, 10, HEADS + 2},
     /* both halves of the gate 8, their product 4, or what dropout leaves of it */
     {"t5", T5 "\"gated-gelu\"}", 0, 20, 14, HEADS + 2},

@@ -88,7 +88,7 @@ static void compare(const char *name, int number, const answer *answers, const m
     }
 }
 
-/* Whether all answers have ended, once each, those behind them never. */
+/* Whether all answers have ended, once each, those after them never. */
 static void check_ends(const answer *a, const mc_generate_options *o)
 {
     int count = o->num_return_sequences ? o->num_return_sequences : 1;
@@ -254,7 +254,7 @@ static int tokens_beside_a_prompt(mc_model *model, int64_t piece, answer *late)
     return beside;
 }
 
-/* A prompt that joins is run in pieces, where tokens see none behind them: the others' tokens come
+/* A prompt that joins is run in pieces, where tokens see none after them: the others' tokens come
  * between them, and its answer is that of the whole prompt. With a soft prompt, too. */
 static void test_pieces(void **state)
 {

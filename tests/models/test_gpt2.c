@@ -260,7 +260,7 @@ static mc_status count_dropout(mc_device *d, int64_t rows, int64_t columns, mc_m
 }
 
 /* Each sum of the residual stream costs its norm's pass, forward and backward, and no other,
- * dropout and the gradient of the bias behind it included; `others` are the passes that do not
+ * dropout and the gradient of the bias after it included; `others` are the passes that do not
  * belong to the stream. */
 static void count_passes(mc_context *ctx, float dropout, int others)
 {
@@ -289,7 +289,7 @@ static void count_passes(mc_context *ctx, float dropout, int others)
     assert_int_equal(calls.norms, 2 * 3 + 1);
     assert_int_equal(calls.norm_gradients, 2 * 3 + 1);
     assert_int_equal(calls.column_sums, 0);
-    /* qkv's biases, and those of down, which ends a block; up's come with the product behind it */
+    /* qkv's biases, and those of down, which ends a block; up's come with the product after it */
     assert_int_equal(calls.with_products, 3 * 2);
     assert_int_equal(calls.others, others);
 }

@@ -101,7 +101,7 @@ static float *copy_of(mc_parameter *p, bool gradient)
     return out;
 }
 
-/* dW of the parts of a site, one behind the other, of the model in which all is trained. */
+/* dW of the parts of a site, one after the other, of the model in which all is trained. */
 static float *dense_gradient(mc_model *dense, const mc_stored *weight, const mc_adapter_site *site)
 {
     float *out = malloc((size_t)weight->count * sizeof *out), *to = out;

@@ -21,7 +21,7 @@ static mc_tensor *row_of(mc_tape *t, const int32_t *ids, int n)
     return mc_tape_input(t, MC_I32, MC_SHAPE(1, n), ids, false);
 }
 
-/* Logits of the token behind a prompt and `given` tokens of its answer, from nothing. */
+/* Logits of the token after a prompt and `given` tokens of its answer, from nothing. */
 static void run_whole(mc_model *model, int prompt, const int32_t *answer, int given,
                       float logits[VOCABULARY])
 {

@@ -9,7 +9,7 @@
 
 /* ---- a batch in all its forms ---------------------------------------------------------------- */
 
-/* Packed, packed with room behind, and each sequence alone, as padded. */
+/* Packed, packed with room after, and each sequence alone, as padded. */
 static void test_ways_to_give_a_batch(void **state)
 {
     mc_context *ctx = *state;
@@ -141,7 +141,7 @@ static void check_hidden(mc_context *ctx, mc_tensor **hidden, int64_t layers, mc
 }
 
 /* Probabilities of each query add up to 1 over the sequence's keys, are 0 for others, and with
- * `causal` for keys behind the query. */
+ * `causal` for keys after the query. */
 static void check_attention(mc_context *ctx, mc_tensor *x, int heads, const int32_t *queries,
                             const int32_t *keys, bool causal)
 {

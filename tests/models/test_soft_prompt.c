@@ -40,7 +40,7 @@ static mc_model_input input_with_words(mc_tape *t, const mc_model *model)
     return in;
 }
 
-/* Logits of the texts' own tokens one behind the other; how many rows. */
+/* Logits of the texts' own tokens one after the other; how many rows. */
 static int64_t logits_after_words(mc_model *model, float *out)
 {
     static float all[2 * MOST_LOGITS];

@@ -814,7 +814,7 @@ static void position_bias_reference(const op_call *c, double *y)
         }                                                                                \
     }
 
-/* ---- rotary positions: rows, heads, head_dim, rotary_dim, columns behind --------------------- */
+/* ---- rotary positions: rows, heads, head_dim, rotary_dim, columns after --------------------- */
 
 static void declare_rotary(op_call *c)
 {

@@ -21,7 +21,7 @@ static bool open_on_gpu(const char *name, bool deterministic)
 static int open_contexts(void **state)
 {
     (void)state;
-    setenv("MC_CACHE_DIR", "", 0); /* a test leaves nothing behind for others */
+    setenv("MC_CACHE_DIR", "", 0); /* a test leaves nothing after for others */
     mc_context *gpu = context_on("cuda", SEED);
     mc_context_free(gpu);
     if (!gpu) return 0; /* the rows are skipped */

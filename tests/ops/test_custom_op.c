@@ -112,7 +112,7 @@ static void test_constants(void **state)
     run_backward(t, apply_cube(t, &cube, &c, x, input(t, false)));
     assert_gradient(ctx, x, 2, 2);
     mc_tensor *still = apply_cube(t, &cube, &c, input(t, false), input(t, false));
-    run_backward(t, still); /* nothing is behind it */
+    run_backward(t, still); /* nothing is after it */
     assert_good(ctx);
     assert_int_equal(c.backward, 1);
     mc_tape_end(t);

@@ -21,9 +21,9 @@ typedef struct setting {
     const char *name;
     int own; /* gradients of biases by the linears themselves that are expected */
     bool second_use, between, mark, no_bias, input_bias, started, segment;
-    bool next_bias;       /* the linear behind has a bias too */
+    bool next_bias;       /* the linear after has a bias too */
     bool next_activation; /* and an activation */
-    bool third;           /* and a linear behind it */
+    bool third;           /* and a linear after it */
     unsigned frozen;      /* bits: inputs */
     bool apart;           /* a goes through a multiplication by 1 first: nothing is fused */
 } setting;
@@ -34,7 +34,7 @@ typedef struct values {
 
 static struct {
     const mc_kernels *kernels;
-    int own, taken, marks; /* gradients of biases: by the linear itself, by the one behind */
+    int own, taken, marks; /* gradients of biases: by the linear itself, by the one after */
     int passes;            /* of the own ones, those that are not made with a product */
 } calls;
 
@@ -170,13 +170,13 @@ static void check(const setting *s, mc_dtype dtype, mc_activation activation)
 }
 
 static const setting settings[] = {
-    /* taken by the linear behind */
+    /* taken by the linear after */
     {"two linears", 0},
     {"a bias that is an input", 0, .input_bias = true},
     {"a gradient that is there", 0, .started = true},
     {"a frozen weight", 0, .frozen = 1u << WEIGHT},
     {"a bias alone", 0, .frozen = 1u << WEIGHT | 1u << H},
-    {"a frozen weight behind", 0, .frozen = 1u << NEXT},
+    {"a frozen weight after", 0, .frozen = 1u << NEXT},
     {"a checkpointed segment", 0, .segment = true},
     {"a checkpointed segment, a gradient that is there", 0, .segment = true, .started = true},
     {"a second bias", 1, .next_bias = true},

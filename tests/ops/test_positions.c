@@ -13,7 +13,7 @@
 
 enum { MOST_BOUNDARIES = 20, FAR = 5000 };
 
-/* Where the buckets of one direction begin behind those of one distance each, until the first 0. */
+/* Where the buckets of one direction begin after those of one distance each, until the first 0. */
 typedef struct bucket_case {
     int64_t buckets;
     int max_distance;

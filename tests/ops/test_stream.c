@@ -1,4 +1,4 @@
-/* The residual stream: sums that are made by the norm behind them, against sums made at once. */
+/* The residual stream: sums that are made by the norm after them, against sums made at once. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -24,7 +24,7 @@ static mc_tensor *make(mc_tape *t, mc_tensor *x, mc_tensor *f, float dropout, va
     return how == SUMMED ? mc_residual_sum(t, sum) : sum;
 }
 
-/* Two sums with a norm each, the first sum used behind its norm too, as in a pre-LN block. */
+/* Two sums with a norm each, the first sum used after its norm too, as in a pre-LN block. */
 static values run(mc_dtype dtype, float dropout, variant how)
 {
     values v;

@@ -151,7 +151,7 @@ static void add_backward(mc_context *ctx, mc_model *gpt2, mc_optim_manager *opti
     }
 }
 
-/* All, one behind the other. */
+/* All, one after the other. */
 static void read_gradients(mc_model *gpt2, float *to)
 {
     mc_parameter_iterator it = {0};

@@ -8,8 +8,8 @@
 
 #include "tests/tokenizers/tokenizer_test.h"
 
-/* The entries behind the 256 letters for bytes, whose ids are the bytes: each is the result of the
- * merge of its number, and END stands behind them. */
+/* The entries after the 256 letters for bytes, whose ids are the bytes: each is the result of the
+ * merge of its number, and END stands after them. */
 enum { AB = 256, AA, AAAA, S_A, S_AB, ABC, Q_S, NN, END, ENTRIES };
 static const char *const merge_texts[][2] = {
     {"a", "b"},       {"a", "a"},  {"aa", "aa"}, {"\u0120", "a"},
@@ -38,7 +38,7 @@ static void add(builder *b, const char *format, ...)
     b->size += (size_t)length;
 }
 
-/* {"!": 33, ...} with what is behind the bytes' letters. */
+/* {"!": 33, ...} with what is after the bytes' letters. */
 static void add_vocab(builder *b, const char *more)
 {
     for (int byte = 0; byte < 256; byte++) {
@@ -295,7 +295,7 @@ static void test_random_bytes(void **state)
                 text[size++] = (char)random_below(256);
             }
         }
-        char *exact = mc_malloc(size); /* nothing is read behind the text */
+        char *exact = mc_malloc(size); /* nothing is read after the text */
         memcpy(exact, text, size);
         assert_int_equal(mc_tokenizer_encode(tok, exact, size, NULL, 0, 0, &encoding), MC_OK);
         mc_free(exact);

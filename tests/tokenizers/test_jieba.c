@@ -56,7 +56,7 @@ static void expect_failure(mc_status status, const char *part)
 /* ---- Cutting --------------------------------------------------------------------------------- */
 
 typedef struct word_list {
-    char text[4096]; /* each word with a bar behind it */
+    char text[4096]; /* each word with a bar after it */
     size_t size, words, most;
 } word_list;
 
@@ -389,7 +389,7 @@ static void test_bad_probabilities(void **state)
         {"start", "P={'B': 0x1", ":1: expected a comma"},
         {"start", "P={'B': -1-1", ":1: expected a logarithm"},
         {"start", "P={'B': __import__('os')", ":1: expected a logarithm"},
-        {"start", "P={'B': -1, 'E': -1, 'M': -1, 'S': -1} x", ":1: expected nothing behind"},
+        {"start", "P={'B': -1, 'E': -1, 'M': -1, 'S': -1} x", ":1: expected nothing after"},
         {"trans", "P={'B': -1", ":1: expected a dictionary"},
         {"trans", "P={'B': {'X': -1", ":1: expected each key once"},
         {"trans", "P={'B': {'E': -1, 'E': -1", ":1: expected each key once"},

@@ -42,7 +42,7 @@ static void test_json(void **state)
     mc_tokenizer *tok = open_folder();
     expect_ids(tok, "a  b\t\u3000ab", 6, 3, 5, 3, 7, -1);
     expect_ids(tok, "xa</s>b", 3, 2, 4, 1, 3, 5, -1);
-    expect_ids(tok, "ba xb", 3, 5, 8, 3, 5, -1); /* an added token behind the vocabulary */
+    expect_ids(tok, "ba xb", 3, 5, 8, 3, 5, -1); /* an added token after the vocabulary */
     expect_ids(tok, "a" SP "b", 6, 3, 5, -1);
     expect_ids(tok, "", -1);
     const int32_t ids[] = {3, 6, 1, 5};

@@ -1,4 +1,4 @@
-/* A small SentencePiece model, byte by byte, for the tests of Unigram tokenizers. Include behind
+/* A small SentencePiece model, byte by byte, for the tests of Unigram tokenizers. Include after
  * tokenizer_test.h. */
 #ifndef MC_TESTS_UNIGRAM_TEST_H
 #define MC_TESTS_UNIGRAM_TEST_H

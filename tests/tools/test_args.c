@@ -422,7 +422,7 @@ static void test_bounded_text(void **state)
     assert_int_equal(text_distance("same", "same"), 0);
 }
 
-/* An option that takes several values: those behind it, up to the next option. */
+/* An option that takes several values: those after it, up to the next option. */
 static void test_lists(void **state)
 {
     (void)state;

@@ -215,7 +215,7 @@ static void test_tokenize_errors(void **state)
     assert_non_null(strstr(err, "--max-length \"1.5\": expected a whole number from 0"));
 }
 
-/* A folder with a tiny BERT's config and the words of its vocabulary behind the special ones. */
+/* A folder with a tiny BERT's config and the words of its vocabulary after the special ones. */
 static void write_config(const char *name, const char *words, int vocab_size, int positions)
 {
     char path[64], text[512];

@@ -118,7 +118,7 @@ static const char *result(void)
     return line;
 }
 
-/* A run in one go, and one that is stopped behind each of some steps: within an epoch, at the end
+/* A run in one go, and one that is stopped after each of some steps: within an epoch, at the end
  * of one, before and after the best. */
 static void check_resume(const char *program, const char *weights, const char *options)
 {
@@ -142,7 +142,7 @@ static void check_resume(const char *program, const char *weights, const char *o
     snprintf(line, sizeof line, "%s %s --output parts --log-jsonl parts.jsonl --resume", program,
              options);
     must(line);
-    must_hold(err, "resumed behind step 29 from parts/checkpoint-29\n");
+    must_hold(err, "resumed after step 29 from parts/checkpoint-29\n");
     assert_string_equal(result(), whole);
     must(compare);
     same_logs("whole.jsonl", "parts.jsonl");
@@ -186,7 +186,7 @@ static void test_resume_lora(void **state)
                 "$L --keep best --eval-every 3 --lora-rank 2 --output parts --resume");
 }
 
-/* The numbers behind a key in a log. */
+/* The numbers after a key in a log. */
 static int numbers(const char *log, const char *key, double *values, int most)
 {
     static char text[TEXT_ROOM];
@@ -415,7 +415,7 @@ static void test_early_stopping(void **state)
     /* nothing is learned: the first evaluation is never beaten */
     must("$T --lr 0 --eval-every 4 --early-stopping-patience 3 --log-jsonl early.jsonl --no-save");
     must_hold(err, "stopping early at step 16: no improvement in the last 3 evaluations; the best "
-                   "was behind step 4");
+                   "was after step 4");
     assert_int_equal(count_of(err, "| val accuracy"), 4);
     assert_int_equal(count_of(err, "\nstep "), 16);
     must("rm -rf early && $T --lr 0 --eval-every 4 --early-stopping-patience 3 --output early "

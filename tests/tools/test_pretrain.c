@@ -124,8 +124,8 @@ static void check_resume(const char *dtype)
              "$R --output parts --log-jsonl parts.jsonl --resume",
              dtype);
     must(line);
-    must_hold(err, "resumed behind step 5 from parts/checkpoint-5\n");
-    must_hold(err, "resumed behind step 14 from parts/checkpoint-14\n");
+    must_hold(err, "resumed after step 5 from parts/checkpoint-5\n");
+    must_hold(err, "resumed after step 14 from parts/checkpoint-14\n");
     same_logs("whole.jsonl", "parts.jsonl");
     must("cmp whole/model.safetensors parts/model.safetensors && "
          "cmp whole/checkpoint-24/optimizer.safetensors parts/checkpoint-24/optimizer.safetensors "
@@ -221,7 +221,7 @@ static void test_failed_save(void **state)
     must("R=\"$T --steps 100000 --scheduler constant --stop-after 12\" && "
          "$R --output full --log-jsonl full.jsonl --resume && ! ls full | grep tmp && "
          "$R --log-jsonl unfull.jsonl --no-save");
-    must_hold(err, "resumed behind step 5 from full/checkpoint-5\n");
+    must_hold(err, "resumed after step 5 from full/checkpoint-5\n");
     same_logs("unfull.jsonl", "full.jsonl");
     /* a folder that cannot be written any more */
     must("rm -rf lost && $T --steps 3 --output lost && mkdir -p lost/checkpoint-2.tmp/folder");
@@ -345,7 +345,7 @@ static void test_damage(void **state)
          "test -e hurt/checkpoint-4.damaged && test -e hurt/checkpoint-6.damaged");
     must_hold(err, "checkpoint-6/optimizer.safetensors: damaged: its checksum is not the one in "
                    "training.json: the checkpoint before it is taken");
-    must_hold(err, "resumed behind step 2 from hurt/checkpoint-2\n");
+    must_hold(err, "resumed after step 2 from hurt/checkpoint-2\n");
     must("rm -rf hurt && $T --steps 2 --output hurt && rm hurt/checkpoint-2/optimizer.safetensors");
     must_refuse(1, "hurt/checkpoint-2/optimizer.safetensors: cannot open: No such file",
                 "$T --steps 2 --output hurt --resume");

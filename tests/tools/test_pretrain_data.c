@@ -76,7 +76,7 @@ static void check_resume(const char *given)
              "&& cmp whole/model.safetensors parts/model.safetensors",
              given);
     must(line);
-    assert_non_null(strstr(err, "resumed behind step 4 from parts/checkpoint-4\n"));
+    assert_non_null(strstr(err, "resumed after step 4 from parts/checkpoint-4\n"));
 }
 
 static void test_resume(void **state)

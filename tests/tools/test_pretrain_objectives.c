@@ -190,7 +190,7 @@ static void check_resume(const char *given)
              "whole/checkpoint-9/optimizer.safetensors parts/checkpoint-9/optimizer.safetensors",
              given);
     must(line);
-    must_hold(err, "resumed behind step 4 from parts/checkpoint-4\n");
+    must_hold(err, "resumed after step 4 from parts/checkpoint-4\n");
 }
 
 static void test_resume(void **state)

@@ -47,7 +47,7 @@ static void test_tokens(void **state)
     snprintf(line, sizeof line, "cp whole.bin tokens.bin && $P --resume --stop-after %ld",
              step + 3);
     must(line);
-    snprintf(line, sizeof line, "resumed behind step %ld", step);
+    snprintf(line, sizeof line, "resumed after step %ld", step);
     must_hold(err, line);
 }
 

@@ -111,7 +111,7 @@ static mc_status index_byte_pairs(mc_bpe *bpe, mc_error *err, const char *path)
     return MC_OK;
 }
 
-/* Whether every merge comes behind all those that make its parts, as training writes them. */
+/* Whether every merge comes after all those that make its parts, as training writes them. */
 static mc_status check_order(mc_tokenizer *tok, mc_error *err, const char *path)
 {
     mc_bpe *bpe = &tok->bpe;

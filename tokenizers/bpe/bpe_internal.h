@@ -41,13 +41,13 @@ typedef struct mc_bpe {
     mc_bpe_slot *slots; /* (slot_mask + 1), a power of two */
     size_t slot_mask;
     uint64_t *followers;    /* (entry_count): a bit for the hash of each token that may be merged
-                               behind one; most pairs are none, and this says so without the
+                               after one; most pairs are none, and this says so without the
                                table, which is too large for the nearest caches */
     uint32_t *byte_ranks;   /* (256, 256): of the merge of two bytes, where all_bytes */
     int32_t byte_ids[256];  /* -1: the byte has no entry */
     int32_t unk_id;         /* where has_unk */
     bool all_bytes;         /* every byte has an entry */
-    bool ordered;           /* every merge comes behind those that make its parts */
+    bool ordered;           /* every merge comes after those that make its parts */
     uint64_t fingerprint;   /* of all that ids depend on */
     struct mc_entry *bytes; /* (id_end): what decoding gives for an id, in the tokenizer's pool */
 } mc_bpe;
@@ -80,7 +80,7 @@ typedef struct mc_bpe_scratch {
     size_t node_capacity;
     /* of an ordered vocabulary: a list of tokens for each rank, and which are not empty */
     uint32_t *heads;                 /* (merge_count) */
-    uint64_t *bits;                  /* all levels, one behind the other */
+    uint64_t *bits;                  /* all levels, one after the other */
     uint64_t *levels[MC_BPE_LEVELS]; /* a bit says that there are any in 64 bits of the one below */
     int level_count;
     /* of any other: all that may be merged, as rank << 32 | token, smallest on top */

@@ -223,7 +223,7 @@ static void merge_run(long_word *w, uint32_t at, const mc_bpe_merge *merge)
     }
 }
 
-/* Where every merge comes behind those that make its parts, a merge of rank r brings up later ranks
+/* Where every merge comes after those that make its parts, a merge of rank r brings up later ranks
  * only. So all of rank r can be done in any order, unless they overlap: those of a token with
  * itself. Each step takes constant time, and each but those along a run removes a token. */
 static void merge_ordered(long_word *w)

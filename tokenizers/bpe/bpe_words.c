@@ -68,7 +68,7 @@ static size_t contraction(const uint8_t *p, const uint8_t *end)
     return two ? 3 : 0;
 }
 
-/* White space; the last of several is left to what comes behind. */
+/* White space; the last of several is left to what comes after. */
 static const uint8_t *skip_white(const uint8_t *p, const uint8_t *end)
 {
     const uint8_t *start = p, *last = p;

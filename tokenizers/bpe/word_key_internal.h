@@ -20,7 +20,7 @@ static inline uint64_t mc_load_word(const uint8_t *p)
     return word;
 }
 
-/* The word's bytes with zeros behind; it has MC_WORD_KEY_SIZE bytes at most. `end` is how far the
+/* The word's bytes with zeros after; it has MC_WORD_KEY_SIZE bytes at most. `end` is how far the
  * text can be read. */
 static inline void mc_word_key(const uint8_t *word, size_t size, const uint8_t *end,
                                uint64_t key[2])

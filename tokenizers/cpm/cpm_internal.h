@@ -10,7 +10,7 @@
 typedef struct mc_cpm {
     const char *space, *line; /* the entries for a space and a line break; NULL: no CPM */
     int32_t space_id, line_id;
-    size_t sentinels;       /* <s_0> ..., one behind the other */
+    size_t sentinels;       /* <s_0> ..., one after the other */
     int32_t first_sentinel; /* the id of <s_0> */
     bool stops[256];        /* bytes that a space, a line break or a token for one begins with */
     mc_jieba jieba;

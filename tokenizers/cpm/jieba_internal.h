@@ -44,7 +44,7 @@ typedef struct mc_jieba_header {
     uint32_t version;
     uint32_t byte_order; /* 0x01020304 */
     uint64_t size;       /* of the file */
-    uint64_t checksum;   /* mc_jieba_checksum of all behind this field */
+    uint64_t checksum;   /* mc_jieba_checksum of all after this field */
     uint32_t trie_size, log_count;
     uint32_t longest; /* word, in bytes */
     uint32_t first_char, char_count;
@@ -130,7 +130,7 @@ void mc_jieba_scratch_release(mc_jieba_scratch *scratch);
 /* Receives a word of `size` bytes and `chars` characters; false ends the cutting. */
 typedef bool mc_jieba_emit(void *user, const uint8_t *word, size_t size, size_t chars);
 
-/* Cuts a text into its words, one behind the other; together they are the text. What is no UTF-8 is
+/* Cuts a text into its words, one after the other; together they are the text. What is no UTF-8 is
  * cut into the pieces that each are one U+FFFD. Takes 16 bytes for each byte of the longest block,
  * and time linear in the text. Returns MC_OK, also where `emit` ended it; MC_ERR_NOMEM;
  * MC_ERR_UNSUPPORTED for a block of 2 GiB or more. */

@@ -119,7 +119,7 @@ static bool parse_escape(parser *p, uint32_t *c)
     return true;
 }
 
-/* 'x': with a colon behind it. */
+/* 'x': with a colon after it. */
 static mc_status parse_key(parser *p, uint32_t *c)
 {
     const char *what = "a character in single quotes and a colon";
@@ -220,7 +220,7 @@ mc_status mc_jieba_parse_p(mc_error *err, const mc_jieba_source *source, bool ne
     if (!p.c_locale) return mc_error_set(err, MC_ERR_NOMEM, "out of memory for a locale");
     mc_status status = nested ? parse_nested(&p) : parse_numbers(&p, -1);
     skip_space(&p);
-    if (!status && p.at < p.end) status = expected(&p, "nothing behind the dictionary");
+    if (!status && p.at < p.end) status = expected(&p, "nothing after the dictionary");
     freelocale(p.c_locale);
     return status;
 }

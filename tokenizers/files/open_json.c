@@ -160,7 +160,7 @@ static mc_status read_form(mc_tokenizer *tok, mc_error *err, const char *path, c
     bool known = mc_unicode_form_named(type, &form);
     if (*rest || (known && tok->form_count == MC_FORMS_MAX))
         return mc_tokenizer_unsupported(err, path, "normalizer", type,
-                                        "NFC, NFD, NFKC or NFKD, and one other behind them,");
+                                        "NFC, NFD, NFKC or NFKD, and one other after them,");
     if (known)
         tok->forms[tok->form_count++] = form;
     else

@@ -139,7 +139,7 @@ static void write_config(const mc_tokenizer *tok, mc_file_writer *w, bool plain)
     mc_save_config_set(config, "tokenize_chinese_chars",
                        cJSON_CreateBool(options->handle_chinese_chars));
     mc_save_config_names(tok, config);
-    /* a name that is no token would be added behind the vocabulary by other readers */
+    /* a name that is no token would be added after the vocabulary by other readers */
     mc_save_config_name(tok, config, "mask_token", tok->mask_token, true);
     mc_save_config_end(tok, w, config, plain ? "BertTokenizer" : "PreTrainedTokenizerFast");
 }

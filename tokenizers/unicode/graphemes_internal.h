@@ -8,7 +8,7 @@
 
 enum {
     MC_GRAPHEME_EXTENDS = 1,  /* joins what stands before it */
-    MC_GRAPHEME_PREPENDS = 2, /* joins what stands behind it */
+    MC_GRAPHEME_PREPENDS = 2, /* joins what stands after it */
     MC_GRAPHEME_CONTROL = 4,  /* stands alone */
     MC_GRAPHEME_PICTURE = 8,  /* an emoji */
     MC_GRAPHEME_CONSONANT = 16,

@@ -118,7 +118,7 @@ static void put(writer *w, uint32_t c)
     w->out->count += mc_utf8_encode(c, w->out->data + w->out->count);
 }
 
-/* One code point of a decomposition: stripped if it is an accent, else into its run or behind
+/* One code point of a decomposition: stripped if it is an accent, else into its run or after
  * it. */
 static bool put_decomposed(writer *w, uint32_t c, mc_unicode_record record)
 {

@@ -1,5 +1,5 @@
 /* SentencePiece's table of how characters are normalised ("precompiled_charsmap"): a double array
- * from byte strings to places in a text of their normal forms, each with a NUL behind it.
+ * from byte strings to places in a text of their normal forms, each with a NUL after it.
  *
  * The bytes are a 32-bit size, that many bytes of 32-bit units (little-endian), and the text. A
  * unit holds its label in bits 0 to 7 and 31 (a leaf has bit 31 set and a value instead), in bit 8
@@ -40,7 +40,7 @@ const char *mc_charsmap_shortest(const mc_charsmap *map, const uint8_t *text, si
  * it is dropped), NULL where longer keys begin with it and ASCII. `own` (2 bytes) holds the result
  * where the byte is its own normal form. */
 const char *mc_charsmap_ascii(const mc_charsmap *map, uint8_t byte, char own[2]);
-/* Whether a key holds an ASCII byte that `mark` names behind its first byte. */
+/* Whether a key holds an ASCII byte that `mark` names after its first byte. */
 bool mc_charsmap_holds_inside(const mc_charsmap *map, const bool mark[128], bool *out);
 
 #endif

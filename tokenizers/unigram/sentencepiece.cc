@@ -49,7 +49,7 @@ std::string reason_of(const sentencepiece::util::Status &status)
     return found && end + 2 < all.size() ? all.substr(end + 2) : all;
 }
 
-// The lines of several files, one behind the other.
+// The lines of several files, one after the other.
 class Lines : public sentencepiece::SentenceIterator
 {
   public:

@@ -30,7 +30,7 @@ mc_status mc_sentencepiece_decode(const mc_sentencepiece *library, const int32_t
 
 /* Trains a model on the lines of files and gives its file's bytes on the heap (mc_free). `options`
  * are names of the library's TrainerSpec and NormalizerSpec ("vocab_size") and values in turn, NULL
- * behind the last. */
+ * after the last. */
 mc_status mc_sentencepiece_train(mc_error *err, const char *const *inputs, size_t input_count,
                                  const char *const *options, char **model, size_t *size);
 

@@ -65,7 +65,7 @@ typedef struct mc_unigram {
     size_t count;   /* of entries */
     mc_charsmap charsmap;
     bool t5;           /* texts end with </s> */
-    int64_t sentinels; /* how many of them are behind the vocabulary */
+    int64_t sentinels; /* how many of them are after the vocabulary */
     bool by_library;   /* the SentencePiece library encodes: a model of another type */
     bool bpe;          /* that type is BPE */
     struct mc_sentencepiece *library;

@@ -7,7 +7,7 @@
 
 enum { T5_SENTINELS = 100, SENTINELS_MAX = 100000 };
 
-/* T5's tokenizers end texts with </s> and have sentinels behind the vocabulary. */
+/* T5's tokenizers end texts with </s> and have sentinels after the vocabulary. */
 typedef struct conventions {
     bool t5, bos, eos;
     int64_t sentinels; /* -1: as many as the family has */

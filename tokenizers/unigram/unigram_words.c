@@ -1,6 +1,6 @@
 /* A text's words to ids.
  *
- * Where no piece holds the space's symbol behind its front, the best pieces of a text are those of
+ * Where no piece holds the space's symbol after its front, the best pieces of a text are those of
  * its words, each beginning with that symbol. Most words have been met before: a cache knows their
  * ids. By SentencePiece's rules a word's sums go on from those of the text before it and are
  * rounded with them; what the cache knows holds as long as no decision was so close that rounding
@@ -57,7 +57,7 @@ static inline double rounding(double low, double high)
     return (MC_WORD_KEY_SIZE + 1) * (double)FLT_EPSILON * most + 1e-3;
 }
 
-/* Whether what is known of a word holds behind this sum. */
+/* Whether what is known of a word holds after this sum. */
 static inline bool holds(const mc_unigram *u, const mc_unigram_word *word, double sum)
 {
     double low = sum + (double)word->lowest, high = sum + u->highest;
@@ -82,7 +82,7 @@ static inline bool push_known(mc_encoder *e, const mc_unigram_word *word, mc_uni
     return true;
 }
 
-/* Keeps the ids from number `before` on of a word that was encoded behind `sum`. */
+/* Keeps the ids from number `before` on of a word that was encoded after `sum`. */
 static void remember(mc_encoder *e, const uint64_t key[2], size_t size, size_t before, double sum,
                      const mc_unigram_path *path)
 {
@@ -204,7 +204,7 @@ static void encode_word(mc_encoder *e, const uint8_t *text, size_t size, const u
     if (!same && !e->stopped) remember(e, key, rest, before, start, &path);
 }
 
-/* Where the next word of a text in normal form begins, behind `p`. */
+/* Where the next word of a text in normal form begins, after `p`. */
 static const uint8_t *next_word(const uint8_t *p, const uint8_t *end)
 {
     for (p++; p < end; p++) {

@@ -15,7 +15,7 @@ enum { APPEND_FILE_PATH = 4096 };
 
 typedef enum append_file_mode {
     APPEND_FILE_ANEW,      /* what the file held is lost */
-    APPEND_FILE_CONTINUED, /* keeps it; writes behind it */
+    APPEND_FILE_CONTINUED, /* keeps it; writes after it */
     APPEND_FILE_EXCLUSIVE, /* the file must not exist yet: MC_ERR_STATE */
 } append_file_mode;
 

@@ -39,7 +39,7 @@ void text_add_number(text *t, double value);
 void text_add_json_number(text *t, double value);
 
 /* Reads the whole of `string`, decimal only: no spaces, no hexadecimal, no inf or nan, nothing
- * behind it, and not beyond what the type holds. False, with *out as it was, otherwise. */
+ * after it, and not beyond what the type holds. False, with *out as it was, otherwise. */
 bool text_parse_whole(const char *string, int64_t *out);
 bool text_parse_real(const char *string, double *out);
 /* Bytes from 1 up: a whole number, or a number with KB, MB, GB or TB (powers of 1000), such as

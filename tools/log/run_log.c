@@ -155,7 +155,7 @@ static mc_status add_kept_lines(run_log *log, FILE *file, const char *path, int6
         if (step > resume_step || (step < 0 && line[length - 1] != '\n')) break;
         if (step < 0) {
             refuse_to_resume(log, MC_ERR_FORMAT, path, number,
-                             "expected a line of a run's log, to go on behind it");
+                             "expected a line of a run's log, to go on after it");
             break;
         }
         *size += length;

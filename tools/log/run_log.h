@@ -42,7 +42,7 @@ typedef struct run_log_options {
     int64_t steps;           /* the last step's number; 0: unknown */
     int64_t steps_per_epoch; /* 0: unknown */
     int64_t log_every;       /* steps from line to line; 0: 10 above a bar, else 1 */
-    int64_t resume_step;     /* > 0: the run goes on behind this step; the files' lines up to it are
+    int64_t resume_step;     /* > 0: the run goes on after this step; the files' lines up to it are
                                 kept, later ones dropped. 0: a new run, the JSON Lines anew */
     const char *jsonl;       /* path, NULL: none */
     const char *csv; /* the same as a table (tools/log/run_csv.h), without samples; NULL: none */

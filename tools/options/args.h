@@ -38,11 +38,11 @@ typedef enum args_type {
     ARGS_TYPE_UINT64,
     ARGS_TYPE_FLOAT,
     ARGS_TYPE_DOUBLE,
-    ARGS_TYPE_BYTES, /* int64_t: bytes, or a number with KB, MB, GB or TB behind it */
+    ARGS_TYPE_BYTES, /* int64_t: bytes, or a number with KB, MB, GB or TB after it */
     ARGS_TYPE_TEXT,  /* const char *, any, also empty */
     ARGS_TYPE_TEXTS, /* args_list: the value, any; the option may be repeated */
     ARGS_TYPE_PATH,  /* const char *, not empty */
-    ARGS_TYPE_PATHS, /* args_list: the value and what stands behind it, up to the next option */
+    ARGS_TYPE_PATHS, /* args_list: the value and what stands after it, up to the next option */
     ARGS_TYPE_CHOICE,
     ARGS_TYPE_IGNORED, /* a whole number that goes nowhere */
 } args_type;

@@ -6,7 +6,7 @@
 
 /* Adds a line a benchmark: its name, and the families that have a form of it. */
 void family_tasks_add(text *out);
-/* The same behind other details of a command, as one text that is kept for the process. */
+/* The same after other details of a command, as one text that is kept for the process. */
 const char *family_tasks_after(const char *details);
 
 #endif

@@ -183,7 +183,7 @@ static void add_text(const task_exam *e, task_counts *c, int64_t row, const int3
     mc_string_free(text);
 }
 
-/* Tokens that all ranks can write behind their prompts; 0 with an error. */
+/* Tokens that all ranks can write after their prompts; 0 with an error. */
 static int find_room(mc_context *ctx, const task_exam *e, const task_counts *c, const prompts *p)
 {
     int64_t positions = mc_model_get_shape(e->model).positions;

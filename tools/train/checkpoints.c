@@ -23,7 +23,7 @@ void checkpoints_restored(checkpoints *c)
 {
     if (!c->resumed) return;
     c->saved = c->told = mc_checkpoint_step(c->resumed);
-    run_log_line(c->log, "resumed behind step %" PRId64 " from %s", c->saved,
+    run_log_line(c->log, "resumed after step %" PRId64 " from %s", c->saved,
                  mc_checkpoint_folder(c->resumed));
 }
 

@@ -73,13 +73,13 @@ typedef struct finetune {
     task_exam exam;
     mc_optim_manager *optim;
     int64_t steps_per_epoch;
-    int64_t step, stop, steps; /* the last that was launched, to stop behind, of the run */
-    int64_t shown;             /* the last that was logged */
+    int64_t step, stop, steps;           /* the last that was launched, to stop after, of the run */
+    int64_t shown;                       /* the last that was logged */
     int64_t tokens[FINETUNE_STEPS_KEPT]; /* of the last steps */
     step_clock clock;
     double train_seconds; /* of all steps, those of the runs before it included */
     finetune_scores scores;
-    bool eval_due; /* the evaluation behind the last step was interrupted */
+    bool eval_due; /* the evaluation after the last step was interrupted */
     bool stopped;  /* early */
 } finetune;
 

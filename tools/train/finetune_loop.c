@@ -105,7 +105,7 @@ static void check_patience(finetune *f)
     f->stopped = true;
     run_log_line(&f->log,
                  "stopping early at step %" PRId64 ": no improvement in the last %" PRId64
-                 " evaluations; the best was behind step %" PRId64,
+                 " evaluations; the best was after step %" PRId64,
                  f->step, f->scores.without, f->scores.best_step);
 }
 

@@ -203,7 +203,7 @@ static bool choose_windows(measure *m)
     return (m->ids && m->next && m->lengths) || fail(m, MC_ERR_NOMEM, "out of memory for windows");
 }
 
-/* Puts a window behind the batch's `used` tokens, and which of its tokens are predicted: those that
+/* Puts a window after the batch's `used` tokens, and which of its tokens are predicted: those that
  * no window before it holds, and of the first all but the first. A window past the last predicts
  * nothing, so that ranks do the same number of passes. Returns its tokens, or -1. */
 static int64_t add_window(measure *m, int64_t window, int64_t used, int64_t *predicted)

@@ -81,7 +81,7 @@ typedef struct pretrain {
     int prompt_length;
     mc_checkpoint *resumed; /* NULL: a new run */
     int64_t windows;        /* sequences in the data */
-    int64_t step, stop;     /* the last that was launched, and the one to stop behind */
+    int64_t step, stop;     /* the last that was launched, and the one to stop after */
     int64_t shown;          /* the last that was logged */
     train_output target;
     checkpoints checkpoints;

@@ -146,7 +146,7 @@ static bool encode_prompt(pretrain *p)
     return p->prompt || pretrain_refuse(p, "out of memory for the prompt");
 }
 
-/* Without a prompt texts begin where the data's do: behind an end of text. */
+/* Without a prompt texts begin where the data's do: after an end of text. */
 static bool default_prompt(pretrain *p)
 {
     int32_t end = mc_tokenizer_end_of_text_id(p->tokenizer);

@@ -9,7 +9,7 @@
 
 enum { GROUP_PATH = 1024 };
 
-/* The whole number behind `key` in a file of lines "key number", or alone in the file where key is
+/* The whole number after `key` in a file of lines "key number", or alone in the file where key is
  * "". False if there is none: "max", no such file. */
 static bool read_number(const char *path, const char *key, uint64_t *value)
 {

@@ -82,7 +82,7 @@ static mc_status plan_residual_sum(mc_device *d, int64_t rows, int64_t columns, 
     ASK(d, residual_sum, rows, columns, x, f, dropout, s);
 }
 
-/* The tail behind the tokens, which kernels set to zero first, is taken away. */
+/* The tail after the tokens, which kernels set to zero first, is taken away. */
 static mc_lengths without_tail(const mc_lengths *lengths)
 {
     mc_lengths tokens = *lengths;

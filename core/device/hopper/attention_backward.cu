@@ -505,7 +505,7 @@ __device__ __forceinline__ void give_dq(const attention_call &c, const place &p,
     tell_copy_engine(me, p.results + ME * 16 + (me.left_parity ^ 1) * 8);
 }
 
-/* p = exp(s - lse), or 0 where the key is behind the query. */
+/* p = exp(s - lse), or 0 where the key is after the query. */
 template <bool DIAGONAL>
 __device__ __forceinline__ void find_p(const attention_call &c, const worker &me, uint32_t stats,
                                        float (&s)[PART])
@@ -765,7 +765,7 @@ static __global__ void __launch_bounds__(256)
 
 /* ---- launching ------------------------------------------------------------------------------- */
 
-/* Scratch memory of a call: stats, sums, counts and taken behind each other. */
+/* Scratch memory of a call: stats, sums, counts and taken after each other. */
 typedef struct scratch {
     int64_t stats, sums, counts; /* numbers of elements, of four bytes */
     size_t bytes;

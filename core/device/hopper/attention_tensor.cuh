@@ -4,8 +4,8 @@
  * A block of threads has a block of rows, 64 for each of its groups of four warps: queries, or keys
  * where gradients of keys and values are made. It goes over tiles of columns, the other side of the
  * scores, of the same sequence and head. The copy engine brings blocks and tiles into shared
- * memory as boxes of 64 columns of a head, with zeros behind the head's last; one thread asks for
- * tiles some ahead. What lies behind a sequence's end belongs to the next one: it is finite and is
+ * memory as boxes of 64 columns of a head, with zeros after the head's last; one thread asks for
+ * tiles some ahead. What lies after a sequence's end belongs to the next one: it is finite and is
  * multiplied by zero, or its results are left out. */
 #ifndef MC_DEVICE_HOPPER_ATTENTION_TENSOR_CUH
 #define MC_DEVICE_HOPPER_ATTENTION_TENSOR_CUH
@@ -270,7 +270,7 @@ __device__ __forceinline__ bool sees(const call &c, int query, int mark, int key
     return mark >> 1 == key_mark >> 1 && ((key_mark & 1) || (!(mark & 1) && key <= query));
 }
 
-/* Scores of keys that the query does not see become `value`, those behind the last key too. `row`
+/* Scores of keys that the query does not see become `value`, those after the last key too. `row`
  * and `column` are the thread's first in the sequence. */
 template <bool BY_KEYS, int COUNT>
 __device__ __forceinline__ void hide(const call &c, const place &p, int row, int column,
@@ -363,7 +363,7 @@ __device__ __forceinline__ void load_head(const CUtensorMap *map, uint32_t to, u
                  : "memory");
 }
 
-/* Boxes, each of ROWS rows, one behind the other. */
+/* Boxes, each of ROWS rows, one after the other. */
 template <int BOXES, int ROWS>
 __device__ __forceinline__ void load_rows(const CUtensorMap *map, uint32_t to, uint32_t barrier,
                                           int head, int row)

@@ -49,7 +49,7 @@ template <int D> struct queries_shape {
 };
 
 /* The padded row, a multiple of 64, from which on a sequence has its tiles in stats: they do not
- * overlap, as each sequence may begin up to 64 rows behind where it does. */
+ * overlap, as each sequence may begin up to 64 rows after where it does. */
 __device__ __forceinline__ int64_t stats_tile(const place &p, int tile)
 {
     return ((int64_t)p.row + (int64_t)p.sequence * SIDE) / SIDE + tile;
@@ -107,7 +107,7 @@ __device__ __forceinline__ void begin_loading(const call &c, const maps &m, cons
         load_tile<S, STAGES, BY_KEYS>(c, m, p, s, i, i);
 }
 
-/* As the i-th tile is at work: what comes STAGES tiles behind the one before takes its place. */
+/* As the i-th tile is at work: what comes STAGES tiles after the one before takes its place. */
 template <class S, int STAGES, bool BY_KEYS>
 __device__ __forceinline__ void load_ahead(const call &c, const maps &m, const place &p,
                                            const backward_places<S, STAGES> &s, int i,
@@ -511,7 +511,7 @@ static __global__ void __launch_bounds__(queries_shape<D>::THREADS, queries_shap
 /* ---- before and after ------------------------------------------------------------------------ */
 
 /* stats: a block of threads for each 64 queries of each head, eight threads a query. What lies
- * behind the last query gets no probability. */
+ * after the last query gets no probability. */
 template <class T>
 static __global__ void __launch_bounds__(512)
     find_stats(const __grid_constant__ call c, const __grid_constant__ mc_view out,

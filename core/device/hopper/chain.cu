@@ -54,7 +54,7 @@ namespace chain
 
 /* ---- sums over a block ------------------------------------------------------------------------ */
 
-/* Of two numbers each, for all threads. `shared` may be used again after the barrier behind this
+/* Of two numbers each, for all threads. `shared` may be used again after the barrier after this
  * one. */
 __device__ __forceinline__ float2 block_sums(float x, float y, float2 *shared)
 {
@@ -70,7 +70,7 @@ __device__ __forceinline__ float2 block_sums(float x, float y, float2 *shared)
 /* ---- norms, residual sums, gates --------------------------------------------------------------- */
 
 /* The quads of a norm's parameters that a thread needs, N of them: asked for before the row is
- * there and looked at behind it. */
+ * there and looked at after it. */
 template <int N>
 __device__ __forceinline__ void load_parameters(const void *p, int quads, uint2 (&v)[N])
 {
@@ -347,7 +347,7 @@ double mean_share(const mc_chain_list &list, int blocks)
 
 /* How much is asked for ahead. A ring that holds a layer is always filled in time. Where it holds
  * less than one weight, memory is the limit. Between the two it stands full while blocks wait for
- * each other and is empty behind that: then the L2 cache has room for more, and fewer bytes under
+ * each other and is empty after that: then the L2 cache has room for more, and fewer bytes under
  * way leave it free for what blocks hand to each other. */
 void choose_rate(call *c, int blocks)
 {

@@ -26,10 +26,10 @@ struct call {
     int first, end;                  /* steps of the list that this launch runs */
     int slots, slot_bytes;           /* of the ring */
     int under_way, early;            /* tiles that are asked for at once, and bytes of one more */
-    int room;                        /* bytes behind a full ring that wait in the L2 cache */
+    int room;                        /* bytes after a full ring that wait in the L2 cache */
     int segments;                    /* that are ended together */
     int x_pitch, s_pitch, sums_size; /* elements, of a row and of sums in shared memory */
-    /* where in a block's shared memory, behind the ring: barriers of slots, shapes, steps, the
+    /* where in a block's shared memory, after the ring: barriers of slots, shapes, steps, the
      * number of the one that runs, rows that linears read, residual sums, two times the parts of
      * products (rows, segments, PITCH), scratch (two times 16 pairs of sums of norms; two times 16
      * of attention, and (WARPS, head_dim)) */
@@ -134,7 +134,7 @@ struct share {
 };
 
 /* Chunk k of the rows from `row` on, up to a tile's: `copies` pieces of memory, `pitch` bytes from
- * one to the next, which lie one behind the other in the ring. */
+ * one to the next, which lie one after the other in the ring. */
 struct tile {
     const char *from;
     int copies, bytes, pitch;
@@ -186,7 +186,7 @@ struct place {
     int writer;  /* the block that writes what all have */
     position at; /* of the next tile */
 
-    /* What a step computes from these is forgotten behind it: kept in registers for the next one,
+    /* What a step computes from these is forgotten after it: kept in registers for the next one,
      * as the compiler would like to, it takes more of them than there are. */
     __device__ __forceinline__ void forget()
     {

@@ -185,7 +185,7 @@ template <class T> __device__ void run_rotary(const mc_chain_step &s)
         }
 }
 
-/* The query, and the new key and value behind it, in shared memory: (3, head_dim). A quad a thread,
+/* The query, and the new key and value after it, in shared memory: (3, head_dim). A quad a thread,
  * asked for early and, if it was not there yet, again. */
 struct head_quad {
     const uint32_t *words;

@@ -26,12 +26,12 @@ typedef enum mc_chain_kind {
     MC_CHAIN_LINEAR, /* of weights in 16 or 8 bits */
     MC_CHAIN_NORM,   /* residual_norm, or residual_sum where y is NULL */
     MC_CHAIN_GATED,
-    MC_CHAIN_ROTARY, /* taken in by the attention behind it */
+    MC_CHAIN_ROTARY, /* taken in by the attention after it */
     MC_CHAIN_ATTENTION
 } mc_chain_kind;
 
 /* y = activation(alpha x weight^T + bias). All matrices but a weight in 8 bits are of the step's
- * dtype; strides in elements. The weight's rows lie one behind the other. */
+ * dtype; strides in elements. The weight's rows lie one after the other. */
 typedef struct mc_chain_linear {
     const void *x, *weight, *bias; /* bias NULL: none */
     const float *scale;            /* (out); NULL: the weight is of the dtype */
@@ -44,7 +44,7 @@ typedef struct mc_chain_linear {
 } mc_chain_linear;
 
 /* s = x + f (f NULL: x), y = the norm of s; bias NULL: RMSNorm. s, y NULL: nobody else reads it.
- * Rows lie one behind the other. */
+ * Rows lie one after the other. */
 typedef struct mc_chain_norm {
     const void *x, *f, *weight, *bias;
     void *s, *y;
@@ -95,7 +95,7 @@ typedef struct mc_chain_step {
     int16_t from[3];       /* where inputs come from: a step that publishes them, or see chain.cu */
     uint16_t words[3];     /* and where that is: slot * 4096 + the first column / 4 */
     uint8_t chunks, split; /* of a weight's row, see mc_chain_divide */
-    uint16_t next;         /* the next linear behind this step, or the list's end */
+    uint16_t next;         /* the next linear after this step, or the list's end */
     union {
         mc_chain_linear linear;
         mc_chain_norm norm;

@@ -3,7 +3,7 @@
  *
  * Tensor cores add up the products. They multiply 16 rows by 8 columns of 16 terms: here row i and
  * row i + 8 are 32 terms of segment i, of which each of the four lanes that hold the row has eight
- * one behind the other: pairs 0 and 2 in row i, pairs 1 and 3 in row i + 8. Column i is the x of
+ * one after the other: pairs 0 and 2 in row i, pairs 1 and 3 in row i + 8. Column i is the x of
  * the segments of class i % 4: for rows i where i < 4, else for rows i + 8. A class is segments i
  * and i + 4, which are the same part of a weight's row, of which there are 1, 2 or 4, and have
  * their steps of 32 terms in the same order: half of the classes have every two of them swapped, so
@@ -81,7 +81,7 @@ __device__ __forceinline__ uint32_t warp_largest(uint32_t x)
 
 /* What a warp multiplies a chunk's tiles by, and where in a tile a lane finds the weights for it.
  * Where there is no such step x is zero, and the weight is any of the same segment: what is in the
- * ring behind it may be no number. */
+ * ring after it may be no number. */
 template <class T, int ROWS, int FORMAT, int STEPS> struct operand {
     enum { SIZE = FORMAT == MC_WEIGHTS_FLOAT ? 2 : 1 };
     uint2 x[STEPS][ROWS];
@@ -315,7 +315,7 @@ __device__ __forceinline__ void multiply_format(place &b, int step, const share 
 }
 
 /* x to shared memory; rows that are not there become zeros. Who has read the old rows has waited
- * for all others behind that. */
+ * for all others after that. */
 template <class T, int ROWS> __device__ void gather(place &b, const mc_chain_step &s)
 {
     constexpr int N = ROWS == 1 ? 5 : ROWS == 2 ? 2 : 1;

@@ -132,7 +132,7 @@ static void keep_resident(plan *p, const mc_chain_step *s)
     if (s->norm.weight) p->x = s->norm.y;
 }
 
-/* Results behind step `from` and before k, were all of them published. */
+/* Results after step `from` and before k, were all of them published. */
 static int results_between(const mc_chain_list *list, int from, int k)
 {
     int count = 0, stride;
@@ -233,7 +233,7 @@ static void take_rotations(mc_chain_list *list, int k)
 
 /* As many parts as have keys enough to be worth it: 1, 2 or 4. The first part's block waits for the
  * others, so they have to run together; and their words are used again by the next attention with
- * parts, when all blocks are known to be behind the last. */
+ * parts, when all blocks are known to be after the last. */
 static int parts_of(plan *p, int k)
 {
     const mc_chain_list *list = p->list;

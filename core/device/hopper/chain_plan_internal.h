@@ -19,7 +19,7 @@ enum {
     MC_CHAIN_SLOT_WORDS = MC_CHAIN_ROWS * MC_CHAIN_WIDEST,
 };
 
-/* Words of a part of attention, which lie in the slot behind the others: head_dim numbers, the
+/* Words of a part of attention, which lie in the slot after the others: head_dim numbers, the
  * largest score, the sum of weights, two words each. */
 MC_ANYWHERE int mc_chain_part_words(int head_dim) { return 2 * head_dim + 4; }
 
@@ -29,7 +29,7 @@ void mc_chain_plan(mc_chain_list *list, int blocks, bool together);
 
 /* Divides weights among so many blocks and into tiles: 8 segments (16 of weights in 8 bits) of at
  * most so many terms, each a row, or a half or quarter of one (2^split in a row), or of one of its
- * `chunks` where a row is longer than that. A weight's first rows are those of the block behind
+ * `chunks` where a row is longer than that. A weight's first rows are those of the block after
  * `turn` eighths of all, so that the rows left over are not always the same blocks'. Returns the
  * bytes of the largest tile. */
 int mc_chain_divide(mc_chain_list *list, int blocks, int terms);

@@ -49,11 +49,11 @@ __device__ __forceinline__ void copy_piece(uint32_t to, const char *from, int by
                  : "memory");
 }
 
-/* What comes behind the tiles of a full ring waits in the L2 cache: a piece is asked for every so many
+/* What comes after the tiles of a full ring waits in the L2 cache: a piece is asked for every so many
  * nanoseconds, so that requests don't stand in line, and the ring fills from there in less time. */
 struct waiting_room {
     enum { PIECE = 6400 /* bytes */, EVERY = 160 };
-    const char *now, *then;    /* the weight whose tiles are asked for, and the one behind it */
+    const char *now, *then;    /* the weight whose tiles are asked for, and the one after it */
     int now_bytes, then_bytes; /* 0: none, or one that does not take part */
     int now_there, then_there; /* bytes that are in the L2 cache */
     int asked;                 /* in the ring, or on their way there */
@@ -95,11 +95,11 @@ struct waiting_room {
 
 /* By one thread: where it is in the ring, and the oldest tile that may still be under way. Few bytes
  * are at once, as many as the memory needs to be busy: what is asked for beyond that waits in line,
- * and what blocks hand to each other waits behind it. (175 KB a multiprocessor make the way of a
+ * and what blocks hand to each other waits after it. (175 KB a multiprocessor make the way of a
  * word through the L2 cache take 2,600 cycles, 50 KB 600, none 460; they bring 17 bytes a cycle
  * either way.)
  *
- * ROOM: what comes behind a full ring waits in the L2 cache. Where it does not, what that takes of the
+ * ROOM: what comes after a full ring waits in the L2 cache. Where it does not, what that takes of the
  * thread's time would make GPT-2 124M 2 % slower. */
 template <bool ROOM> struct streamer {
     position at = {0, 0, 1} /* free at first */, oldest = {0, 0, 0};
@@ -153,7 +153,7 @@ template <bool ROOM> struct streamer {
         at = at.next(b.c);
         under_way++;
     }
-    /* The block's tiles of a weight, in the order in which they are needed; next: the weight behind
+    /* The block's tiles of a weight, in the order in which they are needed; next: the weight after
      * it, or NULL. */
     __device__ __forceinline__ void run(const place &b, const mc_chain_step &s,
                                         const mc_chain_step *next)
@@ -226,7 +226,7 @@ __device__ __forceinline__ void prefetch_parameters(const place &b, const mc_cha
     }
 }
 
-/* One warp: the list's linears, one behind the other. With ROOM the next one is looked at, too. */
+/* One warp: the list's linears, one after the other. With ROOM the next one is looked at, too. */
 template <bool ROOM> __device__ __forceinline__ void stream_weights(const place &b)
 {
     streamer<ROOM> own;

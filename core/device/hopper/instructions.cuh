@@ -305,7 +305,7 @@ template <class T, int N> struct products;
     MC_SUMS_40 ",%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58," \
                "%59,%60,%61,%62,%63"
 
-/* `i0` to `i4` are the numbers of the operands behind the sums; by_term: 1 where the operand in shared
+/* `i0` to `i4` are the numbers of the operands after the sums; by_term: 1 where the operand in shared
  * memory has a row for each term. */
 #define MC_ADD_REGISTERS(name, by_term, type, n, part, i0, i1, i2, i3, i4)                 \
     static __device__ __forceinline__ void name(float(&d)[part], const uint32_t(&a)[4],    \

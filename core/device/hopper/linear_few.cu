@@ -6,7 +6,7 @@
  * the tiles and the less often x is read. The copy engine brings 64 terms at a time into a ring in
  * shared memory; the weight's first ones are under way before the block waits for the kernels in
  * front (mc_wait_for_earlier), which don't write weights. Matrix instructions multiply 64 rows of
- * the weight by all of x, whatever lies in shared memory behind their last; a weight in 8 bits comes
+ * the weight by all of x, whatever lies in shared memory after their last; a weight in 8 bits comes
  * to them in registers, as numbers of x's type. In the end each block adds up the sums that all of
  * the cluster have of its share of the rows: threads of the same number have the same sums in all
  * blocks, so each gets from the others what it adds to its own.
@@ -114,7 +114,7 @@ __device__ __forceinline__ place place_of(const rows_call &c, const char *memory
 }
 
 /* Which box of the weight is next: its first term and row. Of x the same terms. (No division: one
- * thread has nothing to hide it behind.) */
+ * thread has nothing to hide it after.) */
 struct box_place {
     int term, row;
 
@@ -245,7 +245,7 @@ __device__ __forceinline__ void add_sets(float (&set)[SETS][PARTS][COUNT],
 }
 
 /* sums = weight x^T over the block's terms, of a group's 64 columns of a tile and, with PARTS of 2, of
- * 64 more behind those of the other group. */
+ * 64 more after those of the other group. */
 template <class T, int ROWS, class C>
 __device__ __forceinline__ void multiply_tile(const rows_call &c, const place &p, int group,
                                               stage_place *at, float (&sums)[C::PARTS][ROWS / 2])
@@ -311,7 +311,7 @@ __device__ __forceinline__ void multiply_eight(const rows_call &c, const place &
     add_sets(set, sums);
 }
 
-/* What a group does instead whose columns lie behind the tile's: matrix instructions on those would
+/* What a group does instead whose columns lie after the tile's: matrix instructions on those would
  * keep shared memory busy for nothing. */
 template <class C>
 __device__ __forceinline__ void let_pass(const rows_call &c, const place &p, int team,
@@ -359,7 +359,7 @@ __device__ __forceinline__ void join_teams(const rows_call &c, const place &p, i
 /* Of a thread's sums `4 i` to `4 i + 3` are of two columns, 8 apart, and a pair of rows, which a block
  * of the cluster ends. */
 struct owned_pair {
-    int pair, owner; /* pair: 0 to c.pairs, behind which there are none */
+    int pair, owner; /* pair: 0 to c.pairs, after which there are none */
 
     __device__ __forceinline__ owned_pair(const rows_call &c, int i)
         : pair(i * 4 + (int)threadIdx.x % 4), owner(pair * c.per_share >> 16)
@@ -367,7 +367,7 @@ struct owned_pair {
     }
 };
 
-/* Where sums that come from the block `behind` + 1 blocks further on in the cluster lie: as (2^shift - 1,
+/* Where sums that come from the block `after` + 1 blocks further on in the cluster lie: as (2^shift - 1,
  * pairs of the share, units, 32 threads, 4). */
 __device__ __forceinline__ uint32_t place_of_sums(const rows_call &c, const place &p, int behind,
                                                   int line, int unit)
@@ -416,7 +416,7 @@ struct column_end {
 };
 
 /* Two rows' sums of two columns, 8 apart, become what mc_few_store stores of each, or mc_eight_store;
- * columns behind `end` are not there. */
+ * columns after `end` are not there. */
 template <class T, int FORMAT>
 __device__ __forceinline__ void store_four(const mc_few_call &f, int row, int column, int end,
                                            const float (&sum)[4], const column_end (&ends)[2])

@@ -1,4 +1,4 @@
-/* y = LayerNorm(residual + x weight^T + bias), the end of a sublayer with its norm behind the sum
+/* y = LayerNorm(residual + x weight^T + bias), the end of a sublayer with its norm after the sum
  * (BERT's), in one kernel of Hopper's matrix instructions: the branch's result never goes to memory,
  * and the norm is no pass of its own. Of a tape that records nothing: neither sum nor statistics
  * are kept, and the sum is not rounded before the norm.
@@ -6,7 +6,7 @@
  * A block computes 128 rows by 384 columns, a cluster of one or two blocks whole rows. As in
  * gemm.cu a block stays on its multiprocessor for one tile after another, and one thread of
  * its first four warps has the copy engine load into a ring in shared memory: 32 terms of the
- * product at a time, and behind the last of them the residual. x is the same for both blocks, and
+ * product at a time, and after the last of them the residual. x is the same for both blocks, and
  * each loads half of it for both. The other eight warps multiply, and each has 16 rows of the result
  * in its registers, of which it
  *

@@ -93,7 +93,7 @@ static bool meet(const range *a, int a_count, const range *b, int b_count)
     return false;
 }
 
-/* Rotary positions are turned in place: the same memory, behind the call that wrote it. */
+/* Rotary positions are turned in place: the same memory, after the call that wrote it. */
 static bool in_place(const late_call *c) { return c->step.kind == MC_CHAIN_ROTARY; }
 
 /* Whether the memory that an earlier call has is used for something else by a later one. */
@@ -135,7 +135,7 @@ static bool has_phase(const late_call *c)
     return c->step.kind == MC_CHAIN_LINEAR || c->step.kind == MC_CHAIN_ATTENTION;
 }
 
-/* The earliest level behind all that the call reads. */
+/* The earliest level after all that the call reads. */
 static int level_of(const struct mc_cuda_put_off *p, const late_call *c)
 {
     int level = 0;

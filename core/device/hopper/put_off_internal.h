@@ -1,7 +1,7 @@
 /* Calls of the kernel table that are put off while a step of generation of few rows is launched
  * (mc_device.chained), to be launched together as one kernel (chain_internal.h). The entries of the
  * device's tables come here first (current.cu): a call goes on the list, or the list is launched
- * and the call behind it. So does whatever else is given to the stream. Models and operations know
+ * and the call after it. So does whatever else is given to the stream. Models and operations know
  * nothing of it.
  *
  * On the list each call has the earliest place that what it reads allows, so that those that do not

@@ -110,7 +110,7 @@ void mc_conn_flush(mc_conn *conn)
         if (sent < 0 && errno == EINTR) continue;
         if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
         if (sent < 0) {
-            /* What the peer has said before is still read; its end comes behind it. */
+            /* What the peer has said before is still read; its end comes after it. */
             conn->out_used = 0;
             conn->closing = conn->shut = true;
             snprintf(conn->why, sizeof conn->why, "%s", strerror(errno));

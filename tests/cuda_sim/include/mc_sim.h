@@ -33,7 +33,7 @@ struct config {
     }
 };
 
-/* Puts work behind what the stream has, or into the graph that it records. */
+/* Puts work after what the stream has, or into the graph that it records. */
 void enqueue(cudaStream_t stream, const char *name, std::function<void()> work);
 
 /* Whether a launch is possible; the error is kept for cudaGetLastError. */

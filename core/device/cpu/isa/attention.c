@@ -65,7 +65,7 @@ static int64_t workspace_init(workspace *w, const attention_call *c, bool backwa
     return used;
 }
 
-/* to (rows, wide) = factor * x[row ..][column .. column + n], zeros behind. */
+/* to (rows, wide) = factor * x[row ..][column .. column + n], zeros after. */
 static void load_rows(mc_matrix x, int64_t row, int64_t rows, int64_t column, int64_t n,
                       float factor, float *to, int64_t wide)
 {
@@ -149,7 +149,7 @@ static void apply_marks(const attention_task *t, int64_t i, int64_t n, float *sc
         scores[j] = mc_marks_see(mark, marks[j], i, j) ? scores[j] : -INFINITY;
 }
 
-/* Scores of hidden keys become -inf, and so do those behind the n keys up to whole vectors: gives
+/* Scores of hidden keys become -inf, and so do those after the n keys up to whole vectors: gives
  * their end. The compiler sees that it is a multiple, and makes no loop for the rest. */
 static int64_t mask_row(const attention_task *t, int64_t i, int64_t n, float *scores)
 {
@@ -175,7 +175,7 @@ static void block_scores(const attention_call *c, const workspace *w, int64_t ro
 /* ---- forward --------------------------------------------------------------------------------- */
 
 /* Scores of one query to e^(score - largest) with dropout; gives 1 / their sum before dropout (0
- * for a query without keys). `keys`: up to where zeros are wanted behind the query's own n. */
+ * for a query without keys). `keys`: up to where zeros are wanted after the query's own n. */
 static float softmax_row(const attention_call *c, const attention_task *t, const workspace *w,
                          int64_t i, float *scores, int64_t keys)
 {
@@ -326,7 +326,7 @@ static void backward_task(const attention_call *c, const attention_task *t, cons
 
 typedef void (*task_fn)(const attention_call *c, const attention_task *t, const workspace *w);
 
-/* Rows behind the last token. */
+/* Rows after the last token. */
 static void zero_tail(const mc_attention_shape *shape, const mc_lengths *lengths, mc_matrix y)
 {
     size_t size = mc_dtype_size(y.dtype),

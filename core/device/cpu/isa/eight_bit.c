@@ -4,7 +4,7 @@
 
 /* ---- converting ------------------------------------------------------------------------------ */
 
-/* Bits of f32 without the sign count up with the number, infinity and NaN behind all. */
+/* Bits of f32 without the sign count up with the number, infinity and NaN after all. */
 static float largest_of_row(mc_matrix x, int64_t row, int64_t columns)
 {
     float buffer[MC_CHUNK];

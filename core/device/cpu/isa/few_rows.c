@@ -1,6 +1,6 @@
 /* Products of very few rows, such as a decoder's tokens, with m <= MC_FEW_ROWS.
  *
- * The time is that of reading B. Rows of B are read one behind the other, once, as one stream that
+ * The time is that of reading B. Rows of B are read one after the other, once, as one stream that
  * the processor recognises; a request for what comes later keeps the stream going across pages.
  * Sums along k are of whole vectors, several for each element of C, so that they do not wait for
  * each other. B is widened to f32 in registers. */
@@ -65,7 +65,7 @@ static inline __attribute__((always_inline)) mc_vector load_lanes(mc_stored stor
 }
 #endif
 
-/* The first n lanes, zeros behind them. */
+/* The first n lanes, zeros after them. */
 static inline mc_vector load_part(mc_stored stored, const void *at, int64_t n)
 {
     mc_lane_values part = {.vector = {0}};

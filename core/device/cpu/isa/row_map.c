@@ -196,7 +196,7 @@ mc_status MC_K(mean_pool)(mc_device *d, const mc_lengths *lengths, const int32_t
     return MC_OK;
 }
 
-/* Rows behind the last sequence have no gradient. */
+/* Rows after the last sequence have no gradient. */
 static void zero_tail(const mc_lengths *lengths, int64_t columns, mc_matrix dx)
 {
     size_t size = mc_dtype_size(dx.dtype);

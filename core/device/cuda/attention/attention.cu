@@ -65,7 +65,7 @@ __device__ void find_sequence(const call &c, int sequence, int head, place *p)
     p->column = head * c.head_dim;
 }
 
-/* The same for all threads of the block. The tile may lie behind the sequence's end. */
+/* The same for all threads of the block. The tile may lie after the sequence's end. */
 __device__ void find_place(const call &c, int64_t item, place *p)
 {
     int group = (int)(item % c.groups);
@@ -466,7 +466,7 @@ __global__ void __launch_bounds__(THREADS, 2) backward_queries(const __grid_cons
     }
 }
 
-/* The gradient of a bias (heads * rows, columns), or parts of it, one behind the other, that are
+/* The gradient of a bias (heads * rows, columns), or parts of it, one after the other, that are
  * sums over equal shares of the sequences. */
 struct bias_gradient {
     float *data;
@@ -514,7 +514,7 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* The gradient of a bias by distance: (heads, 2 * limit - 1), `copies` of them one behind the other:
+/* The gradient of a bias by distance: (heads, 2 * limit - 1), `copies` of them one after the other:
  * of each part of the sequences one for tiles an even number of tiles off the diagonal and one for
  * the others, so that the distances of two blocks do not meet. The outermost diagonals have no
  * tiles: with them each copy is written whole. */
@@ -758,7 +758,7 @@ __global__ void __launch_bounds__(THREADS) zero_tails(const __grid_constant__ ta
     }
 }
 
-/* Whether there may be rows behind the last token. */
+/* Whether there may be rows after the last token. */
 bool has_tail(const mc_lengths *lengths)
 {
     return lengths->fixed || lengths->capacity > lengths->total;

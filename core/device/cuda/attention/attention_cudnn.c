@@ -399,7 +399,7 @@ typedef struct sdpa_memory {
     void *pointers[MC_SDPA_IDS], *workspace;
 } sdpa_memory;
 
-/* Milliseconds of a run, the least of some behind one that loads the kernel; infinite: it fails. */
+/* Milliseconds of a run, the least of some after one that loads the kernel; infinite: it fails. */
 static float time_plan(mc_device *d, const mc_cudnn *library, mc_cudnn_descriptor plan,
                        const sdpa_memory *m, cudaEvent_t events[2])
 {

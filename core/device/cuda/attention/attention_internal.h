@@ -98,7 +98,7 @@ typedef struct mc_sdpa_inputs {
     const int32_t *device_lengths, *device_key_lengths; /* see mc_attention_shape */
     int count, batch, heads; /* sequences, and how many the graph has room for */
     int64_t q_stride, kv_stride, out_stride;
-    int32_t *lengths; /* (batch), 0 behind the last; NULL: not ragged */
+    int32_t *lengths;                              /* (batch), 0 after the last; NULL: not ragged */
     int64_t *q_starts, *out_starts, *stats_starts; /* (batch + 1) */
     int32_t *key_lengths;                          /* as `lengths`; NULL: they are the same */
     int64_t *kv_starts;                            /* (batch + 1), with key_lengths */
@@ -113,7 +113,7 @@ bool mc_sdpa_is_ragged(const mc_attention_shape *shape);
 
 mc_status mc_sdpa_write_inputs(mc_device *d, const mc_sdpa_inputs *inputs);
 
-/* Zeros in the rows behind the last token of `count` (1 to 3) matrices, of which the first is
+/* Zeros in the rows after the last token of `count` (1 to 3) matrices, of which the first is
  * packed as the queries, the others as the keys. */
 mc_status mc_sdpa_zero_tails(mc_device *d, const mc_attention_shape *shape, int count,
                              const mc_matrix *y);

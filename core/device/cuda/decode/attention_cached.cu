@@ -37,7 +37,7 @@ struct call {
 struct place {
     int sequence, begin; /* begin: the sequence's first row, or with pages where those begin */
     int column, first;   /* first: key of the part */
-    int keys;            /* of the part: 0 behind the sequence's end */
+    int keys;            /* of the part: 0 after the sequence's end */
     int cached;          /* of these, all but the new token's, which is its sequence's last */
     const float *bias;   /* of the part's first key; NULL: none */
 };
@@ -73,7 +73,7 @@ template <class T, int LANES> __device__ __forceinline__ int first_of(int j)
 }
 
 /* Where the threads that share a key begin with their chunk j, and how many elements that has. Whole
- * chunks behind the head's end are its last one once more, which nobody stores. */
+ * chunks after the head's end are its last one once more, which nobody stores. */
 template <class T, int LANES> struct chunk {
     int first, n;
 

@@ -71,7 +71,7 @@ __device__ __forceinline__ best join_warp(best b)
     return b;
 }
 
-/* Takes N more tokens in, behind those before. */
+/* Takes N more tokens in, after those before. */
 template <int N> __device__ __forceinline__ void take(best &b, const float (&x)[N], int first)
 {
     float most = b.x;
@@ -112,7 +112,7 @@ template <class T> __device__ void take_chunks(best &b, const row_view &row, int
     }
 }
 
-/* All threads get it. Rows begin anywhere: what lies before and behind whole chunks comes first and
+/* All threads get it. Rows begin anywhere: what lies before and after whole chunks comes first and
  * last. */
 __device__ best find_best(const row_view &row)
 {

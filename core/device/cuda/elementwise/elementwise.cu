@@ -180,7 +180,7 @@ extern "C" mc_status mc_cuda_activation_backward(mc_device *d, int64_t rows, int
 
 /* ---- gates ----------------------------------------------------------------------------------- */
 
-/* The second half of x's rows lies n elements behind the first, which may be an odd place: then it
+/* The second half of x's rows lies n elements after the first, which may be an odd place: then it
  * has a view of its own, that is not whole. */
 struct gated_call {
     mc_view a, b, y;

@@ -11,7 +11,7 @@ enum { MOST_THREADS = 1024 };
 
 struct loss_call {
     int64_t rows, classes;
-    int full, left, last; /* chunks of a row, elements of the one behind them, the thread for it */
+    int full, left, last; /* chunks of a row, elements of the one after them, the thread for it */
     mc_view x, dx;
     const int32_t *labels;
     int32_t ignore_index;
@@ -61,7 +61,7 @@ __device__ __forceinline__ void start_row(const loss_call &c, mc_view row, uint4
     __pipeline_commit();
 }
 
-/* A chunk whose copy is done, or (not KEPT) from where it is; -inf behind the end of the row. */
+/* A chunk whose copy is done, or (not KEPT) from where it is; -inf after the end of the row. */
 template <class T, bool KEPT, bool FULL>
 __device__ __forceinline__ void read_chunk(mc_view row, const uint4 *kept, int i, int n,
                                            float (&v)[mc_width<T>])

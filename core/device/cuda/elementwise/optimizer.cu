@@ -258,7 +258,7 @@ static __global__ void __launch_bounds__(THREADS)
     for (; at < count; at += stride) {
         int n = count - at < 4 ? (int)(count - at) : 4;
         float values[4];
-        mc_load<G>(g, at, n, values); /* zeros behind the end add nothing */
+        mc_load<G>(g, at, n, values); /* zeros after the end add nothing */
 #pragma unroll
         for (int i = 0; i < 4; i++)
             if (i < n) add_element<KIND>(&s, values[i], power, first + (uint64_t)(at + i));

@@ -234,7 +234,7 @@ extern "C" mc_status mc_cuda_mean_pool(mc_device *d, const mc_lengths *lengths,
     return mc_cuda_launched(d, "mean_pool");
 }
 
-/* One block a sequence: 32 threads for its columns, 8 for its rows. The rows behind the last
+/* One block a sequence: 32 threads for its columns, 8 for its rows. The rows after the last
  * sequence are one more, whose gradient is zero. */
 template <class T>
 static __global__ void __launch_bounds__(THREADS) spread_rows(const __grid_constant__ pool_call c)
@@ -322,7 +322,7 @@ struct max_slope_call {
     mc_view x, y, dy, dx; /* rows, sequences, sequences, rows */
     bool accumulate;
 
-    /* One thread for each chunk of a sequence; the rows behind the last one are one more. */
+    /* One thread for each chunk of a sequence; the rows after the last one are one more. */
     template <class T>
     __device__ __forceinline__ void run(int64_t sequence, int64_t column, int n) const
     {

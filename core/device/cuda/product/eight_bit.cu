@@ -8,7 +8,7 @@ namespace
 
 enum { THREADS = 256, MOST_ROWS = 64, BLOCK = 32 << 20 /* elements of a copy */ };
 
-/* A block to a row. Bits without the sign count up with the number, NaN behind infinity. */
+/* A block to a row. Bits without the sign count up with the number, NaN after infinity. */
 __global__ void __launch_bounds__(THREADS) quantize(mc_view x, mc_matrix8 q)
 {
     __shared__ uint32_t largest[THREADS / 32];

@@ -366,7 +366,7 @@ static mc_status linear_fused(mc_device *d, const mc_linear_call *c)
     return multiply(d, &product);
 }
 
-/* By cuBLASLt, with passes behind the product for what it cannot take along. */
+/* By cuBLASLt, with passes after the product for what it cannot take along. */
 static mc_status linear_passes(mc_device *d, const mc_linear_call *c)
 {
     bool active = c->activation != MC_ACTIVATION_NONE;

@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(WARPS * 32) few_eight(const __grid_constant__ 
         return memory + (stage * R::PIECES + i) * R::THREADS + threadIdx.x;
     };
     auto copy_weight = [&](int stage, int at) {
-        int there = at + term < c.in ? 16 : 0; /* zeros behind the end */
+        int there = at + term < c.in ? 16 : 0; /* zeros after the end */
 #pragma unroll
         for (int i = 0; i < TILES * 2; i++) { /* a row too many is not stored */
             const char *row = c.weight + (int64_t)min(first + i * GROUP + place, c.out - 1) * c.in;

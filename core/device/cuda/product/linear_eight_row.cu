@@ -2,7 +2,7 @@
  * the weight: every multiprocessor reads the same share of it, in one stream.
  *
  * A block has some whole rows of the weight. Its work is divided into units: two rows by 512 terms,
- * 16 bytes of each row a lane. Units, one behind the other, are divided evenly among the warps;
+ * 16 bytes of each row a lane. Units, one after the other, are divided evenly among the warps;
  * where a warp begins or ends within two rows, sums of parts are added in the end, in the order of
  * the warps. A lane copies its bytes of the next units to shared memory and is the only one to read
  * them, so that no thread waits for another. The first of them are under way before the block waits
@@ -53,7 +53,7 @@ struct cursor {
     }
 };
 
-/* Rows of x with zeros behind their ends, up to a whole unit: the first pieces of all lanes, then
+/* Rows of x with zeros after their ends, up to a whole unit: the first pieces of all lanes, then
  * the second ones. */
 template <int ROWS>
 __device__ __forceinline__ void load_x(const mc_eight_call &c, uint4 *x, int per_pair)

@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(WARPS * 32) few_rows(const __grid_constant__ c
         return memory + (stage * R::PIECES + i) * R::THREADS + threadIdx.x;
     };
     auto copy = [&](int stage, int i, const char *row, int at) {
-        int there = at + term < c.in ? 16 : 0; /* zeros behind the end */
+        int there = at + term < c.in ? 16 : 0; /* zeros after the end */
         const char *from = there ? row + (at + term) * (int)sizeof(T) : row;
         __pipeline_memcpy_async(piece(stage, i), from, 16, 16 - there);
     };

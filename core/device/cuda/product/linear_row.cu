@@ -2,7 +2,7 @@
  * multiprocessor reads the same share of it, in one stream.
  *
  * A block has some whole rows of the weight, a column of the result each. Pieces of a row are
- * 512 bytes, 16 for each lane. The pieces of a block's rows, one behind the other, are divided
+ * 512 bytes, 16 for each lane. The pieces of a block's rows, one after the other, are divided
  * evenly among its warps: where a warp begins or ends within a row, sums of parts of the row are
  * added in the end, in the order of the warps. A lane copies its 16 bytes of the next pieces to
  * shared memory, and is the only one to read them, so no thread waits for another. The first of them
@@ -54,7 +54,7 @@ struct cursor {
     }
 };
 
-/* Rows of x with zeros behind their ends, up to a whole piece. */
+/* Rows of x with zeros after their ends, up to a whole piece. */
 template <int ROWS>
 __device__ __forceinline__ void load_x(const mc_few_call &c, uint4 *x, int per_row)
 {

@@ -271,7 +271,7 @@ enum {
 
 /* All that a plan depends on. Of equal lengths: `batch` sequences of `length` queries and
  * `key_length` keys, stats are (batch, heads, length). Ragged: up to `batch` sequences of up to as
- * many, one behind the other, stats are (tokens, heads). */
+ * many, one after the other, stats are (tokens, heads). */
 typedef struct mc_sdpa_key {
     int32_t backward, causal, ragged;
     int32_t bias;          /* backward: with its gradient, which needs `deterministic` */

@@ -83,7 +83,7 @@ PUTS_OFF(attention_cached)
 #endif
 #undef PUTS_OFF
 
-/* The function for an entry of one of these tables. Kernels come behind those that were put off. */
+/* The function for an entry of one of these tables. Kernels come after those that were put off. */
 template <auto entry> struct guarded;
 template <class Table, class Result, class... Rest, Result (*Table::*entry)(mc_device *, Rest...)>
 struct guarded<entry> {
