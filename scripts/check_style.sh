@@ -106,6 +106,12 @@ findings=$(
         README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md $(find docs examples -name '*.md' | sort) /dev/null |
         sed 's/^\([^:]*:[0-9]*\):.*/\1: not plain English: tells, told, whoever, handed, .../' || true
 
+    # So are comments.
+    # shellcheck disable=SC2046
+    grep -nE '(/\*|^ *\*|//).*\b([Tt]ells|[Tt]old|[Ww]hoever|what becomes of|(is|are) handed|where there (is|are) none)\b' \
+        $(sources core models tokenizers datasets tools examples) /dev/null | grep -v '\*told' |
+        sed 's/^\([^:]*:[0-9]*\):.*/\1: not plain English: tells, told, whoever, handed, .../' || true
+
     scripts/check_rooms.py || true # its findings are what it prints
     scripts/figures.py --check || true
     scripts/check_links.py || true

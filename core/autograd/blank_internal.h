@@ -3,7 +3,7 @@
  * weights that is more than half of what their gradients move.
  *
  * What is blank has to be filled before it is read. All blanks of a context are known to it, so
- * that whoever is about to read gradients fills all there are (mc_blank_fill_all); so does
+ * that a function which is about to read gradients fills all there are (mc_blank_fill_all); so does
  * mc_step_run before and after a step, since a recorded step knows nothing of what happens around
  * it. */
 #ifndef MC_AUTOGRAD_BLANK_INTERNAL_H

@@ -27,8 +27,8 @@
 typedef void (*mc_step_fn)(mc_context *ctx, void *user);
 
 /* Runs a step. `key` stands for all that decides what fn does, apart from the contents of
- * tensors of the context (mc_tensor_new; indices and labels as i32) that fn reads and whoever
- * calls refills with mc_tensor_write: shapes, lengths, options, the model. Packed batches whose
+ * tensors of the context (mc_tensor_new; indices and labels as i32) that fn reads and the
+ * caller refills with mc_tensor_write: shapes, lengths, options, the model. Packed batches whose
  * lengths change come in lengths of the context (mc_lengths_new), of which the key stands for
  * the capacity and the limit of the longest only; an mc_dataloader with `sizes` makes such
  * batches, and the key. What fn copies from the host by itself (mc_tape_input) is recorded as it

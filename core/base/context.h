@@ -65,7 +65,7 @@ typedef enum mc_zero_level {
  * 2 and 3 in every pass; at levels 0 and 1, and on one rank at any, if the micro_steps of the
  * OptimManager are 1. There a block's gradients are all rounded once, and kept so: its gradient
  * memory is half, and norms and optimizers read half. Gradients outside of blocks (embeddings, also
- * where they are tied to a head) stay f32. Should a step have more passes than the manager was told
+ * where they are tied to a head) stay f32. Should a step have more passes than the manager knows
  * of, they are f32 from the second pass on, and in all later steps; but the passes of tapes that
  * are open at the same time, as of one tape, are added up with rounding. At levels 2 and 3 over
  * several ranks a rank's share of the sums is kept in the dtype that they travel in, too, if

@@ -3,7 +3,7 @@
  * is run on it measures what memory the step will need on the real device, by the code that will
  * take it: models, operations, the tape and optimizers know of no difference.
  *
- * What kernels take while they run is told by the other device's `planning` table, whose kernels
+ * What kernels take while they run is known to the other device's `planning` table, whose kernels
  * call mc_plan_scratch with the bytes that the real ones take (the sum, if they hold several blocks
  * at once). How long they run is a timer's affair: plan_timer_internal.h. */
 #ifndef MC_DEVICE_PLAN_INTERNAL_H

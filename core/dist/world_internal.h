@@ -29,7 +29,7 @@ int mc_world_sharing_cores(mc_context *ctx, int *number);
 /* Binds the calling thread, and those that it makes, to rank `number`'s part of this process's
  * cores, which `sharing` ranks share. Returns how many threads are to run there: as many, but of
  * four or more one is left to the context's thread. MC_OFFLOAD_THREADS in the environment, up to
- * 1024, is told instead, and then nothing is bound. */
+ * 1024, is returned instead, and then nothing is bound. */
 int mc_world_take_cores(int sharing, int number);
 /* Leaves the job; collective with nobody. */
 void mc_world_leave(mc_context *ctx);

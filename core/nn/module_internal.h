@@ -293,9 +293,9 @@ mc_status mc_bucket_read_gradient(mc_module_root *root, const mc_parameter *p, f
  * on. */
 void mc_parameter_held(const mc_parameter *p, int64_t *element, int64_t *count);
 
-/* Where the elements of a parameter lie whose values this rank has to be told: at level 3 those
+/* Where the elements of a parameter lie whose values this rank has to receive: at level 3 those
  * that it holds (and all while they are gathered), else all; and the optimizer's copy, on the host
- * where that is. Whoever asks fills all of them in, and they are what the parameter is from then
+ * where that is. The caller fills all of them in, and they are what the parameter is from then
  * on. The buckets are laid out; other ranks need not ask. */
 typedef struct mc_parameter_place {
     void *data; /* of element number `first` */

@@ -646,7 +646,7 @@ mc_status mc_optim_manager_prepare(mc_optim_manager *m)
     return status ? status : prepare(m);
 }
 
-/* Tells an optimizer what it will do, whatever became of the steps in flight. */
+/* Gives an optimizer the settings of its next step, however the steps in flight end. */
 static mc_status guess(mc_optim_manager *m, const mc_managed *managed)
 {
     mc_device *device = m->ctx->device;

@@ -393,7 +393,7 @@ static mc_status zero_bucket(mc_optimizer *o, mc_module_root *root, mc_bucket *b
                          : each_run_of_bucket(o, root, b, zero_run, o);
 }
 
-/* Models are told what to expect of a step. */
+/* Models learn what to expect of a step. */
 static void tell_passes(mc_optimizer *o)
 {
     drop_dead_roots(o);
@@ -537,7 +537,7 @@ mc_status mc_optimizer_launch(mc_optimizer *o)
 {
     mc_offload *offload = o->on_host ? o->ctx->offload : NULL;
     mc_status status = each_bucket(o, outdate, NULL);
-    if (!status) status = mc_offload_wait(offload, o->last_job); /* it reads what was told */
+    if (!status) status = mc_offload_wait(offload, o->last_job); /* it reads the copy */
     if (!status && offload && !mc_offload_tell(offload, &o->memory->update, o->told))
         status = mc_error_status(o->ctx);
     if (!status) status = mc_optimizer_each_run(o, update_run, o);

@@ -38,7 +38,7 @@ struct mc_optimizer {
     float gpu_share;
     mc_update *told;   /* memory of the device's host_alloc */
     uint64_t last_job; /* of mc_offload, that reads it */
-    /* in device memory, made by mc_optimizer_prepare: what its next step is told, and the host's
+    /* in device memory, made by mc_optimizer_prepare: the settings of its next step, and the host's
      * guess that a manager makes it from */
     struct mc_optimizer_memory {
         mc_update update;
@@ -86,7 +86,7 @@ bool mc_run_within(mc_run *run, int64_t first, int64_t count);
 mc_status mc_optimizer_reduce(mc_optimizer *optimizer);
 /* Begins to measure those of the gradients that lie on the host, for the p-norm. */
 mc_status mc_optimizer_measure_host(mc_optimizer *optimizer, double power);
-/* Runs the step that memory->update tells, and hands parameters out; counts nothing. */
+/* Runs the step that memory->update describes, and gives parameters out; counts nothing. */
 mc_status mc_optimizer_launch(mc_optimizer *optimizer);
 /* Whose step the next one launched is: that of the parameters that are trainable now. Steps are
  * counted when they have ended, and as long as one is on its way its parameters must be known: if
@@ -205,9 +205,9 @@ typedef mc_status (*mc_state_fn)(void *user, const mc_state_item *item);
 typedef bool (*mc_stepped_fn)(void *user, const char *name);
 mc_status mc_optim_manager_each_state(mc_optim_manager *optim, mc_state_fn fn,
                                       mc_stepped_fn stepped, void *user);
-/* Waits until all steps launched have ended, and takes over what they left. NULL: nothing. Whoever
- * changes what a step counts, or tells it, calls this first: how late a step is known to have ended
- * must not show. */
+/* Waits until all steps launched have ended, and takes over what they left. NULL: nothing. A
+ * function that changes what a step counts or reads calls this first: how late a step is known to
+ * have ended must not show. */
 mc_status mc_optim_manager_settle(mc_optim_manager *optim);
 /* To be called when a visitor has written: begins a step with the restored loss scale. */
 void mc_optim_manager_state_restored(mc_optim_manager *optim);

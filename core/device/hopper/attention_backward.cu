@@ -13,7 +13,7 @@
  * theirs in turn, and the first makes dq of them. A block meets a tile two tiles later than the
  * block after it does, and those of other heads are taken between the two, so that there is
  * little waiting. As the order is fixed, results are the same to the bit from run to
- * run, and as it is the order in which blocks are taken, whoever is waited for is at work. Sums
+ * run, and as it is the order in which blocks are taken, the block that is waited for is at work. Sums
  * of a few heads are enough, in memory that stays in the L2 cache.
  *
  * A block of threads has four groups of four warps. Two, the workers, have 64 of the keys each.
@@ -63,7 +63,7 @@ enum {
 struct attention_call {
     int heads, length, all_heads; /* of a sequence; its queries; of all sequences */
     int together;                 /* heads whose blocks are taken in turns */
-    int places; /* heads whose sums there is room for: with `together` whoever is waited for holds
+    int places; /* heads whose sums there is room for: with `together` the block that is waited for holds
                  * an earlier block, with more there is less waiting */
     float scale, scale_log2; /* scale log2(e) */
     const float *stats;      /* (all_heads, tiles, 2, QUERIES): lse log2(e), sum(dout out) */

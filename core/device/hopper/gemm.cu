@@ -14,7 +14,7 @@
  * A tile of the result is 128 rows by 192 columns. A block of threads stays on its multiprocessor,
  * for one tile after another, and has three groups of four warps:
  *
- *  - of the first, one thread tells the copy engine (TMA) which parts of the operands to load: 64
+ *  - of the first, one thread loads the operands by the copy engine (TMA): 64
  *    terms of the sums at a time, into a ring of STAGES places in shared memory; of a plain
  *    product two warps sum dy's columns there;
  *  - the other two, the consumers, take turns. While one multiplies, the other ends its tile: in

@@ -107,7 +107,7 @@ static bool reuses(const late_call *later, const late_call *earlier)
 
 /* ---- the list -------------------------------------------------------------------------------- */
 
-/* Whether it is worth it: a list of more rows begins with a norm, which tells how wide they
+/* Whether it is worth it: a list of more rows begins with a norm, which says how wide they
  * are; 0: the call is none. */
 static bool is_worth(const struct mc_cuda_put_off *p, int64_t rows, int64_t norm_width)
 {

@@ -440,7 +440,7 @@ static void start_job(mc_control_server *s)
     mc_control *c = s->c;
     remove_secret(c);
     for (int r = 1; r < c->world_size; r++) {
-        if (!s->peers[r].conn) continue; /* just gone: told apart */
+        if (!s->peers[r].conn) continue; /* just gone: reported by itself */
         mc_frame f = {.type = MC_FRAME_START};
         mc_frame_put(&f, (uint64_t)count_on_host(s, s->peers[r].host, r), 4);
         mc_frame_put(&f, (uint64_t)count_on_host(s, s->peers[r].host, c->world_size), 4);

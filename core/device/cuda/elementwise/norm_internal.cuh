@@ -99,7 +99,7 @@ __device__ __forceinline__ void mc_norm_gradient(const mc_row_facts &r, const fl
  * like this, which is left to the caller. */
 template <class T> bool mc_norm_ahead(mc_device *d, const mc_norm_call &c);
 
-/* The same for the backward pass: *launched tells. p->sums says what is wanted; where the kernel is
+/* The same for the backward pass: *launched says whether. p->sums says what is wanted; where the kernel is
  * launched, *p is what it writes, dbranch's sums in any case. MC_ERR_NOMEM: there is no memory for
  * that, and nothing is launched. */
 template <class T>
