@@ -21,7 +21,7 @@ typedef struct mc_op {
      * MC_RECOMPUTE_SELECTIVE the outputs of ops that have it are not kept for backward. */
     void (*recompute)(mc_tape *tape, mc_node *node);
     /* Whether `node` reads the output of `before`, and its backward can do a part of that one's.
-     * Asked by the pass in front of backward (find_pairs in tape.c) where `before` was recorded
+     * Asked by the pass in front of backward (find_pairs in backward.c) where `before` was recorded
      * right before `node`, and only one node reads its output; node->fused is `before` then. NULL:
      * never. */
     bool (*fuses)(const mc_node *node, const mc_node *before);
@@ -101,7 +101,8 @@ mc_matrix mc_matrix_of(const mc_tensor *x);
 /* Names another output of the node. It takes a gradient then, but belongs to no node: it cannot be
  * computed again, and is kept if it is saved. */
 void mc_node_second(mc_node *node, mc_tensor *x);
-/* Records a mark (see mc_op.always) with zeroed state. NULL after an error. */
+/* Records a node with zeroed state whose inputs and output, if it has any, the caller sets; a mark
+ * (mc_op.always) has none. NULL after an error. */
 mc_node *mc_tape_mark(mc_tape *tape, const mc_op *op, size_t state_bytes);
 /* Whether a checkpointed segment runs again: its backward follows at once. */
 bool mc_tape_replaying(const mc_tape *tape);
