@@ -5,7 +5,7 @@
 #include <string.h>
 #include "core/autograd/step_internal.h"
 #include "core/ops/ops_internal.h"
-#include "models/adapter_internal.h"
+#include "models/adapters/adapter_internal.h"
 
 static const char *const problem_types[] = {"single_label_classification",
                                             "multi_label_classification", "regression"};

@@ -3,7 +3,7 @@
 
 #include <string.h>
 #include "core/nn/block_list.h"
-#include "models/adapter_internal.h"
+#include "models/adapters/adapter_internal.h"
 
 const mc_objective_style *mc_family_objective(const char *name)
 {

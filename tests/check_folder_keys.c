@@ -4,7 +4,7 @@
  *
  * for check_folder_keys.py. The last column is empty where every value is allowed. */
 #include <stdio.h>
-#include "models/keys_internal.h"
+#include "models/files/keys_internal.h"
 #include "tokenizers/files/keys_internal.h"
 
 static const mc_key_table *const tables[] = {

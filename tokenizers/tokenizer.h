@@ -40,7 +40,7 @@ typedef struct mc_tokenizer_options {
     /* Where an identifier's files come from: as in mc_load_options. */
     const char *revision, *cache_dir;
     bool local_files_only;
-    /* Of an adapter's folder (models/lora.h) that has no tokenizer, the base whose tokenizer is
+    /* Of an adapter's folder that has no tokenizer, the base whose tokenizer is
      * opened; NULL: the one that the adapter names. */
     const char *base;
 } mc_tokenizer_options;

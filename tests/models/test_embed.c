@@ -7,8 +7,8 @@
 #include <cmocka.h>
 #include <math.h>
 #include "core/base/memory_internal.h"
-#include "models/sentence_internal.h"
-#include "models/text_rows_internal.h"
+#include "models/texts/sentence_internal.h"
+#include "models/texts/text_rows_internal.h"
 #include "tests/device_choice.h"
 #include "tests/faults.h"
 #include "tests/temp_folder.h"

@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
-#include "models/adapter_internal.h"
+#include "models/adapters/adapter_internal.h"
 #include "tests/models/family_test.h"
 
 enum { TOKENS = 3 };

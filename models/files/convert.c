@@ -1,4 +1,4 @@
-#include "models/convert.h"
+#include "models/files/convert.h"
 
 #include <errno.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 #include "core/formats/torch_writer_internal.h"
 #include "core/checkpoint/training_internal.h"
 #include "core/hub/find_internal.h"
-#include "models/lora.h"
+#include "models/adapters/lora.h"
 #include "models/model_internal.h"
 
 /* ---- what comes along ------------------------------------------------------------------------ */

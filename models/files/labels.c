@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "core/hub/find_internal.h"
-#include "models/adapter_internal.h"
+#include "models/adapters/adapter_internal.h"
 
 enum { NAME_ROOM = 32 };
 

@@ -6,7 +6,7 @@
 #include "core/checkpoint/pretrained_internal.h"
 #include "core/formats/tensor_names_internal.h"
 #include "core/hub/find_internal.h"
-#include "models/adapter_internal.h"
+#include "models/adapters/adapter_internal.h"
 #include "tokenizers/tokenizer_internal.h"
 
 /* ---- which family ---------------------------------------------------------------------------- */

@@ -8,7 +8,7 @@
  * as PEFT has it, which loads what the file holds into the base, tied or not, and wraps a module to
  * save in a copy of it. */
 #include <string.h>
-#include "models/adapter_internal.h"
+#include "models/adapters/adapter_internal.h"
 
 /* What a module's name in modules_to_save is compared with: the name in `transformers`. */
 static bool is_named(const mc_model *m, const char *weight, const char *const *modules)

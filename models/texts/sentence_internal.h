@@ -4,7 +4,7 @@
 #define MC_MODELS_SENTENCE_INTERNAL_H
 
 #include "core/base/file_internal.h"
-#include "models/embed.h"
+#include "models/texts/embed.h"
 
 typedef struct mc_sentence_config {
     bool found;              /* the folder has a modules.json; else all below is zero */

@@ -1,5 +1,5 @@
 /* Which layers of a model get factors, and the model with them. */
-#include "models/adapter_internal.h"
+#include "models/adapters/adapter_internal.h"
 
 #include <math.h>
 #include <regex.h>

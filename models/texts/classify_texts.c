@@ -1,8 +1,8 @@
-#include "models/classify_texts.h"
+#include "models/texts/classify_texts.h"
 
 #include "core/ops/ops.h"
 #include "models/family_internal.h"
-#include "models/text_rows_internal.h"
+#include "models/texts/text_rows_internal.h"
 
 struct mc_text_classifier {
     mc_owned owned;

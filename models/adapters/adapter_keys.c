@@ -1,6 +1,6 @@
 /* The keys of adapter_config.json, of each kind of adapter. */
 #include <stddef.h>
-#include "models/keys_internal.h"
+#include "models/files/keys_internal.h"
 
 /* Of both kinds. */
 #define COMMON                                                                        \

@@ -5,7 +5,7 @@
 #include "core/base/file_internal.h"
 #include "core/base/json_internal.h"
 #include "core/base/memory_internal.h"
-#include "models/keys_internal.h"
+#include "models/files/keys_internal.h"
 #include "models/model_internal.h"
 
 static const char file_name[] = "generation_config.json";

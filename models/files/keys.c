@@ -1,4 +1,4 @@
-#include "models/keys_internal.h"
+#include "models/files/keys_internal.h"
 
 #include <stddef.h>
 

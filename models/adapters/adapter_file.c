@@ -1,8 +1,8 @@
 /* Folders of adapters, in PEFT's form: adapter_config.json and adapter_model.safetensors. */
 #include <stdio.h>
 #include <string.h>
-#include "models/adapter_internal.h"
-#include "models/keys_internal.h"
+#include "models/adapters/adapter_internal.h"
+#include "models/files/keys_internal.h"
 
 static const char config_name[] = "adapter_config.json";
 

@@ -1,10 +1,10 @@
 /* Virtual tokens: their parameter, and batches of ids with them. */
-#include "models/soft_prompt.h"
+#include "models/adapters/soft_prompt.h"
 
 #include <string.h>
 #include "core/base/memory_internal.h"
 #include "core/ops/ops_internal.h"
-#include "models/adapter_internal.h"
+#include "models/adapters/adapter_internal.h"
 
 static const char kind[] = "soft prompt";
 

@@ -3,7 +3,7 @@
 #include "core/autograd/step_internal.h"
 #include "core/nn/kv_cache_internal.h"
 #include "core/ops/ops_internal.h"
-#include "models/adapter_internal.h"
+#include "models/adapters/adapter_internal.h"
 #include "models/generate/batch_internal.h"
 
 struct mc_batch_model {

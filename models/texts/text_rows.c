@@ -1,4 +1,4 @@
-#include "models/text_rows_internal.h"
+#include "models/texts/text_rows_internal.h"
 
 #include <sched.h>
 #include <stdlib.h>
@@ -7,7 +7,7 @@
 #include "core/base/memory_internal.h"
 #include "core/device/device_internal.h"
 #include "core/tensor/tensor_internal.h"
-#include "models/soft_prompt.h"
+#include "models/adapters/soft_prompt.h"
 #include "tokenizers/ahead_internal.h"
 
 /* Tokens of a batch: enough to fill a GPU; on a CPU what its caches like. */

@@ -4,7 +4,7 @@
  *     int labels = mc_model_get_heads(model).labels;
  *     mc_classify_texts(c, texts, NULL, count, logits);          logits (count, labels)
  *
- * As mc_embed_texts (models/embed.h) it tokenizes ahead of the device, batches by length and copies
+ * As mc_embed_texts it tokenizes ahead of the device, batches by length and copies
  * back late: give it many texts at once. */
 #ifndef MC_MODELS_CLASSIFY_TEXTS_H
 #define MC_MODELS_CLASSIFY_TEXTS_H

@@ -3,7 +3,7 @@
 #include <string.h>
 #include "core/checkpoint/model_folder.h"
 #include "core/checkpoint/pretrained_internal.h"
-#include "models/adapter_internal.h"
+#include "models/adapters/adapter_internal.h"
 
 /* ---- config.json ----------------------------------------------------------------------------- */
 

@@ -1,9 +1,9 @@
-#include "models/sentence_internal.h"
+#include "models/texts/sentence_internal.h"
 
 #include <stdio.h>
 #include <string.h>
 #include "core/base/memory_internal.h"
-#include "models/keys_internal.h"
+#include "models/files/keys_internal.h"
 
 enum { CONFIG_LIMIT = 1 << 20 };
 

@@ -1,4 +1,4 @@
-#include "models/embed.h"
+#include "models/texts/embed.h"
 
 #include <string.h>
 #include "core/base/memory_internal.h"
@@ -6,8 +6,8 @@
 #include "core/ops/general.h"
 #include "models/family_internal.h"
 #include "models/model_internal.h"
-#include "models/sentence_internal.h"
-#include "models/text_rows_internal.h"
+#include "models/texts/sentence_internal.h"
+#include "models/texts/text_rows_internal.h"
 
 struct mc_embedder {
     mc_owned owned;

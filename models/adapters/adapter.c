@@ -1,5 +1,5 @@
 /* What adapters of all kinds share: names, what is trained and saved whole beside them. */
-#include "models/adapter_internal.h"
+#include "models/adapters/adapter_internal.h"
 
 #include <stdio.h>
 #include <string.h>
