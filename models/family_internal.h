@@ -237,7 +237,7 @@ struct mc_family {
     mc_tensor *(*head)(mc_tape *t, mc_model *m, mc_tensor *hidden);
     mc_tensor *(*classify)(mc_tape *t, mc_model *m, const mc_model_output *out);
     mc_tensor *(*nsp)(mc_tape *t, mc_model *m, mc_tensor *pooled);
-    void (*set_dropout)(mc_model *m, float p);
+    void (*set_dropout)(mc_model *m, float p);      /* of the modules: the config says p already */
     const char *(*architecture)(const mc_model *m); /* of transformers; NULL: own_form */
     /* Changes the config that is written (a copy) in a form, and sets mc_weight_form's scaling if
      * it is not 0. False: the model has no such form, and the error says why. May be NULL. */
@@ -301,14 +301,17 @@ void mc_declare_score(mc_model *m, float init_std);
 /* Runs the blocks on x and, unless it is NULL, the norm after them; keeps hidden states. */
 mc_tensor *mc_run_stack(mc_tape *t, mc_block_list *blocks, mc_tensor *x, mc_layernorm *norm,
                         const mc_call *call);
-/* The embeddings of the input's words, virtual tokens before them, times a factor; and of other
- * tables (3 at most), by their indices, before the factor. */
-mc_tensor *mc_embed_words(mc_tape *t, mc_model *m, const mc_stack_input *in, int others,
-                          mc_tensor *const *table, mc_tensor *const *index, float scale);
-/* The same, then dropout. */
-mc_tensor *mc_run_embedding(mc_tape *t, mc_model *m, const mc_stack_input *in, int others,
-                            mc_tensor *const *table, mc_tensor *const *index, float scale,
-                            float dropout);
+enum { MC_EMBEDDING_OTHERS = 3 };
+typedef struct mc_embedding_options {
+    int others; /* tables whose rows are added to the words', by these indices */
+    mc_tensor *table[MC_EMBEDDING_OTHERS], *index[MC_EMBEDDING_OTHERS];
+    float scale;        /* of the sum; 0: 1 */
+    mc_layernorm *norm; /* of that; NULL: none */
+    float dropout;      /* at the end */
+} mc_embedding_options;
+/* The embeddings of the input's words, virtual tokens before them, as the options say. */
+mc_tensor *mc_run_embedding(mc_tape *t, mc_model *m, const mc_stack_input *in,
+                            const mc_embedding_options *options);
 /* The row of each sequence's last token. */
 mc_tensor *mc_last_tokens(mc_tape *t, mc_tensor *hidden);
 /* The row of each sequence's last token that is `token` (`wanted`; an error if none is), or that is

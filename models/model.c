@@ -154,7 +154,10 @@ double mc_model_flops(mc_model *m, int64_t length)
 
 void mc_model_set_dropout(mc_model *m, float p)
 {
-    if (m) m->family->set_dropout(m, p);
+    if (!m) return;
+    for (const mc_config_row *row = m->family->rows; row->kind; row++)
+        if (row->kind == MC_CONFIG_DROPOUT) *(float *)((char *)m->config + row->member) = p;
+    m->family->set_dropout(m, p);
 }
 
 void mc_model_set_recompute(mc_model *m, mc_recompute recompute)
@@ -256,26 +259,21 @@ static mc_tensor *words_with_prompt(mc_tape *t, mc_model *m, const mc_stack_inpu
     return both;
 }
 
-mc_tensor *mc_embed_words(mc_tape *t, mc_model *m, const mc_stack_input *in, int others,
-                          mc_tensor *const *table, mc_tensor *const *index, float scale)
+mc_tensor *mc_run_embedding(mc_tape *t, mc_model *m, const mc_stack_input *in,
+                            const mc_embedding_options *o)
 {
-    mc_tensor *tables[4], *indices[4] = {in->rows ? in->rows : in->ids};
-    tables[0] = in->rows ? words_with_prompt(t, m, in) : mc_embedding_table(t, m->words);
-    for (int i = 0; i < others; i++) {
-        tables[i + 1] = table[i];
-        indices[i + 1] = index[i];
-    }
-    return tables[0] ? mc_embed_scaled(t, others + 1, tables, indices, scale) : NULL;
-}
-
-mc_tensor *mc_run_embedding(mc_tape *t, mc_model *m, const mc_stack_input *in, int others,
-                            mc_tensor *const *table, mc_tensor *const *index, float scale,
-                            float dropout)
-{
+    mc_tensor *tables[MC_EMBEDDING_OTHERS + 1];
+    mc_tensor *indices[MC_EMBEDDING_OTHERS + 1] = {in->rows ? in->rows : in->ids};
     if (mc_failed(mc_tape_context(t))) return NULL;
+    for (int i = 0; i < o->others; i++) {
+        tables[i + 1] = o->table[i];
+        indices[i + 1] = o->index[i];
+    }
     mc_scope scope = mc_scope_begin(t, false);
-    mc_tensor *sum = mc_embed_words(t, m, in, others, table, index, scale);
-    mc_tensor *x = sum ? mc_dropout(t, sum, dropout) : NULL;
+    tables[0] = in->rows ? words_with_prompt(t, m, in) : mc_embedding_table(t, m->words);
+    mc_tensor *x = mc_embed_scaled(t, o->others + 1, tables, indices, o->scale ? o->scale : 1);
+    if (o->norm) x = mc_layernorm_forward(t, o->norm, x);
+    x = mc_dropout(t, x, o->dropout);
     mc_scope_end(t, scope, x);
     return x;
 }

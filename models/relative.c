@@ -85,7 +85,8 @@ mc_tensor *mc_relative_stack_run(mc_tape *t, mc_model *m, mc_relative_stack *s, 
                                  float scale, float dropout)
 {
     in->call.position_bias = position_bias(t, s, in);
-    mc_tensor *x = mc_run_embedding(t, m, in, 0, NULL, NULL, scale, dropout);
+    mc_tensor *x =
+        mc_run_embedding(t, m, in, &(mc_embedding_options){.scale = scale, .dropout = dropout});
     return mc_run_stack(t, s->blocks, x, s->norm, &in->call);
 }
 

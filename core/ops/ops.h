@@ -65,6 +65,11 @@ MC_API mc_tensor *mc_embed(mc_tape *t, int tables, mc_tensor *const *table,
 /* The same sum times a finite number, rounded once. */
 MC_API mc_tensor *mc_embed_scaled(mc_tape *t, int tables, mc_tensor *const *table,
                                   mc_tensor *const *index, float scale);
+/* RoBERTa's positions of packed ids (capacity of the lengths), i32 or i64, each in [0, limit): they
+ * count from `first` >= 1 in each sequence and pass over `pad` (-1: no padding). The result is i32,
+ * first - 1 where padding or no token is. Errors: an id out of range, MC_ERR_ARGUMENT. */
+MC_API mc_tensor *mc_token_positions(mc_tape *t, mc_tensor *ids, const mc_lengths *lengths,
+                                     int64_t limit, int64_t pad, int64_t first);
 
 typedef struct mc_sdpa_options {
     int heads;     /* required */

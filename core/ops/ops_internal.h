@@ -85,11 +85,6 @@ const void *mc_op_host(mc_tape *t, const char *op, const mc_tensor *x);
  * that will find others in their memory. */
 bool mc_op_host_lengths(mc_tape *t, const char *op, const mc_lengths *lengths);
 
-/* Positions of packed ids (i32 or i64, each in [0, limit)) that count from `first` in each sequence
- * and pass over `pad`: i32 (capacity), first - 1 where a pad or no token is. */
-mc_tensor *mc_token_positions(mc_tape *t, mc_tensor *ids, const mc_lengths *lengths, int64_t limit,
-                              int64_t pad, int64_t first);
-
 /* `count` indices of x (i32 or i64) as i32 on the tape, each checked to lie in [0, limit) or to
  * equal `ignored` (pass a value < 0 that occurs nowhere for none, e.g. INT32_MIN); a view of x if
  * that is i32. NULL after an error, which names the position and value. */

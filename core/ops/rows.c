@@ -97,13 +97,19 @@ mc_tensor *mc_embed(mc_tape *t, int tables, mc_tensor *const *table, mc_tensor *
 mc_tensor *mc_token_positions(mc_tape *t, mc_tensor *ids, const mc_lengths *lengths, int64_t limit,
                               int64_t pad, int64_t first)
 {
+    static const char op[] = "token positions";
+    if (!mc_op_ready(t, op, ids) || !mc_given(mc_tape_context(t), lengths)) return NULL;
+    if (first < 1 || first > INT32_MAX - lengths->capacity || limit > INT32_MAX)
+        mc_fail(mc_tape_context(t), MC_ERR_ARGUMENT,
+                "%s: %lld ids from position %lld on, expected from 1 on, up to %d", op,
+                (long long)limit, (long long)first, INT32_MAX);
     mc_tensor *checked =
         mc_op_indices(t, "embed", "index", ids, lengths->capacity, limit, INT32_MIN);
     const int32_t *device_lengths = checked ? mc_tape_device_lengths(t, lengths) : NULL;
     mc_tensor *y = checked ? mc_tape_tensor(t, MC_I32, MC_SHAPE(lengths->capacity), NULL) : NULL;
     if (y && !mc_failed(mc_tape_context(t))) {
         y->storage->computed = true; /* no operation waits for its numbers to check them */
-        MC_KERNEL(t, "positions", token_positions, lengths, device_lengths, mc_tensor_data(checked),
+        MC_KERNEL(t, op, token_positions, lengths, device_lengths, mc_tensor_data(checked),
                   (int32_t)pad, (int32_t)first, mc_tensor_data(y));
     }
     return mc_failed(mc_tape_context(t)) ? NULL : y;

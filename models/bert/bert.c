@@ -1,8 +1,6 @@
 #include "models/bert/bert_internal.h"
 
 #include <stdio.h>
-#include "core/ops/ops_internal.h"
-#include "models/packing_internal.h"
 
 /* ---- config ---------------------------------------------------------------------------------- */
 
@@ -148,8 +146,6 @@ static bool declare(mc_model *m, const mc_load_options *o)
 
 void mc_bert_set_dropout(mc_model *m, float p)
 {
-    mc_bert_config *c = m->config;
-    c->dropout = c->attention_dropout = c->classifier_dropout = p;
     for (int i = 0; i < mc_block_list_count(m->encoder); i++) {
         bert_block *b = mc_block_list_at(m->encoder, i);
         mc_attention_set_dropout(b->attention, p);
@@ -171,14 +167,12 @@ static mc_tensor *embed(mc_tape *t, mc_model *m, const mc_stack_input *in)
     if (parts->first_position && !by_ids)
         positions =
             mc_slice(t, positions, 0, parts->first_position, c->positions - parts->first_position);
-    mc_tensor *tables[] = {positions, mc_embedding_table(t, parts->types)};
-    mc_tensor *indices[] = {rows, in->types};
-    mc_scope scope = mc_scope_begin(t, false);
-    mc_tensor *sum = positions && rows ? mc_embed_words(t, m, in, 2, tables, indices, 1) : NULL;
-    mc_tensor *x = sum ? mc_layernorm_forward(t, parts->embedding_norm, sum) : NULL;
-    x = x ? mc_dropout(t, x, c->dropout) : NULL;
-    mc_scope_end(t, scope, x);
-    return x;
+    mc_embedding_options o = {.others = 2,
+                              .table = {positions, mc_embedding_table(t, parts->types)},
+                              .index = {rows, in->types},
+                              .norm = parts->embedding_norm,
+                              .dropout = c->dropout};
+    return mc_run_embedding(t, m, in, &o);
 }
 
 mc_tensor *mc_bert_encode(mc_tape *t, mc_model *m, mc_stack_input *in)

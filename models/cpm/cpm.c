@@ -190,8 +190,6 @@ static bool declare_cpm2(mc_model *m, const mc_load_options *load)
 static void set_dropout(mc_model *m, float p)
 {
     cpm_parts *parts = m->parts;
-    mc_cpm_config *c = m->config;
-    c->dropout = p;
     if (m->encoder) mc_relative_stack_set_dropout(&parts->encoder, p, false);
     mc_relative_stack_set_dropout(&parts->decoder, p, false);
 }

@@ -1,7 +1,7 @@
 #include "models/gpt2/gpt2.h"
 
 #include <math.h>
-#include "models/family_internal.h"
+#include "models/decoder_internal.h"
 
 /* ---- config ---------------------------------------------------------------------------------- */
 
@@ -28,27 +28,12 @@ static const mc_config_row config_rows[] = {
     MC_ROW(FLAG, tied, "tie_word_embeddings", "tied", "true", "true", 0),
     MC_ROW(FLAG, scale_attention, "scale_attn_weights", "attn_scale", "true", "true", 0),
     MC_ROW(FLAG, scale_by_layer, "scale_attn_by_inverse_layer_idx", NULL, "false", "false", 0),
-    MC_ROW(TOKEN, bos_token_id, "bos_token_id", NULL, "50256", "-1", 0),
-    MC_ROW(TOKEN, eos_token_id, "eos_token_id", NULL, "50256", "-1", 0),
-    MC_ROW(TOKEN, pad_token_id, "pad_token_id", NULL, "-1", "-1", 0),
-    MC_OTHER_NAME(SIZE, dim, "hidden_size", 1),
-    MC_OTHER_NAME(SIZE, positions, "max_position_embeddings", 1),
-    MC_OTHER_NAME(SIZE, layers, "num_hidden_layers", 0),
-    MC_OTHER_NAME(SIZE, heads, "num_attention_heads", 1),
     MC_ONLY("add_cross_attention", NULL, "false"),
     MC_ONLY(NULL, "pos_bias_type", "\"none\""),
-    MC_ONLY(NULL, "norm_bias", "true"),
     MC_ONLY(NULL, "att_bias", "true"),
-    MC_ONLY(NULL, "ffn_bias", "true"),
-    MC_ONLY(NULL, "length_scale", "false"),
     MC_ONLY(NULL, "post_layer_norm", "false"),
-    MC_ONLY_MC_ROWS,
     MC_KNOWN("reorder_and_upcast_attn", "proj_bias"),
-    MC_KNOWN("summary_activation", "proj_init_std"),
-    MC_KNOWN("summary_first_dropout", NULL),
-    MC_KNOWN("summary_proj_to_labels", NULL),
-    MC_KNOWN("summary_type", NULL),
-    MC_KNOWN("summary_use_proj", NULL),
+    MC_DECODER_ROWS,
     {0},
 };
 
@@ -79,97 +64,31 @@ static bool finish(const mc_config_reader *r, void *config)
 
 /* ---- construction ---------------------------------------------------------------------------- */
 
-typedef struct gpt2_parts {
-    mc_embedding *positions;
-    mc_layernorm *norm;
-} gpt2_parts;
-
-typedef struct gpt2_block {
-    mc_module module;
-    const mc_gpt2_config *config;
-    mc_layernorm *attention_norm, *ffn_norm;
-    mc_attention *attention;
-    mc_feed_forward *ffn;
-} gpt2_block;
-
-/* What the scores of a layer's attention are multiplied by. */
-static float attention_scale(const mc_gpt2_config *c, int layer)
+static bool declare(mc_model *m, const mc_load_options *load)
 {
-    double scale = c->scale_attention ? 1 / sqrt((double)c->dim / (double)c->heads) : 1;
-    return (float)(c->scale_by_layer ? scale / (layer + 1) : scale);
-}
-
-static void *new_block(mc_module *list, const char *name, int index, void *config)
-{
-    const mc_gpt2_config *c = config;
-    gpt2_block *b = mc_module_add(list, name, sizeof *b);
-    if (!b) return NULL;
-    mc_module *m = &b->module;
+    const mc_gpt2_config *c = m->config;
     /* the residual stream is the sum of 2 * layers branches (Radford et al. 2019) */
     float out = 1 / sqrtf(2.0f * (float)c->layers);
-    mc_attention_options attention = {.causal = true,
-                                      .dropout = c->attention_dropout,
-                                      .init_std = mc_literal(c->init_std),
-                                      .out_std = mc_literal(out * c->init_std),
-                                      .scale = attention_scale(c, index)};
-    mc_feed_forward_options ffn = {.activation = c->activation,
-                                   .init_std = mc_literal(c->ffn_std),
-                                   .out_std = mc_literal(out * c->ffn_std)};
-    b->config = c;
-    b->attention_norm = mc_layernorm_add(m, "self_att.layernorm_before_attention", c->dim, c->eps);
-    b->attention =
-        mc_attention_add(m, "self_att.self_attention", c->dim, (int)c->heads, &attention);
-    b->ffn_norm = mc_layernorm_add(m, "ffn.layernorm_before_ffn", c->dim, c->eps);
-    b->ffn = mc_feed_forward_add(m, "ffn.ffn", c->dim, c->dim_ff, &ffn);
-    return b->ffn ? b : NULL;
-}
-
-static mc_tensor *block_forward(mc_tape *t, void *object, mc_tensor *x, const mc_call *call)
-{
-    gpt2_block *b = object;
-    float p = b->config->dropout;
-    x = mc_sublayer_pre_norm(t, x, b->attention_norm, mc_attention_branch(b->attention), call, p);
-    return mc_sublayer_pre_norm(t, x, b->ffn_norm, mc_feed_forward_branch(b->ffn), call, p);
-}
-
-static bool declare(mc_model *m, const mc_load_options *o)
-{
-    gpt2_parts *parts = m->parts;
-    mc_gpt2_config *c = m->config;
-    float std = mc_literal(c->embedding_std);
-    mc_declare_words(m, std);
-    parts->positions =
-        mc_embedding_add(&m->module, "position_embedding", c->positions, c->dim, std);
-    m->decoder =
-        mc_block_list_new(&m->module, "encoder.layers", (int)c->layers, new_block, block_forward,
-                          &(mc_block_options){.recompute = o->recompute, .config = c});
-    parts->norm = mc_layernorm_add(&m->module, "encoder.output_layernorm", c->dim, c->eps);
-    mc_declare_lm_head(m, "output_projection", c->tied, false, std);
-    mc_declare_token_head(m, true, mc_literal(c->init_std));
-    mc_declare_score(m, mc_literal(c->init_std));
-    return parts->norm;
-}
-
-static void set_dropout(mc_model *m, float p)
-{
-    mc_gpt2_config *c = m->config;
-    c->dropout = c->embedding_dropout = c->attention_dropout = p;
-    for (int i = 0; i < mc_block_list_count(m->decoder); i++) {
-        gpt2_block *b = mc_block_list_at(m->decoder, i);
-        mc_attention_set_dropout(b->attention, p);
-    }
-}
-
-/* ---- forward --------------------------------------------------------------------------------- */
-
-static mc_tensor *decode(mc_tape *t, mc_model *m, mc_stack_input *in)
-{
-    gpt2_parts *parts = m->parts;
-    const mc_gpt2_config *c = m->config;
-    mc_tensor *positions = mc_embedding_table(t, parts->positions);
-    mc_tensor *x =
-        mc_run_embedding(t, m, in, 1, &positions, &in->positions, 1, c->embedding_dropout);
-    return mc_run_stack(t, m->decoder, x, parts->norm, &in->call);
+    mc_decoder_options o = {
+        .layers = c->layers,
+        .dim = c->dim,
+        .dim_ff = c->dim_ff,
+        .heads = c->heads,
+        .positions = c->positions,
+        .tied = c->tied,
+        .eps = c->eps,
+        .dropout = c->dropout,
+        .embedding_dropout = c->embedding_dropout,
+        .attention_dropout = c->attention_dropout,
+        .init_std = c->init_std,
+        .embedding_std = c->embedding_std,
+        .scale = c->scale_attention ? 1 / sqrt((double)c->dim / (double)c->heads) : 1,
+        .scale_by_layer = c->scale_by_layer,
+        .attention = {.out_std = mc_literal(out * c->init_std)},
+        .ffn = {.activation = c->activation,
+                .init_std = mc_literal(c->ffn_std),
+                .out_std = mc_literal(out * c->ffn_std)}};
+    return mc_decoder_declare(m, &o, load);
 }
 
 /* ---- files ----------------------------------------------------------------------------------- */
@@ -231,7 +150,7 @@ const mc_family mc_family_gpt2 = {.name = "gpt2",
                                   .objective = {.kind = MC_OBJECTIVE_NEXT_TOKEN},
                                   .has = {.labels = true},
                                   .config_size = sizeof(mc_gpt2_config),
-                                  .parts_size = sizeof(gpt2_parts),
+                                  .parts_size = sizeof(mc_decoder_stack),
                                   .rows = config_rows,
                                   .named = named,
                                   .map = &map,
@@ -243,9 +162,9 @@ const mc_family mc_family_gpt2 = {.name = "gpt2",
                                   .shape = shape,
                                   .look = look,
                                   .declare = declare,
-                                  .decode = decode,
+                                  .decode = mc_decoder_decode,
                                   .classify = mc_score_last,
-                                  .set_dropout = set_dropout,
+                                  .set_dropout = mc_decoder_set_dropout,
                                   .architecture = architecture};
 
 MC_DEFINE_FAMILY(gpt2)

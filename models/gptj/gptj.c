@@ -1,7 +1,7 @@
 #include "models/gptj/gptj.h"
 
 #include <stdio.h>
-#include "models/family_internal.h"
+#include "models/decoder_internal.h"
 
 /* ---- config ---------------------------------------------------------------------------------- */
 
@@ -26,28 +26,13 @@ static const mc_config_row config_rows[] = {
     MC_ROW(FLOAT, embedding_std, "initializer_range", "emb_init_std", "0.02", "1", 0, 1e6),
     MC_ROW(FLOAT, ffn_std, "initializer_range", "ffn_init_std", "0.02", "0.1", 0, 1e6),
     MC_ROW(FLAG, tied, "tie_word_embeddings", "tied", "false", "false", 0),
-    MC_ROW(TOKEN, bos_token_id, "bos_token_id", NULL, "50256", "-1", 0),
-    MC_ROW(TOKEN, eos_token_id, "eos_token_id", NULL, "50256", "-1", 0),
-    MC_ROW(TOKEN, pad_token_id, "pad_token_id", NULL, "-1", "-1", 0),
-    MC_OTHER_NAME(SIZE, dim, "hidden_size", 1),
-    MC_OTHER_NAME(SIZE, positions, "max_position_embeddings", 1),
-    MC_OTHER_NAME(SIZE, layers, "num_hidden_layers", 0),
-    MC_OTHER_NAME(SIZE, heads, "num_attention_heads", 1),
     MC_ONLY(NULL, "pos_bias_type", "\"rotary\""),
-    MC_ONLY(NULL, "norm_bias", "true"),
     MC_ONLY(NULL, "att_bias", "false"),
-    MC_ONLY(NULL, "ffn_bias", "true"),
     MC_ONLY(NULL, "proj_bias", "true"),
-    MC_ONLY(NULL, "length_scale", "false"),
     MC_ONLY(NULL, "attn_scale", "true"),
-    MC_ONLY_MC_ROWS,
-    MC_KNOWN("scale_attn_weights", "proj_init_std"),
+    MC_KNOWN("scale_attn_weights", NULL),
     MC_KNOWN("rotary", NULL),
-    MC_KNOWN("summary_activation", NULL),
-    MC_KNOWN("summary_first_dropout", NULL),
-    MC_KNOWN("summary_proj_to_labels", NULL),
-    MC_KNOWN("summary_type", NULL),
-    MC_KNOWN("summary_use_proj", NULL),
+    MC_DECODER_ROWS,
     {MC_CONFIG_END},
 };
 
@@ -80,81 +65,27 @@ static bool finish(const mc_config_reader *r, void *config)
 
 /* ---- construction ---------------------------------------------------------------------------- */
 
-typedef struct gptj_parts {
-    mc_layernorm *norm;
-} gptj_parts;
-
-typedef struct gptj_block {
-    mc_module module;
-    const mc_gptj_config *config;
-    mc_layernorm *norm, *ffn_norm; /* ffn_norm: with two_norms */
-    mc_attention *attention;
-    mc_feed_forward *ffn;
-} gptj_block;
-
-static void *new_block(mc_module *list, const char *name, int index, void *config)
+static bool declare(mc_model *m, const mc_load_options *load)
 {
-    const mc_gptj_config *c = config;
-    gptj_block *b = mc_module_add(list, name, sizeof *b);
-    if (!b) return NULL;
-    (void)index;
-    mc_module *m = &b->module;
-    mc_attention_options attention = {.causal = true,
-                                      .no_bias = true,
-                                      .dropout = c->attention_dropout,
-                                      .init_std = mc_literal(c->init_std),
-                                      .rotary_dim = (int)c->rotary_dim};
-    mc_feed_forward_options ffn = {.activation = c->activation, .init_std = mc_literal(c->ffn_std)};
-    b->config = c;
-    b->norm = mc_layernorm_add(m, "self_att.layernorm_before_attention", c->dim, c->eps);
-    b->attention =
-        mc_attention_add(m, "self_att.self_attention", c->dim, (int)c->heads, &attention);
-    if (c->two_norms) b->ffn_norm = mc_layernorm_add(m, "ffn.layernorm_before_ffn", c->dim, c->eps);
-    b->ffn = mc_feed_forward_add(m, "ffn.ffn", c->dim, c->dim_ff, &ffn);
-    return b->ffn ? b : NULL;
-}
-
-static mc_tensor *block_forward(mc_tape *t, void *object, mc_tensor *x, const mc_call *call)
-{
-    gptj_block *b = object;
-    return mc_sublayer_parallel(t, x, b->norm, b->ffn_norm, mc_attention_branch(b->attention),
-                                mc_feed_forward_branch(b->ffn), call, b->config->dropout);
-}
-
-static bool declare(mc_model *m, const mc_load_options *o)
-{
-    gptj_parts *parts = m->parts;
-    mc_gptj_config *c = m->config;
-    float std = mc_literal(c->embedding_std);
-    mc_declare_words(m, std);
-    m->decoder =
-        mc_block_list_new(&m->module, "encoder.layers", (int)c->layers, new_block, block_forward,
-                          &(mc_block_options){.recompute = o->recompute, .config = c});
-    parts->norm = mc_layernorm_add(&m->module, "encoder.output_layernorm", c->dim, c->eps);
-    mc_declare_lm_head(m, "output_projection", c->tied, true, std);
-    mc_declare_token_head(m, true, mc_literal(c->init_std));
-    mc_declare_score(m, mc_literal(c->init_std));
-    return parts->norm;
-}
-
-static void set_dropout(mc_model *m, float p)
-{
-    mc_gptj_config *c = m->config;
-    c->dropout = c->embedding_dropout = c->attention_dropout = p;
-    for (int i = 0; i < mc_block_list_count(m->decoder); i++) {
-        gptj_block *b = mc_block_list_at(m->decoder, i);
-        mc_attention_set_dropout(b->attention, p);
-    }
-}
-
-/* ---- forward --------------------------------------------------------------------------------- */
-
-static mc_tensor *decode(mc_tape *t, mc_model *m, mc_stack_input *in)
-{
-    gptj_parts *parts = m->parts;
     const mc_gptj_config *c = m->config;
-    mc_tensor *x = mc_run_embedding(t, m, in, 0, NULL, NULL, 1, c->embedding_dropout);
-    return mc_run_stack(t, m->decoder, x, parts->norm, &in->call);
+    mc_decoder_options o = {
+        .layers = c->layers,
+        .dim = c->dim,
+        .dim_ff = c->dim_ff,
+        .heads = c->heads,
+        .parallel = true,
+        .one_norm = !c->two_norms,
+        .tied = c->tied,
+        .head_bias = true,
+        .eps = c->eps,
+        .dropout = c->dropout,
+        .embedding_dropout = c->embedding_dropout,
+        .attention_dropout = c->attention_dropout,
+        .init_std = c->init_std,
+        .embedding_std = c->embedding_std,
+        .attention = {.no_bias = true, .rotary_dim = (int)c->rotary_dim},
+        .ffn = {.activation = c->activation, .init_std = mc_literal(c->ffn_std)}};
+    return mc_decoder_declare(m, &o, load);
 }
 
 /* ---- files ----------------------------------------------------------------------------------- */
@@ -244,7 +175,7 @@ const mc_family mc_family_gptj = {.name = "gptj",
                                   .objective = {.kind = MC_OBJECTIVE_NEXT_TOKEN},
                                   .has = {.labels = true},
                                   .config_size = sizeof(mc_gptj_config),
-                                  .parts_size = sizeof(gptj_parts),
+                                  .parts_size = sizeof(mc_decoder_stack),
                                   .rows = config_rows,
                                   .named = named,
                                   .map = &map,
@@ -256,9 +187,9 @@ const mc_family mc_family_gptj = {.name = "gptj",
                                   .shape = shape,
                                   .look = look,
                                   .declare = declare,
-                                  .decode = decode,
+                                  .decode = mc_decoder_decode,
                                   .classify = mc_score_last,
-                                  .set_dropout = set_dropout,
+                                  .set_dropout = mc_decoder_set_dropout,
                                   .architecture = architecture,
                                   .before_save = before_save};
 

@@ -207,8 +207,6 @@ static bool declare(mc_model *m, const mc_load_options *o)
 static void set_dropout(mc_model *m, float p)
 {
     t5_parts *parts = m->parts;
-    mc_t5_config *c = m->config;
-    c->dropout = c->classifier_dropout = p;
     mc_relative_stack_set_dropout(&parts->encoder, p, true);
     mc_relative_stack_set_dropout(&parts->decoder, p, true);
 }

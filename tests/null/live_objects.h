@@ -211,6 +211,7 @@ static const struct {
 } tensors[] = {
     {NULL, "labels", INTEGERS},
     {NULL, "index", INTEGERS},
+    {NULL, "ids", INTEGERS},
     {NULL, "predictions", INTEGERS},
     {NULL, "bias", VECTOR},
     {"mc_residual_norm", "weight", VECTOR},

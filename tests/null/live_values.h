@@ -75,6 +75,8 @@ static const struct {
     {"mc_table_chat", "column", 1},
     {NULL, "column", 0},
     {NULL, "shard", 0},
+    {"mc_token_positions", "limit", SIDE},
+    {"mc_token_positions", "first", 1},
     {NULL, "first", 0},
     {NULL, "late", 0},
     {NULL, "in", SIDE},

@@ -1,0 +1,88 @@
+#include "models/decoder_internal.h"
+
+typedef struct decoder_block {
+    mc_module module;
+    const mc_decoder_stack *stack;
+    mc_layernorm *norm, *ffn_norm; /* ffn_norm NULL: one_norm */
+    mc_attention *attention;
+    mc_feed_forward *ffn;
+} decoder_block;
+
+static void *new_block(mc_module *list, const char *name, int index, void *config)
+{
+    const mc_decoder_stack *stack = config;
+    const mc_decoder_options *o = &stack->o;
+    decoder_block *b = mc_module_add(list, name, sizeof *b);
+    if (!b) return NULL;
+    mc_module *m = &b->module;
+    mc_attention_options attention = o->attention;
+    attention.causal = true;
+    attention.dropout = o->attention_dropout;
+    attention.init_std = mc_literal(o->init_std);
+    attention.scale = (float)(o->scale_by_layer ? o->scale / (index + 1) : o->scale);
+    b->stack = stack;
+    b->norm = mc_layernorm_add(m, "self_att.layernorm_before_attention", o->dim, o->eps);
+    b->attention =
+        mc_attention_add(m, "self_att.self_attention", o->dim, (int)o->heads, &attention);
+    if (!o->one_norm) b->ffn_norm = mc_layernorm_add(m, "ffn.layernorm_before_ffn", o->dim, o->eps);
+    b->ffn = mc_feed_forward_add(m, "ffn.ffn", o->dim, o->dim_ff, &o->ffn);
+    return b->ffn ? b : NULL;
+}
+
+static mc_tensor *block_forward(mc_tape *t, void *object, mc_tensor *x, const mc_call *call)
+{
+    decoder_block *b = object;
+    float p = b->stack->o.dropout;
+    x = mc_sublayer_pre_norm(t, x, b->norm, mc_attention_branch(b->attention), call, p);
+    return mc_sublayer_pre_norm(t, x, b->ffn_norm, mc_feed_forward_branch(b->ffn), call, p);
+}
+
+static mc_tensor *parallel_forward(mc_tape *t, void *object, mc_tensor *x, const mc_call *call)
+{
+    decoder_block *b = object;
+    return mc_sublayer_parallel(t, x, b->norm, b->ffn_norm, mc_attention_branch(b->attention),
+                                mc_feed_forward_branch(b->ffn), call, b->stack->o.dropout);
+}
+
+bool mc_decoder_declare(mc_model *m, const mc_decoder_options *options, const mc_load_options *load)
+{
+    mc_decoder_stack *s = m->parts;
+    const mc_decoder_options *o = &s->o;
+    float std = mc_literal(options->embedding_std);
+    s->o = *options;
+    mc_declare_words(m, std);
+    if (o->positions)
+        s->positions =
+            mc_embedding_add(&m->module, "position_embedding", o->positions, o->dim, std);
+    m->decoder = mc_block_list_new(&m->module, "encoder.layers", (int)o->layers, new_block,
+                                   o->parallel ? parallel_forward : block_forward,
+                                   &(mc_block_options){.recompute = load->recompute, .config = s});
+    s->norm = mc_layernorm_add(&m->module, "encoder.output_layernorm", o->dim, o->eps);
+    mc_declare_lm_head(m, "output_projection", o->tied, o->head_bias, std);
+    mc_declare_token_head(m, true, mc_literal(o->init_std));
+    mc_declare_score(m, mc_literal(o->init_std));
+    return s->norm;
+}
+
+mc_tensor *mc_decoder_decode(mc_tape *t, mc_model *m, mc_stack_input *in)
+{
+    const mc_decoder_stack *s = m->parts;
+    mc_embedding_options o = {.dropout = s->o.embedding_dropout};
+    if (s->positions) {
+        o.others = 1;
+        o.table[0] = mc_embedding_table(t, s->positions);
+        o.index[0] = in->positions;
+    }
+    mc_tensor *x = mc_run_embedding(t, m, in, &o);
+    return mc_run_stack(t, m->decoder, x, s->norm, &in->call);
+}
+
+void mc_decoder_set_dropout(mc_model *m, float p)
+{
+    mc_decoder_stack *s = m->parts;
+    s->o.dropout = s->o.embedding_dropout = p;
+    for (int i = 0; i < mc_block_list_count(m->decoder); i++) {
+        decoder_block *b = mc_block_list_at(m->decoder, i);
+        mc_attention_set_dropout(b->attention, p);
+    }
+}

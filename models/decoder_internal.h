@@ -1,0 +1,50 @@
+/* The stack that GPT-2 and GPT-J are made of: words, blocks of causal attention and a feed-forward
+ * with LayerNorms, a last norm, and the heads of a decoder. */
+#ifndef MC_MODELS_DECODER_INTERNAL_H
+#define MC_MODELS_DECODER_INTERNAL_H
+
+#include "models/family_internal.h"
+
+typedef struct mc_decoder_options {
+    int64_t layers, dim, dim_ff, heads;
+    int64_t positions; /* rows of the table of learned positions; 0: no table */
+    bool parallel;     /* attention and feed-forward both read the block's input */
+    bool one_norm;     /* which one norm of it serves then; else each has its own */
+    bool tied, head_bias;
+    float eps, dropout, embedding_dropout, attention_dropout;
+    float init_std, embedding_std;  /* of attention and classifiers; of words and positions */
+    double scale;                   /* of attention's scores; 0: 1 / sqrt(head size) */
+    bool scale_by_layer;            /* layer i's is divided by i + 1 */
+    mc_attention_options attention; /* what the members above do not say */
+    mc_feed_forward_options ffn;
+} mc_decoder_options;
+
+/* A family's `parts`. */
+typedef struct mc_decoder_stack {
+    mc_decoder_options o;
+    mc_embedding *positions; /* NULL: no table */
+    mc_layernorm *norm;      /* after the last block */
+} mc_decoder_stack;
+
+/* For `declare`: words, positions, blocks, norm and heads, in this order. False after an error. */
+bool mc_decoder_declare(mc_model *m, const mc_decoder_options *options,
+                        const mc_load_options *load);
+/* A family's `decode` and `set_dropout`. */
+mc_tensor *mc_decoder_decode(mc_tape *t, mc_model *m, mc_stack_input *in);
+void mc_decoder_set_dropout(mc_model *m, float p);
+
+/* Config rows that both families have. */
+#define MC_DECODER_ROWS                                                                           \
+    MC_ROW(TOKEN, bos_token_id, "bos_token_id", NULL, "50256", "-1", 0),                          \
+        MC_ROW(TOKEN, eos_token_id, "eos_token_id", NULL, "50256", "-1", 0),                      \
+        MC_ROW(TOKEN, pad_token_id, "pad_token_id", NULL, "-1", "-1", 0),                         \
+        MC_OTHER_NAME(SIZE, dim, "hidden_size", 1),                                               \
+        MC_OTHER_NAME(SIZE, positions, "max_position_embeddings", 1),                             \
+        MC_OTHER_NAME(SIZE, layers, "num_hidden_layers", 0),                                      \
+        MC_OTHER_NAME(SIZE, heads, "num_attention_heads", 1), MC_ONLY(NULL, "norm_bias", "true"), \
+        MC_ONLY(NULL, "ffn_bias", "true"), MC_ONLY(NULL, "length_scale", "false"),                \
+        MC_ONLY_MC_ROWS, MC_KNOWN(NULL, "proj_init_std"), MC_KNOWN("summary_activation", NULL),   \
+        MC_KNOWN("summary_first_dropout", NULL), MC_KNOWN("summary_proj_to_labels", NULL),        \
+        MC_KNOWN("summary_type", NULL), MC_KNOWN("summary_use_proj", NULL)
+
+#endif
