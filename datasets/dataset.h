@@ -86,9 +86,6 @@ typedef struct mc_dataset mc_dataset;
  * mc_accuracy_add doesn't count. */
 enum { MC_NO_LABEL = -100 };
 
-/* Different labels of a data set of one's own, at most. */
-enum { MC_DATASET_MAX_LABELS = 1024 };
-
 typedef enum mc_task_kind {
     MC_TASK_CLASSIFY = 1,
     MC_TASK_CHOOSE,

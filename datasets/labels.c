@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include "datasets/dataset.h"
 
 bool mc_labels_are_numbers(const char *const *names, int count)
 {

@@ -13,6 +13,9 @@
 #include <stdbool.h>
 #include "core/base/status.h"
 
+/* Different labels of a data set of one's own, at most. */
+enum { MC_DATASET_MAX_LABELS = 1024 };
+
 /* The number of the name, 0 to count - 1, that `label` means; -1: none. */
 MC_API int mc_label_find(const char *const *names, int count, const char *label);
 

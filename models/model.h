@@ -21,7 +21,6 @@
 #include "core/checkpoint/pretrained.h"
 #include "core/ops/ops.h"
 #include "datasets/prompt.h"
-#include "models/generate/generate.h"
 #include "tokenizers/tokenizer.h"
 
 typedef struct mc_model mc_model;
@@ -280,34 +279,5 @@ MC_API mc_tensor *mc_model_shift_right(mc_tape *t, mc_model *model, mc_tensor *l
 MC_API mc_tensor *mc_model_classify(mc_tape *t, mc_model *model, const mc_model_output *output);
 /* Logits (batch, 2) of BERT's next sentence head: 0 = the second sentence follows. */
 MC_API mc_tensor *mc_model_nsp_logits(mc_tape *t, mc_model *model, mc_tensor *pooled);
-
-/* ---- generation ------------------------------------------------------------------------------ */
-
-/* How the model's generation_config.json, if it has one, wants its answers: options to begin with
- * and to change. Keys read: do_sample, temperature, top_k, top_p, repetition_penalty, num_beams,
- * length_penalty, early_stopping, stop_strings, max_new_tokens, max_length, num_return_sequences.
- * What it does not say is zero, the default, but for top_k with do_sample: 50, as transformers has
- * it. Its eos_token_id (a token or a list of them; null or no key: no token ends an answer,
- * whatever config.json says) and decoder_start_token_id hold for all answers, whether these options
- * are used or not. Errors name the key: a value of a wrong type or range, one that asks for what
- * there is not here (no_repeat_ngram_size 3, say). Keys that are not known are warnings. */
-MC_API mc_status mc_model_generate_options(mc_model *model, mc_generate_options *options);
-
-/* Begins answers to `count` prompts: prompts[i] is lengths[i] >= 1 ids, which an encoder-decoder
- * encodes and a decoder goes on from. `options` NULL: those of mc_model_generate_options. The
- * prompts are run with the first mc_generator_next. Errors: a family that does not decode, an id
- * out of range, an empty prompt, a prompt and answer longer than the positions, an option out of
- * range; num_beams over 1, since the tokens of a beam search are only known at its end: use
- * mc_model_generate. */
-MC_API mc_generator *mc_model_generator_new(mc_model *model, const int32_t *const *prompts,
-                                            const int *lengths, int count,
-                                            const mc_generate_options *options);
-/* The answers as a whole, beam search included. NULL after an error. */
-MC_API mc_generation *mc_model_generate(mc_model *model, const int32_t *const *prompts,
-                                        const int *lengths, int count,
-                                        const mc_generate_options *options);
-/* The cache that either of them would take. With their errors but for those of ids. */
-MC_API mc_status mc_model_generate_plan(mc_model *model, const int *lengths, int count,
-                                        const mc_generate_options *options, mc_cache_plan *plan);
 
 #endif

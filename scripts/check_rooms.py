@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """A room uses the rooms below it: prints each #include that goes up in the list of rooms of
-docs/architecture.md, and each private header that tools/ or examples/ includes. Run by
-check_style.sh. Exit code 1 where anything is found."""
+docs/architecture.md, and each private header that tools/ or examples/ includes. Prints each
+circle, two units that include one another, that the page's list of circles does not defend. A unit
+is a source of the library and the headers of its name (x.c, x.h, x_internal.h); GPU kernels are
+left out, whose headers are parts of one source. Run by check_style.sh. Exit code 1 where anything is found."""
 
 import pathlib
 import re
@@ -18,10 +20,13 @@ ALLOWED = {
 }
 
 
+PAGE = pathlib.Path("docs/architecture.md").read_text()
+INCLUDE = re.compile(r'\s*#\s*include\s+"([^"]+)"')
+
+
 def read_rooms():
     """The rooms, the lowest first, by the folders in the table's first column."""
-    table = pathlib.Path("docs/architecture.md").read_text()
-    rooms = [folder.rstrip("/") for folder in re.findall(r"^\| `([\w/]+/)` \|", table, re.M)]
+    rooms = [folder.rstrip("/") for folder in re.findall(r"^\| `([\w/]+/)` \|", PAGE, re.M)]
     if len(rooms) < 10:
         sys.exit("docs/architecture.md: expected the table of rooms")
     return rooms[::-1]
@@ -34,16 +39,36 @@ def room_of(path, rooms):
     return next((folders["/".join(parts[:n])] for n in (2, 1) if "/".join(parts[:n]) in folders), -1)
 
 
+def find_circles(paths):
+    """A line for each pair of units that include one another and that the page does not defend, and
+    for each that it defends without need."""
+    def unit(path):
+        return re.sub(r"(_internal)?\.\w+$", "", path)
+    used = {}
+    for path in paths:
+        if re.search(r"\.[ch]$", path) and not re.match("core/device/(cuda|hopper)/|examples/|tools/", path):
+            for header in filter(None, map(INCLUDE.match, open(path))):
+                used.setdefault(unit(path), {}).setdefault(unit(header[1]), path)
+    circles = {(a, b) for a in used for b in used[a] if a < b and a in used.get(b, ())}
+    defended = {tuple(sorted(pair)) for pair in
+                re.findall(r"^\| `([\w/]+)`, `([\w/]+)` \|", PAGE, re.M)}
+    return [f"{used[a][b]} includes a header of {b}, and {used[b][a]} one of {a}"
+            for a, b in sorted(circles - defended)] + \
+        [f"docs/architecture.md: {a} and {b} do not include one another any more"
+         for a, b in sorted(defended - circles)]
+
+
 def main():
     rooms = read_rooms()
     allowed, findings = dict(ALLOWED), []
     tops = sorted({room.split("/")[0] for room in rooms})
-    for path in sorted(p for top in tops for p in pathlib.Path(top).rglob("*")):
+    paths = sorted(p for top in tops for p in pathlib.Path(top).rglob("*"))
+    for path in paths:
         here = room_of(str(path), rooms)
         if path.suffix not in (".c", ".h", ".cu", ".cuh") or here < 0:
             continue
         for number, line in enumerate(path.read_text().splitlines(), 1):
-            header = re.match(r'\s*#\s*include\s+"([^"]+)"', line)
+            header = INCLUDE.match(line)
             if not header or allowed.pop((str(path), header[1]), None):
                 continue
             there = room_of(header[1], rooms)
@@ -54,6 +79,7 @@ def main():
                 findings.append(f"{path}:{number}: {rooms[here]}/ uses a private header")
     findings += [f"scripts/check_rooms.py: {file} does not include {header} any more"
                  for file, header in allowed]
+    findings += find_circles(map(str, paths))
     print("\n".join(findings), end="\n" if findings else "")
     return bool(findings)
 

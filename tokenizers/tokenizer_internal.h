@@ -7,7 +7,7 @@
  *   open_json    tokenizer.json                        save        a folder that opens again
  *   settings*    what the configuration files beside a vocabulary say; keys: what they may say
  *   bpe, bpe_*   byte-level BPE, in bpe_internal.h
- *   cpm          CPM, in cpm_internal.h      jieba*        Chinese words, in jieba_internal.h
+ *   cpm          CPM                         jieba*        Chinese words, in jieba_internal.h
  *   unigram_*    Unigram and SentencePiece's models, in unigram_internal.h
  *
  * Making one goes: a loader (open, open_json) fills `entries`, `added` and the settings of a zeroed
@@ -18,7 +18,8 @@
 #include "core/base/context_internal.h"
 #include "core/base/file_internal.h"
 #include "tokenizers/bpe/bpe_internal.h"
-#include "tokenizers/cpm/cpm_internal.h"
+#include "tokenizers/bytes_internal.h"
+#include "tokenizers/cpm/jieba_internal.h"
 #include "tokenizers/tokenizer.h"
 #include "tokenizers/trie_internal.h"
 #include "tokenizers/unicode/unicode_internal.h"
@@ -31,16 +32,6 @@ enum {
     MC_TEMPLATE_MAX = 16,    /* special tokens a template may put at one place */
     MC_TOKENIZER_FILE_MAX = 1 << 29
 };
-
-/* Bytes that grow. */
-typedef struct mc_bytes {
-    uint8_t *data;
-    size_t count, capacity;
-} mc_bytes;
-
-bool mc_bytes_reserve(mc_bytes *bytes, size_t more);
-bool mc_bytes_append(mc_bytes *bytes, const void *data, size_t size);
-void mc_bytes_release(mc_bytes *bytes);
 
 /* ---- normalizer.c ---- */
 
@@ -132,6 +123,16 @@ typedef enum mc_decoder_kind {
     MC_DECODER_SPACES,
     MC_DECODER_JOINED
 } mc_decoder_kind;
+
+/* CPM's, see cpm.c. */
+typedef struct mc_cpm {
+    const char *space, *line; /* the entries for a space and a line break; NULL: no CPM */
+    int32_t space_id, line_id;
+    size_t sentinels;       /* <s_0> ..., one after the other */
+    int32_t first_sentinel; /* the id of <s_0> */
+    bool stops[256];        /* bytes that a space, a line break or a token for one begins with */
+    mc_jieba jieba;
+} mc_cpm;
 
 /* The configuration files of a folder: settings_internal.h. */
 typedef struct mc_settings mc_settings;

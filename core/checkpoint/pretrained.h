@@ -25,9 +25,9 @@ typedef struct mc_load_options {
     const struct mc_model_heads *heads;
     mc_recompute recompute; /* of the model's blocks */
     const struct mc_lora_options
-        *lora; /* adds factors: see mc_lora_add (models/adapters/lora.h); NULL: none */
+        *lora; /* adds factors: see mc_lora_add (models/adapters/adapter.h); NULL: none */
     const struct mc_soft_prompt_options
-        *soft_prompt; /* adds virtual tokens: see models/adapters/soft_prompt.h; NULL: none */
+        *soft_prompt; /* adds virtual tokens: see models/adapters/adapter.h; NULL: none */
     /* Of an adapter, of either kind: the folder or identifier of its base, in place of the one
      * that it names. Errors: a model that is no adapter. */
     const char *base;

@@ -7,8 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "core/dist/ranks_internal.h"
-#include "core/formats/tensor_names_internal.h"
-#include "core/checkpoint/weights_fill_internal.h"
+#include "core/formats/tensor_file_internal.h"
 #include "core/nn/module_internal.h"
 
 /* ---- names ----------------------------------------------------------------------------------- */

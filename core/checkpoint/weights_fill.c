@@ -1,4 +1,4 @@
-#include "core/checkpoint/weights_fill_internal.h"
+#include "core/checkpoint/weight_map_internal.h"
 
 #include <math.h>
 #include <omp.h>

@@ -7,10 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "core/device/cpu/cpu_internal.h"
-#ifdef MC_HAVE_CUDA
-#include "core/device/cuda/runtime/open_internal.h"
-#endif
 
 #ifdef MC_HAVE_CUDA
 /* "cuda", or "cuda:1" for the GPU of that number; false: neither. -1: none is named. */

@@ -131,6 +131,12 @@ static inline void mc_device_leave(mc_device *d, bool entered)
     if (entered) d->leave(d, entered);
 }
 
+/* The CPU: core/device/cpu. A GPU, by its number, or -1: that of this rank's number on its host, or
+ * the only one. MC_DETERMINISTIC=1 in the environment: results are bit-equal from run to run;
+ * MC_CUDA_MEMORY=direct: allocations that a memory checker can watch; MC_CACHE_DIR: where plans are
+ * kept. NULL after an error, which says what is missing. */
+mc_device *mc_cpu_open(mc_context *ctx);
+mc_device *mc_cuda_open(mc_context *ctx, int gpu); /* where the build has CUDA */
 /* Opens "cpu", "cuda" or "cuda:1" (mc_init_options says which GPU); any other name fails with
  * MC_ERR_UNSUPPORTED, naming what is built in. NULL after an error on the context. */
 mc_device *mc_device_open(mc_context *ctx, const char *name);

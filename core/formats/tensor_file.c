@@ -7,7 +7,6 @@
 #include <unistd.h>
 #include "core/base/context_internal.h"
 #include "core/base/json_internal.h"
-#include "core/formats/tensor_names_internal.h"
 
 enum { INDEX_SIZE_MAX = 100 << 20 };
 

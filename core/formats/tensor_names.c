@@ -1,4 +1,4 @@
-#include "core/formats/tensor_names_internal.h"
+#include "core/formats/tensor_file_internal.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* Adapters (PEFT's, models/adapters/lora.h) name the model that they belong to. */
+/* Adapters (PEFT's, models/adapters/adapter.h) name the model that they belong to. */
 #include <stdio.h>
 #include <string.h>
 #include "core/base/file_internal.h"

@@ -1,7 +1,7 @@
 /* The attention layer: projections around mc_sdpa, or around a cache of keys and values. */
 #include "core/nn/adapter_internal.h"
 #include "core/nn/kv_cache_internal.h"
-#include "core/nn/norm_end_internal.h"
+#include "core/nn/layers_internal.h"
 #include "core/ops/ops_internal.h"
 
 enum { Q, K, V, PARTS };

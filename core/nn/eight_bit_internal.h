@@ -34,8 +34,6 @@ mc_tensor *mc_stored_dequantized(mc_tape *t, mc_stored *stored);
 /* The same of one parameter of it, to host memory. */
 mc_status mc_stored_read_eight(const mc_parameter *p, float *values);
 
-void mc_stored_free_eight(mc_stored *stored);
-
 /* Whether there is a copy. */
 static inline bool mc_stored_has_eight(const mc_stored *s) { return s->eight.data; }
 

@@ -2,7 +2,7 @@
 
 #include "core/nn/adapter_internal.h"
 #include "core/nn/eight_bit_internal.h"
-#include "core/nn/norm_end_internal.h"
+#include "core/nn/layers_internal.h"
 
 /* ---- linear ---------------------------------------------------------------------------------- */
 

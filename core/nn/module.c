@@ -1,5 +1,5 @@
 #include "core/dist/comm_internal.h"
-#include "core/nn/eight_bit_internal.h"
+#include "core/nn/module_internal.h"
 #include "core/nn/offload_internal.h"
 
 #include <fnmatch.h>

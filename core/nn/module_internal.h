@@ -169,6 +169,8 @@ mc_status mc_bucket_shrink(mc_module_root *root, mc_bucket *bucket);
 
 /* Where a stored tensor's values begin, where they are there as a whole (NULL: they are not). */
 void *mc_stored_data(const mc_stored *stored);
+/* Frees its copy in 8 bits, if it has one (eight_bit.c). */
+void mc_stored_free_eight(mc_stored *stored);
 
 /* ---- state on the host (bucket_host.c) ------------------------------------------------------- */
 

@@ -1,7 +1,7 @@
 #include "core/nn/sublayer.h"
 
 #include "core/autograd/tape_internal.h"
-#include "core/nn/norm_end_internal.h"
+#include "core/nn/layers_internal.h"
 
 static mc_tensor *run_attention(mc_tape *t, void *layer, mc_tensor *x, const mc_call *call)
 {

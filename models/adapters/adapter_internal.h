@@ -3,9 +3,8 @@
 #ifndef MC_MODELS_ADAPTER_INTERNAL_H
 #define MC_MODELS_ADAPTER_INTERNAL_H
 
-#include "models/adapters/lora.h"
+#include "models/adapters/adapter.h"
 #include "models/model_internal.h"
-#include "models/adapters/soft_prompt.h"
 
 enum { MC_ADAPTER_NAMES = 64 }; /* targets, and modules to save, at most */
 

@@ -1,5 +1,5 @@
 /* Virtual tokens: their parameter, and batches of ids with them. */
-#include "models/adapters/soft_prompt.h"
+#include "models/adapters/adapter.h"
 
 #include <string.h>
 #include "core/base/memory_internal.h"

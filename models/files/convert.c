@@ -11,7 +11,7 @@
 #include "core/formats/torch_writer_internal.h"
 #include "core/checkpoint/training_internal.h"
 #include "core/hub/find_internal.h"
-#include "models/adapters/lora.h"
+#include "models/adapters/adapter.h"
 #include "models/model_internal.h"
 
 /* ---- what comes along ------------------------------------------------------------------------ */

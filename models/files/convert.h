@@ -8,7 +8,7 @@ typedef struct mc_convert_options {
     mc_save_options save; /* the form, and the size of files */
     mc_dtype dtype;       /* of the weights; default: the narrowest that holds those of the files */
     const char *family;   /* "t5": another family's folder is an error; NULL: any */
-    bool merge;           /* an adapter (models/adapters/lora.h) and its base as one model */
+    bool merge;           /* an adapter (models/adapters/adapter.h) and its base as one model */
     const char *base;     /* of an adapter: see mc_load_options */
     const char *revision; /* of an identifier: the same */
 } mc_convert_options;

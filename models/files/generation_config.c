@@ -6,6 +6,7 @@
 #include "core/base/json_internal.h"
 #include "core/base/memory_internal.h"
 #include "models/files/keys_internal.h"
+#include "models/generate/generate.h"
 #include "models/model_internal.h"
 
 static const char file_name[] = "generation_config.json";

@@ -4,7 +4,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include "core/checkpoint/pretrained_internal.h"
-#include "core/formats/tensor_names_internal.h"
+#include "core/formats/tensor_file_internal.h"
 #include "core/hub/find_internal.h"
 #include "models/adapters/adapter_internal.h"
 #include "tokenizers/tokenizer_internal.h"

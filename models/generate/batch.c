@@ -1,6 +1,6 @@
 /* The life of a running batch: its memory, here and on the device, and the jobs that wait. */
 #include <string.h>
-#include "models/generate/run_internal.h"
+#include "models/generate/batch_internal.h"
 
 /* ---- jobs ------------------------------------------------------------------------------------ */
 

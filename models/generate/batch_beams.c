@@ -4,7 +4,7 @@
  * parent's part of it. A token is written to a row of its own sequence, where nothing else is
  * written at that position. */
 #include <string.h>
-#include "models/generate/run_internal.h"
+#include "models/generate/batch_internal.h"
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 

@@ -3,7 +3,7 @@
  * others, where the model allows it (mc_batch_model_has_pieces). */
 #include <stdio.h>
 #include <string.h>
-#include "models/generate/run_internal.h"
+#include "models/generate/batch_internal.h"
 
 /* ---- those that wait ------------------------------------------------------------------------- */
 

@@ -4,7 +4,7 @@
 #include "core/nn/kv_cache_internal.h"
 #include "core/ops/ops_internal.h"
 #include "models/adapters/adapter_internal.h"
-#include "models/generate/batch_internal.h"
+#include "models/generate/batch_model_internal.h"
 
 struct mc_batch_model {
     mc_model *m;

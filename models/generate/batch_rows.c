@@ -1,6 +1,6 @@
 /* Who is where in a running batch: rows of the cache, and columns of what a step runs. */
 #include <string.h>
-#include "models/generate/run_internal.h"
+#include "models/generate/batch_internal.h"
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 

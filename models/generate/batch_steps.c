@@ -1,7 +1,7 @@
 /* Steps of a running batch: launched in groups ahead of the host, whose tokens come to it late. */
 #include <stdio.h>
 #include <string.h>
-#include "models/generate/run_internal.h"
+#include "models/generate/batch_internal.h"
 
 /* ---- launching ------------------------------------------------------------------------------- */
 

@@ -1,6 +1,6 @@
 /* What the functions of those who added prompts are called with. */
 #include <math.h>
-#include "models/generate/run_internal.h"
+#include "models/generate/batch_internal.h"
 
 static void tell(const mc_job *j, mc_answer_event event)
 {

@@ -1,6 +1,6 @@
 /* Answers to a fixed list of prompts: a running batch that all of them join at once, with a cache
  * of just their size. */
-#include "models/generate/run_internal.h"
+#include "models/generate/batch_internal.h"
 
 /* ---- a call ---------------------------------------------------------------------------------- */
 

@@ -17,7 +17,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
-#include "core/base/context.h"
+#include "models/model.h"
 
 /* When the beam search of a prompt ends, once num_beams hypotheses have ended: as generate() does
  * with early_stopping False, True and "never". */
@@ -122,5 +122,59 @@ typedef struct mc_cache_plan {
     int64_t tokens; /* of all of them, an encoder's inputs included; in whole pages */
     size_t bytes;
 } mc_cache_plan;
+
+/* ---- answers to a list of prompts ------------------------------------------------------------ */
+
+/* How the model's generation_config.json, if it has one, wants its answers: options to begin with
+ * and to change. Keys read: do_sample, temperature, top_k, top_p, repetition_penalty, num_beams,
+ * length_penalty, early_stopping, stop_strings, max_new_tokens, max_length, num_return_sequences.
+ * What it does not say is zero, the default, but for top_k with do_sample: 50, as transformers has
+ * it. Its eos_token_id (a token or a list of them; null or no key: no token ends an answer,
+ * whatever config.json says) and decoder_start_token_id hold for all answers, whether these options
+ * are used or not. Errors name the key: a value of a wrong type or range, one that asks for what
+ * there is not here (no_repeat_ngram_size 3, say). Keys that are not known are warnings. */
+MC_API mc_status mc_model_generate_options(mc_model *model, mc_generate_options *options);
+
+/* Begins answers to `count` prompts: prompts[i] is lengths[i] >= 1 ids, which an encoder-decoder
+ * encodes and a decoder goes on from. `options` NULL: those of mc_model_generate_options. The
+ * prompts are run with the first mc_generator_next. Errors: a family that does not decode, an id
+ * out of range, an empty prompt, a prompt and answer longer than the positions, an option out of
+ * range; num_beams over 1, since the tokens of a beam search are only known at its end: use
+ * mc_model_generate. */
+MC_API mc_generator *mc_model_generator_new(mc_model *model, const int32_t *const *prompts,
+                                            const int *lengths, int count,
+                                            const mc_generate_options *options);
+/* The answers as a whole, beam search included. NULL after an error. */
+MC_API mc_generation *mc_model_generate(mc_model *model, const int32_t *const *prompts,
+                                        const int *lengths, int count,
+                                        const mc_generate_options *options);
+/* The cache that either of them would take. With their errors but for those of ids. */
+MC_API mc_status mc_model_generate_plan(mc_model *model, const int *lengths, int count,
+                                        const mc_generate_options *options, mc_cache_plan *plan);
+
+/* ---- answers of a running batch (generator.h) ------------------------------------------------ */
+
+/* How an answer stands after a token. */
+typedef enum mc_answer_state {
+    MC_ANSWER_GOES_ON,
+    MC_ANSWER_ENDED,     /* by an end token, its length, or mc_generate_options.stop */
+    MC_ANSWER_CANCELLED, /* no token comes with it */
+    MC_ANSWER_FAILED     /* the same; see `error` */
+} mc_answer_state;
+
+typedef struct mc_answer_event {
+    int64_t id;
+    int answer; /* which of the num_return_sequences answers to the prompt, from 0 */
+    mc_answer_state state;
+    int32_t token;         /* -1: none */
+    float log_probability; /* of the token under the distribution it was chosen from */
+    float score;           /* with MC_ANSWER_ENDED that of mc_generation.scores; else 0 */
+    const char *error;     /* what was wrong with this prompt alone, until the call returns */
+} mc_answer_event;
+
+/* Called by the thread that runs the steps, once for each token and once for an end without one.
+ * Each of the num_return_sequences answers ends by itself, once, however it does; if that number
+ * is out of range, one fails. It may add and cancel. */
+typedef void (*mc_answer_fn)(void *user, const mc_answer_event *event);
 
 #endif

@@ -6,7 +6,6 @@
 #include "core/device/plan_internal.h"
 #include "core/tensor/tensor_internal.h"
 #include "models/generate/generate.h"
-#include "models/model.h"
 
 /* What generation has to know of a model. */
 typedef struct mc_decoder {
@@ -91,7 +90,7 @@ typedef struct mc_chooser {
 struct mc_generator {
     mc_owned owned;
     mc_context *ctx;
-    struct mc_batch *batch; /* run_internal.h; NULL: a list without prompts */
+    struct mc_batch *batch; /* batch_internal.h; NULL: a list without prompts */
     /* Of a fixed list of prompts; NULL else. */
     mc_answer *answers; /* (count) */
     int count;

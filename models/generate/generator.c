@@ -2,7 +2,7 @@
 #include "models/generate/generator.h"
 
 #include <string.h>
-#include "models/generate/run_internal.h"
+#include "models/generate/batch_internal.h"
 
 /* ---- options --------------------------------------------------------------------------------- */
 

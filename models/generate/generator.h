@@ -28,7 +28,7 @@
 #define MC_MODELS_GENERATOR_H
 
 #include <stddef.h>
-#include "models/model.h"
+#include "models/generate/generate.h"
 
 /* Zero fields mean the defaults. */
 typedef struct mc_generator_options {
@@ -43,29 +43,6 @@ typedef struct mc_generator_options {
      * prompt_tokens count. */
     int64_t prompt_piece;
 } mc_generator_options;
-
-/* How an answer stands after a token. */
-typedef enum mc_answer_state {
-    MC_ANSWER_GOES_ON,
-    MC_ANSWER_ENDED,     /* by an end token, its length, or mc_generate_options.stop */
-    MC_ANSWER_CANCELLED, /* no token comes with it */
-    MC_ANSWER_FAILED     /* the same; see `error` */
-} mc_answer_state;
-
-typedef struct mc_answer_event {
-    int64_t id;
-    int answer; /* which of the num_return_sequences answers to the prompt, from 0 */
-    mc_answer_state state;
-    int32_t token;         /* -1: none */
-    float log_probability; /* of the token under the distribution it was chosen from */
-    float score;           /* with MC_ANSWER_ENDED that of mc_generation.scores; else 0 */
-    const char *error;     /* what was wrong with this prompt alone, until the call returns */
-} mc_answer_event;
-
-/* Called by the thread that runs the steps, once for each token and once for an end without one.
- * Each of the num_return_sequences answers ends by itself, once, however it does; if that number
- * is out of range, one fails. It may add and cancel. */
-typedef void (*mc_answer_fn)(void *user, const mc_answer_event *event);
 
 /* Room for a batch: the cache, and all that a step needs on the device. `options` may be NULL.
  * Owned by the model's context. NULL after an error: a model that does not decode, an option out

@@ -6,7 +6,7 @@
 #include "core/ops/general.h"
 #include "models/family_internal.h"
 #include "models/model_internal.h"
-#include "models/texts/sentence_internal.h"
+#include "models/texts/embed_internal.h"
 #include "models/texts/text_rows_internal.h"
 
 struct mc_embedder {

@@ -1,4 +1,4 @@
-#include "models/texts/sentence_internal.h"
+#include "models/texts/embed_internal.h"
 
 #include <stdio.h>
 #include <string.h>

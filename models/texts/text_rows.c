@@ -7,7 +7,7 @@
 #include "core/base/memory_internal.h"
 #include "core/device/device_internal.h"
 #include "core/tensor/tensor_internal.h"
-#include "models/adapters/soft_prompt.h"
+#include "models/adapters/adapter.h"
 #include "tokenizers/ahead_internal.h"
 
 /* Tokens of a batch: enough to fill a GPU; on a CPU what its caches like. */

@@ -6,7 +6,7 @@
 #include <assert.h>
 #include <stdint.h>
 #include <string.h>
-#include "tokenizers/files/open_internal.h"
+#include "tokenizers/files/parts_internal.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

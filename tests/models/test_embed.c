@@ -7,7 +7,7 @@
 #include <cmocka.h>
 #include <math.h>
 #include "core/base/memory_internal.h"
-#include "models/texts/sentence_internal.h"
+#include "models/texts/embed_internal.h"
 #include "models/texts/text_rows_internal.h"
 #include "tests/device_choice.h"
 #include "tests/faults.h"

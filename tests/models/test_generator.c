@@ -10,7 +10,7 @@
 #include <sched.h>
 #include "models/generate/generate_internal.h"
 #include "models/generate/generator.h"
-#include "models/adapters/soft_prompt.h"
+#include "models/adapters/adapter.h"
 #include "tests/device_choice.h"
 #include "tests/models/family_test.h"
 

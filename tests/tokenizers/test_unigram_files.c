@@ -7,7 +7,7 @@
 #include <cmocka.h>
 #include <math.h>
 
-#include "tokenizers/files/open_internal.h"
+#include "tokenizers/files/parts_internal.h"
 #include "tests/tokenizers/tokenizer_test.h"
 #include "tests/tokenizers/unigram_test.h"
 

@@ -4,7 +4,7 @@
  * a merge, those of the merge that comes first in the file become one token, leftmost first, until
  * no neighbours are a merge.
  *
- *   bpe         the tables                         bpe_merge   the merging of one word
+ *   bpe_tables  from what a loader read            bpe_merge   the merging of one word
  *   bpe_words   text to words to ids               bpe_open    vocab.json, merges.txt, their JSON
  *   bpe_save    the same files, written */
 #ifndef MC_TOKENIZERS_BPE_INTERNAL_H

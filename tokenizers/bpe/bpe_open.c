@@ -1,7 +1,7 @@
 /* Reading byte-level BPE: vocab.json with merges.txt, and a tokenizer.json's parts. */
 #include <stdio.h>
 #include <string.h>
-#include "tokenizers/files/open_internal.h"
+#include "tokenizers/files/parts_internal.h"
 #include "tokenizers/files/settings_internal.h"
 
 static mc_status no_memory(mc_error *err, const char *path)

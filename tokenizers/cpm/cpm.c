@@ -1,3 +1,7 @@
+/* CPM-1's and CPM-2's tokenizers, as ModelCenter's CPM1Tokenizer and CPM2Tokenizer define them:
+ * words of jieba, and in each word the longest entries from the left. A space and a line break are
+ * tokens; characters that no entry begins with are one <unk> each, words of more than 200
+ * characters one as a whole. */
 #include "tokenizers/tokenizer_internal.h"
 
 #include <stdio.h>

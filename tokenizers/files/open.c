@@ -1,6 +1,6 @@
 #include <string.h>
 #include "core/hub/find_internal.h"
-#include "tokenizers/files/open_internal.h"
+#include "tokenizers/files/parts_internal.h"
 #include "tokenizers/files/settings_internal.h"
 
 static int line_of(const char *text, const char *at)

@@ -1,7 +1,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "tokenizers/files/keys_internal.h"
-#include "tokenizers/files/open_internal.h"
+#include "tokenizers/files/parts_internal.h"
 #include "tokenizers/files/settings_internal.h"
 
 /* What errors call a part of a file: "<path>: added_tokens[3]". */

@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "core/base/json_internal.h"
-#include "tokenizers/files/open_internal.h"
+#include "tokenizers/files/parts_internal.h"
 #include "tokenizers/files/save_internal.h"
 #include "tokenizers/files/settings_internal.h"
 

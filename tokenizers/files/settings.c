@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "tokenizers/files/keys_internal.h"
-#include "tokenizers/files/open_internal.h"
+#include "tokenizers/files/parts_internal.h"
 
 static const mc_settings none;
 

@@ -1,7 +1,7 @@
 #include "tokenizers/train.h"
 
 #include <stdio.h>
-#include "tokenizers/files/open_internal.h"
+#include "tokenizers/files/parts_internal.h"
 #include "tokenizers/unigram/sentencepiece_internal.h"
 #include "tokenizers/train/train_internal.h"
 

@@ -3,7 +3,7 @@
 #include "tokenizers/unicode/unicode_forms_internal.h"
 
 #include <string.h>
-#include "tokenizers/tokenizer_internal.h"
+#include "tokenizers/unicode/unicode_internal.h"
 
 enum {
     LEAD_FIRST = 0x1100,

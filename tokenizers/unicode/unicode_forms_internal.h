@@ -2,11 +2,7 @@
 #ifndef MC_TOKENIZERS_UNICODE_FORMS_INTERNAL_H
 #define MC_TOKENIZERS_UNICODE_FORMS_INTERNAL_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
-struct mc_bytes;
+#include "tokenizers/bytes_internal.h"
 
 typedef enum mc_unicode_form { MC_NFC = 0, MC_NFD, MC_NFKC, MC_NFKD } mc_unicode_form;
 
@@ -28,7 +24,7 @@ extern const mc_unicode_pair mc_unicode_pairs[]; /* sorted by both */
 bool mc_unicode_form_named(const char *name, mc_unicode_form *form);
 /* Appends a text's form to `out`, in time linear in its size. Bytes that are no UTF-8 stay as they
  * are. `spare` is working memory. False when memory is out. */
-bool mc_unicode_apply_form(mc_unicode_form form, const uint8_t *text, size_t size,
-                           struct mc_bytes *out, struct mc_bytes *spare);
+bool mc_unicode_apply_form(mc_unicode_form form, const uint8_t *text, size_t size, mc_bytes *out,
+                           mc_bytes *spare);
 
 #endif

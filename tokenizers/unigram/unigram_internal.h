@@ -4,7 +4,7 @@
  *   SentencePiece's, for a .model: sums in f32 over the whole text, its own normaliser
  *   Hugging Face's, for a tokenizer.json: sums in f64 over each word, its normalizer's steps
  *
- *   unigram            tables from what a loader read     unigram_words   texts to words, the cache
+ *   unigram_tables     from what a loader read            unigram_words   texts to words, the cache
  *   unigram_viterbi    one word                           unigram_decode  ids to text
  *   unigram_normalize  SentencePiece's normal form        unigram_steps   Hugging Face's
  *   unigram_model      reads a .model (protobuf)          unigram_json    reads a tokenizer.json

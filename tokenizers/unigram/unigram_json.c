@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "tokenizers/files/open_internal.h"
+#include "tokenizers/files/parts_internal.h"
 
 static mc_status no_memory(mc_error *err, const char *path)
 {

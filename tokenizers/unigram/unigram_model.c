@@ -2,7 +2,7 @@
  * normalizer's (sentencepiece_model.proto). */
 #include <math.h>
 #include <string.h>
-#include "tokenizers/files/open_internal.h"
+#include "tokenizers/files/parts_internal.h"
 #include "tokenizers/unigram/protobuf_internal.h"
 #include "tokenizers/unigram/sentencepiece_internal.h"
 

@@ -1,7 +1,7 @@
 /* A folder with a SentencePiece model: the model, and what tokenizer_config.json adds to it. */
 #include <stdio.h>
 #include <string.h>
-#include "tokenizers/files/open_internal.h"
+#include "tokenizers/files/parts_internal.h"
 #include "tokenizers/unigram/sentencepiece_internal.h"
 #include "tokenizers/files/settings_internal.h"
 

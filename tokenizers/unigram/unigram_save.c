@@ -1,6 +1,6 @@
 /* A Unigram tokenizer's files: the one that it was read from, as it was, and the configuration. */
 #include <string.h>
-#include "tokenizers/files/open_internal.h"
+#include "tokenizers/files/parts_internal.h"
 #include "tokenizers/files/save_internal.h"
 
 static void write_source(const mc_tokenizer *tok, mc_file_writer *w)

@@ -8,8 +8,6 @@
 #include "core/device/cpu/threads_internal.h"
 #include "core/device/device_internal.h"
 
-mc_device *mc_cpu_open(mc_context *ctx);
-
 /* The CPU's part in mc_device: bytes that the process could still have, and what its kernels take.
  */
 uint64_t mc_cpu_free_memory(mc_device *d);

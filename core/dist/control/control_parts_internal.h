@@ -1,6 +1,6 @@
 /* The control channel's inside: frames and connections (control_wire.c), the proof of the job's
  * secret (control_proof.c), addresses (control_address.c), the state that callers and the thread
- * share (control.c), and the thread's loop on rank 0 (control_server.c) and elsewhere
+ * share (control_state.c), and the thread's loop on rank 0 (control_server.c) and elsewhere
  * (control_client.c). */
 #ifndef MC_DIST_CONTROL_PARTS_INTERNAL_H
 #define MC_DIST_CONTROL_PARTS_INTERNAL_H

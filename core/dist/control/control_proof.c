@@ -18,7 +18,8 @@
  * This guards who reaches the port, not who reads or changes what is on its way.
  *
  * HMAC is libcrypto's. Where that is not installed, ranks meet on loopback addresses alone
- * (control.c), where no other host reads along, and a proof is one half of the secret itself. */
+ * (control_state.c), where no other host reads along, and a proof is one half of the secret
+ * itself. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>

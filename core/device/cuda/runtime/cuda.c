@@ -8,7 +8,6 @@
 #include "core/base/memory_internal.h"
 #include "core/device/cuda/runtime/cuda_memory_internal.h"
 #include "core/device/cuda/runtime/libraries_internal.h"
-#include "core/device/cuda/runtime/open_internal.h"
 #include "core/device/cuda/runtime/planning_internal.h"
 #include "core/device/hopper/put_off_internal.h"
 #include <nvtx3/nvToolsExt.h>

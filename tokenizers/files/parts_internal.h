@@ -1,6 +1,6 @@
 /* What the loaders of tokenizers share: the parts of their JSON files. */
-#ifndef MC_TOKENIZERS_OPEN_INTERNAL_H
-#define MC_TOKENIZERS_OPEN_INTERNAL_H
+#ifndef MC_TOKENIZERS_PARTS_INTERNAL_H
+#define MC_TOKENIZERS_PARTS_INTERNAL_H
 
 #include "core/base/json_internal.h"
 #include "tokenizers/tokenizer_internal.h"

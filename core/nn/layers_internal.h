@@ -1,7 +1,7 @@
 /* Branches that end in a linear layer, and the norm of their sum with a residual after it (BERT's
  * sublayers): a tape that records nothing computes both at once. */
-#ifndef MC_NN_NORM_END_INTERNAL_H
-#define MC_NN_NORM_END_INTERNAL_H
+#ifndef MC_NN_LAYERS_INTERNAL_H
+#define MC_NN_LAYERS_INTERNAL_H
 
 #include "core/nn/layers.h"
 

@@ -1,7 +1,7 @@
 /* What a sentence-transformers folder says about vectors of texts: modules.json and the files that
  * it names (sentence-transformers 2 to 5). */
-#ifndef MC_MODELS_SENTENCE_INTERNAL_H
-#define MC_MODELS_SENTENCE_INTERNAL_H
+#ifndef MC_MODELS_EMBED_INTERNAL_H
+#define MC_MODELS_EMBED_INTERNAL_H
 
 #include "core/base/file_internal.h"
 #include "models/texts/embed.h"
