@@ -882,14 +882,14 @@ static bool choose(int level, int kind, setting *s)
 /* Two ranks have all combinations of scenario, level and kind. Other numbers have a third of them,
  * another one each, since one rank exchanges nothing and three differ from two by their shares
  * alone. So do two under sanitizers, which look for wrong accesses. */
-static bool is_spared(const mc_context *ctx, int scenario, int level, int kind)
+static bool is_spared(const mc_context *ctx, int which, int level, int kind)
 {
 #ifdef MC_TEST_SANITIZED
     const bool all = false;
 #else
     const bool all = mc_world_size(ctx) == 2;
 #endif
-    return !all && (scenario + level + kind + mc_world_size(ctx)) % 3;
+    return !all && (which + level + kind + mc_world_size(ctx)) % 3;
 }
 
 int main(int argc, char **argv)
