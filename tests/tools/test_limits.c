@@ -131,9 +131,31 @@ static void test_warning(void **state)
     must_hold(err, "warning: a batch of 1000 takes ");
 }
 
+/* finetune's batches are as large as its longest texts make them. */
+static void test_finetune_warning(void **state)
+{
+    (void)state;
+    if (!limits_hold()) skip();
+    must("mkdir tiny && printf '%s\n' '[PAD]' '[UNK]' '[CLS]' '[SEP]' '[MASK]' a b >tiny/vocab.txt "
+         "&& echo '{\"model_type\":\"bert\",\"vocab_size\":7,\"hidden_size\":64,"
+         "\"num_hidden_layers\":4,\"num_attention_heads\":2,\"intermediate_size\":256,"
+         "\"max_position_embeddings\":32}' >tiny/config.json && "
+         "awk 'BEGIN { print \"text,label\"; for (i = 0; i < 4000; i++) "
+         "print \"a b a b a b a b a b a b a b a b a b a b,\" i % 2 }' >rows.csv");
+#define FINETUNE                                                                            \
+    "ulimit -v %d && timeout 60 $MC finetune --config tiny --data rows.csv --val rows.csv " \
+    "--text text --label label --max-steps 1 --no-save --no-group-by-length --batch-size "
+    run(within(400000, FINETUNE "4000"));
+    must_hold(err, "warning: a batch of 4000 takes ");
+    must_hold(err, "a smaller --batch-size ");
+    must(within(400000, FINETUNE "2 --dry-run"));
+    assert_null(strstr(err, "warning: a batch"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_finetune_warning),
         cmocka_unit_test(test_small_limits),
         cmocka_unit_test(test_auto_in_address_space),
         cmocka_unit_test(test_auto_in_a_group),

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "tools/train/finetune.h"
+#include "tools/train/memory_room.h"
 #include "tools/files/text.h"
 
 enum {
@@ -253,7 +254,8 @@ static void plan_step(mc_context *ctx, void *user)
 /* A batch whose texts are all as long as the longest. */
 static void make_inputs(const finetune *f, dry_step *s, int64_t length, int64_t target_length)
 {
-    int64_t sequences = f->o.batch_size * mc_dataset_choices(f->train_rows);
+    int64_t batch = f->o.batch_size, most = mc_dataset_rows(f->train_rows);
+    int64_t sequences = (batch < most ? batch : most) * mc_dataset_choices(f->train_rows);
     int labels = mc_model_get_heads(s->model).labels;
     bool both = mc_model_get_shape(s->model).kind == MC_MODEL_ENCODER_DECODER;
     mc_task_kind kind = mc_dataset_kind(f->train_rows);
@@ -265,6 +267,7 @@ static void make_inputs(const finetune *f, dry_step *s, int64_t length, int64_t 
         s->values = mc_tensor_new(s->ctx, MC_F32, MC_SHAPE(sequences, labels));
 }
 
+/* `seconds` may be NULL. */
 static bool plan(finetune *f, int64_t length, int64_t target_length, mc_memory_plan *memory,
                  double *seconds)
 {
@@ -275,7 +278,7 @@ static bool plan(finetune *f, int64_t length, int64_t target_length, mc_memory_p
     mc_optim_manager_options options = {.micro_steps = (int)o->accumulation,
                                         .max_grad_norm = o->train.clip};
     dry_step s = {.ctx = mc_plan_context_new(f->ctx), .passes = o->accumulation};
-    bool timed = mc_plan_time(s.ctx, NULL) == MC_OK;
+    bool timed = seconds && mc_plan_time(s.ctx, NULL) == MC_OK;
     s.model = mc_model_new_like(s.ctx, f->model, &load);
     mc_optimizer *adam = train_adam_new(s.ctx, &o->train, &adam_options);
     mc_optimizer_add(adam, mc_model_module(s.model));
@@ -284,7 +287,7 @@ static bool plan(finetune *f, int64_t length, int64_t target_length, mc_memory_p
     if (s.model) make_inputs(f, &s, length, target_length);
     bool good =
         s.model && mc_plan_run(s.ctx, mc_model_module(s.model), plan_step, &s, memory) == MC_OK;
-    *seconds = good && timed ? mc_plan_seconds(s.ctx).total : NAN;
+    if (seconds) *seconds = good && timed ? mc_plan_seconds(s.ctx).total : NAN;
     if (s.ctx && mc_failed(s.ctx))
         mc_set_error(f->ctx, mc_error_status(s.ctx), "%s", mc_error_message(s.ctx));
     mc_context_free(s.ctx);
@@ -301,16 +304,21 @@ static void add_time(text *t, double seconds)
         text_add(t, "%.1f h", seconds / 3600);
 }
 
-/* The planned step has texts as long as the longest; others take less. */
-static void show_plan(finetune *f, const lengths *l, const lengths *targets)
+/* The planned step has texts as long as the longest; others take less. A run's head shows only
+ * that it does not fit. */
+static void show_plan(finetune *f, const lengths *l, const lengths *targets, bool all)
 {
     mc_memory_plan memory = {0};
+    if (mc_device_prepare(f->ctx)) return; /* what it takes is not free */
     mc_memory_use use = mc_memory(f->ctx);
     char line[256];
     text t = text_into(line, sizeof line);
     double step;
     int64_t target_length = targets->count ? longest(targets) : 1;
-    if (!plan(f, longest(l), target_length, &memory, &step)) return;
+    if (!plan(f, longest(l), target_length, &memory, all ? &step : NULL)) return;
+    memory_warn(f->ctx, &f->log, f->o.batch_size, &memory,
+                "a smaller --batch-size with --gradient-accumulation-steps takes less");
+    if (!all) return;
     text_add(&t, "memory of a step, planned: %.1f MiB at most", (double)memory.peak / (1 << 20));
     if (use.available)
         text_add(&t, ", %.1f MiB are free", (double)(use.available + use.touched) / (1 << 20));
@@ -342,11 +350,11 @@ void finetune_look(finetune *f)
     show_labels(f, all);
     show_values(f);
     if (measure(f, false, stride, &l)) show_lengths(f, "texts", &l);
-    if (all && mc_dataset_kind(f->train_rows) == MC_TASK_GENERATE &&
-        measure(f, true, stride, &targets))
+    if (mc_dataset_kind(f->train_rows) == MC_TASK_GENERATE && measure(f, true, stride, &targets) &&
+        all)
         show_lengths(f, "targets", &targets);
     if (all) show_row(f);
-    if (all && l.count && !mc_failed(f->ctx)) show_plan(f, &l, &targets);
+    if (l.count && !mc_failed(f->ctx)) show_plan(f, &l, &targets, all);
     free(l.tokens);
     free(targets.tokens);
 }

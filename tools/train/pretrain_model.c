@@ -3,6 +3,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include "tools/train/memory_room.h"
 #include "tools/train/pretrain.h"
 
 static const double MIB = 1024.0 * 1024, GIB = 1024.0 * 1024 * 1024;
@@ -149,34 +150,6 @@ static int64_t candidate(const pretrain *p, int64_t i)
     return 0;
 }
 
-/* Of what is free this share and so many bytes are left: for files that are read and written, for
- * what the system keeps for the process, and for whatever else grows. */
-static const double MARGIN = 0.03;
-enum { MARGIN_BYTES = 4 << 20 };
-
-/* What tensors may take in all; 0: unknown. */
-static uint64_t room(pretrain *p)
-{
-    mc_memory_use use = mc_memory(p->ctx);
-    uint64_t all = use.available + use.touched;
-    return use.available && all > use.buffers ? all - use.buffers : use.available;
-}
-
-static uint64_t with_margin(uint64_t bytes)
-{
-    uint64_t most = (uint64_t)((1 - MARGIN) * (double)bytes);
-    return most > MARGIN_BYTES ? most - MARGIN_BYTES : 0;
-}
-
-/* Whether it fits into what is free less the margin. */
-static bool fits_here(pretrain *p, const mc_memory_plan *plan)
-{
-    mc_memory_use use = mc_memory(p->ctx);
-    uint64_t all = room(p);
-    if (all && plan->touched > with_margin(all)) return false;
-    return !use.space || plan->space <= with_margin(use.space + use.reserved);
-}
-
 static bool fits(pretrain *p, int64_t i, uint64_t budget, bool *good)
 {
     mc_memory_plan plan;
@@ -185,7 +158,7 @@ static bool fits(pretrain *p, int64_t i, uint64_t budget, bool *good)
     if (!batch || batch > INT32_MAX / p->o.seq_length) return false;
     *good = *good && plan_batch(p, batch, &plan);
     /* what is given with --memory is for tensors alone */
-    return *good && (p->o.memory > 0 ? plan.peak <= budget : fits_here(p, &plan));
+    return *good && (p->o.memory > 0 ? plan.peak <= budget : memory_fits(p->ctx, &plan));
 }
 
 /* Ranks may find different amounts of memory free: the smallest batch of any fits all. */
@@ -223,22 +196,11 @@ static bool choose_batch(pretrain *p, uint64_t budget)
 /* What a plan may take: what was given, or what is free less the margin. */
 static bool find_budget(pretrain *p, uint64_t *budget)
 {
-    uint64_t all = room(p);
-    *budget = p->o.memory > 0 ? (uint64_t)(p->o.memory * GIB) : with_margin(all);
+    uint64_t all = memory_room(p->ctx);
+    *budget = p->o.memory > 0 ? (uint64_t)(p->o.memory * GIB) : memory_with_margin(all);
     if (p->o.memory > 0 || all) return true;
     return pretrain_refuse(p, "--batch-size auto: how much memory is free is not known here; say "
                               "how much to take with --memory");
-}
-
-/* A system that runs out of memory ends the process without a word, so it is said before. */
-static void warn_if_too_large(pretrain *p)
-{
-    uint64_t all = room(p);
-    if (fits_here(p, &p->plan)) return;
-    run_log_line(&p->log,
-                 "warning: a batch of %" PRId64 " takes %.1f MiB, and %.1f MiB are free here: the "
-                 "system may end the run; --batch-size auto takes what fits",
-                 p->o.batch_size, (double)p->plan.touched / MIB, (double)all / MIB);
 }
 
 static void show_part(pretrain *p, const char *name, uint64_t bytes)
@@ -265,7 +227,7 @@ static void show_plan(pretrain *p)
     show_part(p, "peak", plan->peak);
     if (plan->touched > plan->peak) show_part(p, "with gaps", plan->touched);
     if (use.process) show_part(p, "the process", plan->touched + use.process + use.buffers);
-    if (use.available) show_part(p, "(free here)", room(p));
+    if (use.available) show_part(p, "(free here)", memory_room(p->ctx));
     if (plan->host) show_part(p, "on the host", plan->host);
 }
 
@@ -279,6 +241,6 @@ bool pretrain_plan(pretrain *p)
         o->tokens_per_step = o->batch_size * mc_world_size(p->ctx) * o->seq_length;
     if (!plan_batch(p, o->batch_size, &p->plan)) return false;
     show_plan(p);
-    warn_if_too_large(p);
+    memory_warn(p->ctx, &p->log, o->batch_size, &p->plan, "--batch-size auto takes what fits");
     return true;
 }
