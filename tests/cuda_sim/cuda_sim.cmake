@@ -59,7 +59,7 @@ function(mc_build_cuda_simulator target)
         "$<$<COMPILE_LANGUAGE:CXX>:-fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=>")
     # Of the time that these took to compile, half or more went to the last steps of optimisation.
     set(slow ${kernels})
-    list(FILTER slow INCLUDE REGEX "/(norm|norm_ahead|chain|attention_cached)_cu.cpp$")
+    list(FILTER slow INCLUDE REGEX "/(norm|chain|attention_cached)_cu.cpp$")
     set_source_files_properties(${slow} PROPERTIES COMPILE_OPTIONS -O1)
     if(MC_SANITIZE) # accesses and alignment are what matters; the rest costs most of the time
         set_source_files_properties(${kernels} PROPERTIES COMPILE_OPTIONS
