@@ -339,10 +339,6 @@ typedef struct mc_kernels {
     mc_status (*column_sums)(mc_device *d, int64_t rows, int64_t columns, mc_matrix x, float *out);
 
     mc_status (*residual_norm)(mc_device *d, const mc_residual_norm_call *call);
-    /* linear, without an activation, and residual_norm one after the other: norm->f is linear->y,
-     * and may be norm->y, so that the norm alone is kept. Nothing between them need be rounded. */
-    mc_status (*linear_norm)(mc_device *d, const mc_linear_call *linear,
-                             const mc_residual_norm_call *norm);
     mc_status (*residual_norm_backward)(mc_device *d, const mc_residual_norm_backward_call *call);
 
     /* y [+]= dropout(x), or dropout(relu(x)). Backward without `relu` is the same call on the

@@ -169,13 +169,6 @@ static mc_status plan_residual_norm(mc_device *d, const mc_residual_norm_call *c
        residual_norm, c);
 }
 
-static mc_status plan_linear_norm(mc_device *d, const mc_linear_call *linear,
-                                  const mc_residual_norm_call *norm)
-{
-    mc_status status = plan_linear(d, linear);
-    return status ? status : plan_residual_norm(d, norm);
-}
-
 static mc_status plan_residual_norm_backward(mc_device *d, const mc_residual_norm_backward_call *c)
 {
     double bytes = size_of(c->s) + size_of(c->dy) + (c->accumulate ? 2 : 1) * size_of(c->ds);

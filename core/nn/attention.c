@@ -1,7 +1,6 @@
 /* The attention layer: projections around mc_sdpa, or around a cache of keys and values. */
 #include "core/nn/adapter_internal.h"
 #include "core/nn/kv_cache_internal.h"
-#include "core/nn/layers_internal.h"
 #include "core/ops/ops_internal.h"
 
 enum { Q, K, V, PARTS };
@@ -140,19 +139,13 @@ static mc_tensor *attend_memory(mc_tape *t, mc_attention *a, mc_tensor *x, const
     return y;
 }
 
-mc_tensor *mc_attention_forward_end(mc_tape *t, mc_attention *a, mc_tensor *x, const mc_call *call,
-                                    mc_norm_end *end)
+mc_tensor *mc_attention_forward(mc_tape *t, mc_attention *a, mc_tensor *x, const mc_call *call)
 {
     static const mc_call empty = {0};
     if (!mc_given_as(mc_tape_context(t), a, "attention")) return NULL;
     if (!call) call = &empty;
     mc_tensor *y = a->options.cross ? attend_memory(t, a, x, call) : attend_self(t, a, x, call);
-    mc_tensor *out = y ? mc_linear_forward_end(t, a->out, y, end) : NULL;
+    mc_tensor *out = y ? mc_linear_forward(t, a->out, y) : NULL;
     mc_tape_release(t, y);
     return out;
-}
-
-mc_tensor *mc_attention_forward(mc_tape *t, mc_attention *a, mc_tensor *x, const mc_call *call)
-{
-    return mc_attention_forward_end(t, a, x, call, NULL);
 }

@@ -2,7 +2,6 @@
 
 #include "core/nn/adapter_internal.h"
 #include "core/nn/eight_bit_internal.h"
-#include "core/nn/layers_internal.h"
 
 /* ---- linear ---------------------------------------------------------------------------------- */
 
@@ -120,31 +119,6 @@ mc_tensor *mc_layernorm_forward_stream(mc_tape *t, mc_layernorm *norm, mc_tensor
     if (!t || !mc_given(mc_tape_context(t), norm)) return NULL;
     mc_tensor *bias = norm->bias ? mc_parameter_tensor(t, norm->bias) : NULL;
     return mc_stream_norm(t, x, mc_parameter_tensor(t, norm->weight), bias, norm->eps, sum);
-}
-
-/* ---- a linear with the norm after it -------------------------------------------------------- */
-
-/* Of a plain weight, on a tape that records nothing and drops nothing. */
-static bool ends_in_norm(mc_tape *t, const mc_linear *linear, const mc_tensor *x,
-                         const mc_norm_end *end)
-{
-    if (!end || !end->norm || !end->norm->bias || mc_tape_is_training(t)) return false;
-    const mc_stored *weight = linear->weight->stored;
-    return !weight->adapter && !mc_stored_has_eight(weight) && weight->product_scale == 1 &&
-           x->dtype == mc_parameter_dtype(linear->weight);
-}
-
-mc_tensor *mc_linear_forward_end(mc_tape *t, mc_linear *linear, mc_tensor *x, mc_norm_end *end)
-{
-    if (!linear || !mc_op_ready(t, "linear", x)) return NULL;
-    if (!ends_in_norm(t, linear, x, end)) return mc_linear_forward(t, linear, x);
-    const mc_layernorm *norm = end->norm;
-    end->done = true;
-    mc_tensor *weight = mc_parameter_whole(t, linear->weight);
-    mc_tensor *bias = linear->bias ? mc_parameter_whole(t, linear->bias) : NULL;
-    if (linear->bias && !bias) return NULL;
-    return mc_linear_norm(t, x, weight, bias, end->residual, mc_parameter_tensor(t, norm->weight),
-                          mc_parameter_tensor(t, norm->bias), norm->eps);
 }
 
 /* ---- embedding ------------------------------------------------------------------------------- */
@@ -289,28 +263,21 @@ static mc_tensor *feed_in(mc_tape *t, mc_feed_forward *ffn, mc_tensor *x, bool l
     return dropped;
 }
 
-static mc_tensor *feed_forward(mc_tape *t, mc_feed_forward *ffn, mc_tensor *x, bool last,
-                               mc_norm_end *end)
+static mc_tensor *feed_forward(mc_tape *t, mc_feed_forward *ffn, mc_tensor *x, bool last)
 {
     if (!mc_given(mc_tape_context(t), ffn) || !mc_op_ready(t, "feed-forward", x)) return NULL;
     mc_tensor *h = feed_in(t, ffn, x, last);
-    mc_tensor *y = h ? mc_linear_forward_end(t, ffn->out, h, end) : NULL;
+    mc_tensor *y = h ? mc_linear_forward(t, ffn->out, h) : NULL;
     mc_tape_release(t, h);
     return y;
 }
 
 mc_tensor *mc_feed_forward_forward(mc_tape *t, mc_feed_forward *ffn, mc_tensor *x)
 {
-    return feed_forward(t, ffn, x, false, NULL);
-}
-
-mc_tensor *mc_feed_forward_forward_end(mc_tape *t, mc_feed_forward *ffn, mc_tensor *x,
-                                       mc_norm_end *end)
-{
-    return feed_forward(t, ffn, x, false, end);
+    return feed_forward(t, ffn, x, false);
 }
 
 mc_tensor *mc_feed_forward_forward_last(mc_tape *t, mc_feed_forward *ffn, mc_tensor *x)
 {
-    return feed_forward(t, ffn, x, true, NULL);
+    return feed_forward(t, ffn, x, true);
 }

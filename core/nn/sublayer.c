@@ -1,7 +1,6 @@
 #include "core/nn/sublayer.h"
 
 #include "core/autograd/tape_internal.h"
-#include "core/nn/layers_internal.h"
 
 static mc_tensor *run_attention(mc_tape *t, void *layer, mc_tensor *x, const mc_call *call)
 {
@@ -52,25 +51,11 @@ mc_tensor *mc_sublayer_pre_norm(mc_tape *t, mc_tensor *x, mc_layernorm *norm, mc
     return y ? mc_residual_defer(t, s, y, dropout) : NULL;
 }
 
-/* A branch of ours may do the norm along with its last product; one of the caller's own is left to
- * do what it does with its layers. */
-static mc_tensor *run_branch(mc_tape *t, mc_branch branch, mc_tensor *x, const mc_call *call,
-                             mc_norm_end *end)
-{
-    if (branch.forward == run_attention)
-        return mc_attention_forward_end(t, branch.layer, x, call, end);
-    if (branch.forward == run_feed_forward)
-        return mc_feed_forward_forward_end(t, branch.layer, x, end);
-    return branch.forward(t, branch.layer, x, call);
-}
-
 mc_tensor *mc_sublayer_post_norm(mc_tape *t, mc_tensor *x, mc_branch branch, const mc_call *call,
                                  float dropout, mc_layernorm *norm)
 {
     if (!has_branch(t, branch, "mc_sublayer_post_norm")) return NULL;
-    mc_norm_end end = {.norm = norm, .residual = x};
-    mc_tensor *y = run_branch(t, branch, x, call, &end);
-    if (end.done) return y;
+    mc_tensor *y = branch.forward(t, branch.layer, x, call);
     mc_tensor *h = y ? mc_layernorm_forward_residual(t, norm, x, y, dropout) : NULL;
     mc_tape_release(t, y);
     return h;

@@ -29,13 +29,6 @@ bool mc_node_is_linear(const mc_node *node);
 mc_tensor *mc_linear_bias(const mc_node *linear);
 void mc_linear_bias_done(const mc_node *linear);
 
-/* LayerNorm(residual + x weight^T + bias) (rows, out), on a tape that records nothing: what
- * mc_fused_linear and mc_residual_norm compute one after the other, but that nothing between them
- * need be rounded. bias may be NULL. */
-mc_tensor *mc_linear_norm(mc_tape *t, mc_tensor *x, mc_tensor *weight, mc_tensor *bias,
-                          mc_tensor *residual, mc_tensor *norm_weight, mc_tensor *norm_bias,
-                          float eps);
-
 /* Whether the operations take such operands: else an error is set. */
 bool mc_linear_check(mc_tape *t, mc_tensor *x, mc_tensor *weight, mc_tensor *bias,
                      mc_activation activation, float scale);

@@ -382,47 +382,6 @@ static void test_linear_activation(void **state)
             }
 }
 
-/* The norm of the sum of a residual and a product, in the product's place. */
-static void linear_norm_case(mc_dtype dtype, layout l)
-{
-    enum { N = 33, IN = 40, OUT = 72 };
-    const mc_dtype kind[4] = {dtype, dtype, dtype, dtype};
-    both x = both_values(dtype, N, IN, l, -1, 1), w = both_values(dtype, OUT, IN, l, -1, 1);
-    both bias = both_vector(dtype, OUT, -1, 1), residual = both_values(dtype, N, OUT, l, -1, 1);
-    both norm_weight = both_vector(dtype, OUT, -1, 1), norm_bias = both_vector(dtype, OUT, -1, 1);
-    both y = both_output(dtype, N, OUT, l);
-    FOR_SIDES(s)
-    {
-        const mc_linear_call linear = {.rows = N,
-                                       .in = IN,
-                                       .out = OUT,
-                                       .alpha = 1,
-                                       .x = x.m[s],
-                                       .weight = w.m[s],
-                                       .bias = bias.m[s],
-                                       .y = y.m[s]};
-        const mc_residual_norm_call norm = {.rows = N,
-                                            .columns = OUT,
-                                            .x = residual.m[s],
-                                            .f = y.m[s],
-                                            .weight = norm_weight.m[s],
-                                            .bias = norm_bias.m[s],
-                                            .eps = 1e-5f,
-                                            .y = y.m[s]};
-        CALL(s, linear_norm, &linear, &norm);
-    }
-    compare(&y, loose(kind, 1e-5), "linear_norm");
-    FREE(&x, &w, &bias, &residual, &norm_weight, &norm_bias, &y);
-}
-
-static void test_linear_norm(void **state)
-{
-    (void)state;
-    if (!sides[GPU]) skip();
-    for (int k = 0; k < 3; k++)
-        for (int l = 0; l < LAYOUTS; l++) linear_norm_case(kinds[k][0], layouts[l]);
-}
-
 /* The distance of `got` from `exact` in units of the last bit that `dtype` has there. The GPU takes
  * powers of 2 below 2^-126 for 0, and multiplies them by up to 13. */
 static double ulps(mc_dtype dtype, double got, double exact)
@@ -1493,7 +1452,6 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_activation_backward),
         cmocka_unit_test(test_gated),
         cmocka_unit_test(test_linear_activation),
-        cmocka_unit_test(test_linear_norm),
         cmocka_unit_test(test_gelu_of_all_halves),
         cmocka_unit_test(test_dropout),
         cmocka_unit_test(test_relu_dropout),

@@ -1,4 +1,4 @@
-/* Our own products (hopper/gemm.cu, hopper/linear_norm.cu) against sums in double: every element of
+/* Our own products (hopper/gemm.cu) against sums in double: every element of
  * small ones, some of larger ones, all sums of columns, and that nothing is written beside a
  * result's rows. Skipped without a GPU of compute capability 9.0. */
 #include <math.h>
@@ -435,100 +435,6 @@ static void test_adding(void **state)
     mc_context_free(ctx);
 }
 
-/* ---- a linear with the norm after it -------------------------------------------------------- */
-
-typedef struct norm_run {
-    mc_dtype dtype;
-    matrix x, w, bias, residual, norm_weight, norm_bias, y;
-} norm_run;
-
-/* Row `row` of the result in double, all of whose columns are compared. */
-static void look_at_row(norm_run *r, int64_t row, float eps)
-{
-    double sums[2 * 384], mean = 0, squares = 0, size, largest = 0;
-    const int64_t n = r->y.columns;
-    for (int64_t i = 0; i < n; i++) {
-        sums[i] =
-            dot(&r->x, &r->w, row, i, true, &size) + at(&r->bias, 0, i) + at(&r->residual, row, i);
-        mean += sums[i] / (double)n;
-        largest = fmax(largest, size + fabs(sums[i]));
-    }
-    for (int64_t i = 0; i < n; i++) squares += (sums[i] - mean) * (sums[i] - mean);
-    const double rstd = 1 / sqrt(squares / (double)n + eps);
-    for (int64_t i = 0; i < n; i++) {
-        const double weight = at(&r->norm_weight, 0, i), bias = at(&r->norm_bias, 0, i);
-        check(at(&r->y, row, i), (sums[i] - mean) * rstd * weight + bias,
-              largest * rstd * fabs(weight) + fabs(bias), r->dtype);
-    }
-}
-
-static void run_norm(mc_device *d, const int64_t shape[3], mc_dtype dtype)
-{
-    const int64_t rows = shape[0], columns = shape[1], terms = shape[2];
-    norm_run r = {.dtype = dtype};
-    r.x = make(d, dtype, rows, terms, 1, 1);
-    r.w = make(d, dtype, columns, terms, 1 / sqrtf((float)terms), 2);
-    r.bias = make(d, dtype, 1, columns, 0.5f, 3);
-    r.residual = make(d, dtype, rows, columns, 1, 4);
-    r.norm_weight = make(d, dtype, 1, columns, 1, 5);
-    r.norm_bias = make(d, dtype, 1, columns, 0.5f, 6);
-    r.y = make(d, dtype, rows, columns, 1, 7);
-    const mc_linear_call linear = {.rows = rows,
-                                   .in = terms,
-                                   .out = columns,
-                                   .alpha = 1,
-                                   .x = r.x.m,
-                                   .weight = r.w.m,
-                                   .bias = r.bias.m,
-                                   .y = r.y.m};
-    const mc_residual_norm_call norm = {.rows = rows,
-                                        .columns = columns,
-                                        .x = r.residual.m,
-                                        .f = r.y.m,
-                                        .weight = r.norm_weight.m,
-                                        .bias = r.norm_bias.m,
-                                        .eps = 1e-5f,
-                                        .y = r.y.m};
-    assert_true(mc_own_linear_norm_takes(d, &linear, &norm));
-    float *before = NULL;
-    for (int i = 0; i < 3; i++) { /* equal to the bit each time */
-        assert_int_equal(d->kernels->linear_norm(d, &linear, &norm), MC_OK);
-        check_gaps(d, &r.y);
-        size_t bytes = (size_t)count_of(&r.y) * sizeof(float);
-        if (i) assert_memory_equal(before, r.y.host, bytes);
-        if (!i) before = malloc(bytes);
-        assert_non_null(before);
-        memcpy(before, r.y.host, bytes);
-    }
-    free(before);
-    int64_t most = rows < 300 ? rows : 40; /* the first and last rows, and some between */
-    for (int64_t i = 0; i < most; i++)
-        look_at_row(&r,
-                    most == rows ? i
-                    : i < 10     ? i
-                    : i < 20     ? rows - i + 9
-                                 : i * 7919 % rows,
-                    norm.eps);
-    matrix *all[] = {&r.x, &r.w, &r.bias, &r.residual, &r.norm_weight, &r.norm_bias, &r.y};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) drop(d, all[i]);
-}
-
-/* Rows by one block and by two; whole tiles and tails of rows and terms; a ring's round of terms;
- * several turns of tiles, of which the last ones have no work for all. */
-static void test_linear_norm(void **state)
-{
-    static const int64_t sizes[][3] = {{1, 768, 768},    {128, 384, 192},   {129, 768, 200},
-                                       {300, 384, 1536}, {33001, 768, 768}, {40000, 384, 392},
-                                       {8500, 768, 3072}};
-    (void)state;
-    mc_context *ctx = open_gpu();
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        for (mc_dtype dtype = MC_F16; dtype <= MC_BF16; dtype++)
-            if (is_mine()) run_norm(ctx->device, sizes[i], dtype);
-    assert_int_equal(mc_error_status(ctx), MC_OK);
-    mc_context_free(ctx);
-}
-
 /* What our kernels do not take. */
 static void test_choice(void **state)
 {
@@ -611,9 +517,9 @@ static void test_choice_of_plain(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shapes), cmocka_unit_test(test_repeats),
-        cmocka_unit_test(test_adding), cmocka_unit_test(test_linear_norm),
-        cmocka_unit_test(test_choice), cmocka_unit_test(test_choice_of_plain),
+        cmocka_unit_test(test_shapes),          cmocka_unit_test(test_repeats),
+        cmocka_unit_test(test_adding),          cmocka_unit_test(test_choice),
+        cmocka_unit_test(test_choice_of_plain),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -24,13 +24,13 @@
  * each loads half of it, into the shared memory of both. */
 #include "core/device/cuda/elementwise/activation.cuh"
 #include "core/device/cuda/product/gemm_internal.h"
-#include "core/device/hopper/product.cuh"
+#include "core/device/hopper/instructions.cuh"
 
 using namespace hopper;
 
 enum {
     ROWS = 128,
-    COLUMNS = PART_COLUMNS,
+    COLUMNS = 192, /* as many as a matrix instruction has */
     TERMS = 64,
     STAGES = 4,
     CLUSTER = 2,
@@ -38,6 +38,7 @@ enum {
     PIECES = COLUMNS / PIECE,
     GROUP = 128, /* threads */
     THREADS = 3 * GROUP,
+    PART = 96,   /* of 64 rows of a tile a thread of a consumer has as many sums */
     SUMMERS = 2, /* warps that sum columns of x, ROWS / SUMMERS rows each */
 };
 
@@ -78,11 +79,89 @@ __device__ __forceinline__ void sync_consumer(int consumer)
     asm volatile("bar.sync %0, 128;" ::"r"(3 + consumer) : "memory");
 }
 
+__device__ __forceinline__ void sync_cluster()
+{
+    __syncwarp();
+    asm volatile("barrier.cluster.arrive.aligned;\n"
+                 "barrier.cluster.wait.aligned;" ::
+                     : "memory");
+}
+
+/* No order of memory is asked for: what it releases was read by matrix instructions that are over,
+ * and a fence of the cluster costs more than the block's product. */
+__device__ __forceinline__ void barrier_arrive_in_cluster(uint32_t barrier)
+{
+    asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
+/* load_box for both blocks of the cluster; the barrier of each counts its bytes. */
+__device__ __forceinline__ void load_box_for_both(const CUtensorMap *map, uint32_t to,
+                                                  uint32_t barrier, int column, int row)
+{
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 ".multicast::cluster [%0], [%1, {%3, %4}], [%2], %5;" ::"r"(to),
+                 "l"(map), "r"(barrier), "r"(column), "r"(row), "h"((uint16_t)3)
+                 : "memory");
+}
+
+#define MC_D8(i)                                                                                \
+    "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
+        "+f"(d[i + 6]), "+f"(d[i + 7])
+
+/* d (64 x 192) = a (64 x 16) b (16 x 192) + d, without d if `add` is 0. With ROWS_ARE_TERMS b lies
+ * in memory as it is written here, else transposed. */
+#define MC_MULTIPLY(name, type)                                                                    \
+    template <bool ROWS_ARE_TERMS>                                                                 \
+    __device__ __forceinline__ void name(float(&d)[PART], uint64_t a, uint64_t b, int add)         \
+    {                                                                                              \
+        asm volatile(                                                                              \
+            "{\n"                                                                                  \
+            ".reg .pred add;\n"                                                                    \
+            "setp.ne.b32 add, %98, 0;\n"                                                           \
+            "wgmma.mma_async.sync.aligned.m64n192k16.f32." type "." type " {"                      \
+            "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,"   \
+            "%23,%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,"     \
+            "%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,"     \
+            "%63,%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,"     \
+            "%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95}, %96, %97, add, 1, 1, 0, %99;\n" \
+            "}\n"                                                                                  \
+            : MC_D8(0), MC_D8(8), MC_D8(16), MC_D8(24), MC_D8(32), MC_D8(40), MC_D8(48),           \
+              MC_D8(56), MC_D8(64), MC_D8(72), MC_D8(80), MC_D8(88)                                \
+            : "l"(a), "l"(b), "r"(add), "n"(ROWS_ARE_TERMS));                                      \
+    }
+MC_MULTIPLY(multiply_bf16, "bf16")
+MC_MULTIPLY(multiply_f16, "f16")
+#undef MC_MULTIPLY
+#undef MC_D8
+
+template <class T, bool ROWS_ARE_TERMS>
+__device__ __forceinline__ void multiply_add(float (&d)[PART], uint64_t a, uint64_t b, int add)
+{
+    if (std::is_same_v<T, __half>)
+        multiply_f16<ROWS_ARE_TERMS>(d, a, b, add);
+    else
+        multiply_bf16<ROWS_ARE_TERMS>(d, a, b, add);
+}
+
+/* Of a vector, the columns that a thread has of 64: two of every eight, `column` being its first;
+ * 0 from `columns` on. Packed, for registers are few. */
+__device__ __forceinline__ void load_pairs(const char *vector, int column, int columns,
+                                           uint32_t (&v)[8])
+{
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        int at = column + i * 8;
+        v[i] = at < columns ? *(const uint32_t *)(vector + at * 2) : 0;
+    }
+}
+
 /* ---- the kernel ------------------------------------------------------------------------------ */
 
-/* Where a block is, in the result too. */
-struct product_place : block_place {
-    uint32_t arrived; /* barriers of each consumer's two pieces */
+/* Where a block is: its ring in shared memory, its place in the cluster and in the result. */
+struct product_place {
+    uint32_t shared, full, empty;        /* the ring, and the barriers of its stages */
+    int rank, cluster, clusters, blocks; /* blocks of terms to a tile */
+    uint32_t arrived;                    /* barriers of each consumer's two pieces */
     float *totals;
     int tiles;
 
@@ -95,6 +174,35 @@ struct product_place : block_place {
         return tile % c.tile_columns * COLUMNS;
     }
 };
+
+/* The ring is where the block's shared memory begins. */
+__device__ __forceinline__ product_place place_of_block(const hopper_call &c, char *memory)
+{
+    product_place p;
+    p.shared = shared_address(memory);
+    p.full = p.shared + BARRIERS_AT;
+    p.empty = p.full + STAGES * 8;
+    p.rank = rank_in_cluster();
+    p.cluster = blockIdx.x / CLUSTER;
+    p.clusters = gridDim.x / CLUSTER;
+    p.blocks = (c.terms + TERMS - 1) / TERMS;
+    p.arrived = p.empty + STAGES * 8;
+    p.totals = (float *)(memory + TOTALS_AT);
+    p.tiles = c.tile_pairs * c.tile_columns;
+    return p;
+}
+
+/* By one thread: the barriers, those of the ring's stages for so many warps that read. */
+__device__ __forceinline__ void open_ring(const product_place &p, int readers)
+{
+    if (p.shared % 1024) __trap(); /* swizzling counts from there */
+    for (int i = 0; i < STAGES; i++) {
+        barrier_init(p.full + i * 8, 1);
+        barrier_init(p.empty + i * 8, readers);
+    }
+    for (int i = 0; i < 4; i++) barrier_init(p.arrived + i * 8, 1);
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
 
 /* Loads all that the block's consumers, and in part those of the other block, are going to need. */
 template <bool ROWS_ARE_TERMS>
@@ -470,19 +578,11 @@ static __global__ void __launch_bounds__(THREADS, 1)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     extern __shared__ __align__(1024) char dynamic[];
-    product_place p = {
-        place_of_block<CLUSTER, STAGES>(dynamic, BARRIERS_AT, (c.terms + TERMS - 1) / TERMS)};
-    p.arrived = p.empty + STAGES * 8;
-    p.totals = (float *)(dynamic + TOTALS_AT);
-    p.tiles = c.tile_pairs * c.tile_columns;
+    const product_place p = place_of_block(c, dynamic);
     const int warp = __shfl_sync(~0u, (int)threadIdx.x / 32, 0); /* known to be a warp's */
     const int group = warp / 4, summers = KIND == MC_OWN_PLAIN ? SUMMERS : 0;
-    if (threadIdx.x == 0) {
-        /* a consumer's warps, in both blocks, and those that sum in this one */
-        open_ring<STAGES>(p, 4 * CLUSTER + summers);
-        for (int i = 0; i < 4; i++) barrier_init(p.arrived + i * 8, 1);
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    }
+    /* a consumer's warps, in both blocks, and those that sum in this one */
+    if (threadIdx.x == 0) open_ring(p, 4 * CLUSTER + summers);
     sync_cluster();
     if (group == 0) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers_of_first<KIND>));
@@ -492,7 +592,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
         asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers_of_consumers<KIND>));
         compute_tiles<T, TANH, KIND, KEEPS>(c, p, group - 1, &y, &pre);
     }
-    sync_cluster(); /* the other block may still tell this one's barriers */
+    sync_cluster(); /* the other block may still arrive at barriers of this one */
 #else
     __trap(); /* gemm.c asks for it on Hopper alone */
 #endif
@@ -500,7 +600,8 @@ static __global__ void __launch_bounds__(THREADS, 1)
 
 /* ---- launching ------------------------------------------------------------------------------- */
 
-typedef product_kernel<hopper_call> kernel_fn;
+/* Of a call and of x, the weight, y and pre as the copy engine sees them. */
+typedef void (*kernel_fn)(hopper_call, CUtensorMap, CUtensorMap, CUtensorMap, CUtensorMap);
 
 template <class T, bool TANH> static kernel_fn kernel_of(mc_own_kind kind, bool keeps_pre)
 {
@@ -542,6 +643,12 @@ static size_t scratch_of(const mc_own_product *p)
     const int64_t tiles = tile_pairs_of(p) * CLUSTER;
     const int64_t x_sums = tiles * SUMMERS * p->terms;
     return (size_t)(p->kind == MC_OWN_PLAIN ? x_sums : tiles * p->columns) * sizeof(float);
+}
+
+/* Whether the copy engine can see it. */
+static bool fits(mc_matrix m, int64_t rows, mc_dtype dtype)
+{
+    return m.data && m.dtype == dtype && mc_is(m.data, 16) && (rows <= 1 || m.stride % 8 == 0);
 }
 
 /* Whether there is all that the kind asks for, and nothing that it does not do. */
@@ -587,6 +694,30 @@ static CUresult describe_all(encode_fn encode, const mc_own_product *p, CUtensor
     return result ? result : describe(encode, pre, p->rows, p->columns, ROWS, &maps[3]);
 }
 
+/* Launches as many clusters as run at once, or as there is work for. */
+static mc_status launch_clusters(mc_device *d, kernel_fn kernel, const hopper_call &c,
+                                 const CUtensorMap (&maps)[4])
+{
+    int most = 0;
+    cudaLaunchAttribute cluster = {};
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim.x = CLUSTER;
+    cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = CLUSTER;
+    config.blockDim = THREADS;
+    config.dynamicSmemBytes = SHARED_BYTES;
+    config.stream = mc_cuda_of(d)->stream;
+    config.attrs = &cluster;
+    config.numAttrs = 1;
+    mc_allow_shared(kernel, SHARED_BYTES);
+    cudaError_t error = cudaOccupancyMaxActiveClusters(&most, kernel, &config);
+    if (error) return mc_cuda_check(d, error, "a product of our own");
+    config.gridDim = (unsigned)(CLUSTER * mc_least(most, (int64_t)c.tile_pairs * c.tile_columns));
+    error = cudaLaunchKernelEx(&config, kernel, c, maps[0], maps[1], maps[2], maps[3]);
+    return mc_cuda_check(d, error, "a product of our own");
+}
+
 extern "C" mc_status mc_own_product_run(mc_device *d, const mc_own_product *p)
 {
     struct mc_cuda_gemm *g = mc_cuda_of(d)->gemm;
@@ -604,8 +735,7 @@ extern "C" mc_status mc_own_product_run(mc_device *d, const mc_own_product *p)
     if (result)
         return mc_cuda_fail(d, MC_ERR_DEVICE, "cuTensorMapEncodeTiled: error %d", (int)result);
     kernel_fn kernel = p->x.dtype == MC_F16 ? kernel_of<__half>(p) : kernel_of<__nv_bfloat16>(p);
-    mc_status status = launch_clusters(d, {kernel, CLUSTER, THREADS, SHARED_BYTES},
-                                       (int64_t)c.tile_pairs * c.tile_columns, c, maps);
+    mc_status status = launch_clusters(d, kernel, c, maps);
     if (!status && p->sums) mc_add_partials(d, c.sums, row_tiles, p->columns, {1, {p->sums}});
     if (!status && p->x_sums)
         mc_add_partials(d, c.x_sums, row_tiles * SUMMERS, p->terms, {1, {p->x_sums}});

@@ -31,22 +31,18 @@ __device__ __forceinline__ void barrier_expect(uint32_t barrier, int bytes)
                  : "memory");
 }
 
-/* Until the phase of that parity is over; _for_cluster: and what other blocks wrote is there. */
-#define MC_BARRIER_WAIT(name, order)                                                       \
-    __device__ __forceinline__ void name(uint32_t barrier, uint32_t parity)                \
-    {                                                                                      \
-        asm volatile("{\n"                                                                 \
-                     ".reg .pred over;\n"                                                  \
-                     "again:\n"                                                            \
-                     "mbarrier.try_wait.parity" order ".shared::cta.b64 over, [%0], %1;\n" \
-                     "@!over bra again;\n"                                                 \
-                     "}" ::"r"(barrier),                                                   \
-                     "r"(parity)                                                           \
-                     : "memory");                                                          \
-    }
-MC_BARRIER_WAIT(barrier_wait, "")
-MC_BARRIER_WAIT(barrier_wait_for_cluster, ".acquire.cluster")
-#undef MC_BARRIER_WAIT
+/* Until the phase of that parity is over. */
+__device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity)
+{
+    asm volatile("{\n"
+                 ".reg .pred over;\n"
+                 "again:\n"
+                 "mbarrier.try_wait.parity.shared::cta.b64 over, [%0], %1;\n"
+                 "@!over bra again;\n"
+                 "}" ::"r"(barrier),
+                 "r"(parity)
+                 : "memory");
+}
 
 /* The same, for so many nanoseconds or so. Returns whether it is over. */
 __device__ __forceinline__ bool barrier_wait_for(uint32_t barrier, uint32_t parity,
@@ -102,16 +98,8 @@ __device__ __forceinline__ uint32_t address_in(uint32_t address, int block)
     return there;
 }
 
-/* Two numbers to shared memory of a block of the cluster, 8 bytes for its barrier. */
-__device__ __forceinline__ void send_pair(uint32_t to, uint32_t barrier, float a, float b)
-{
-    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 "
-                 "[%0], {%2, %3}, [%1];" ::"r"(to),
-                 "r"(barrier), "f"(a), "f"(b)
-                 : "memory");
-}
-
-/* Four of them, 16 bytes, which are aligned. */
+/* Four numbers (16 bytes, which are aligned) to shared memory of a block of the cluster; its barrier
+ * counts 16 bytes. */
 __device__ __forceinline__ void send_four(uint32_t to, uint32_t barrier, const float *v)
 {
     asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 "
@@ -398,18 +386,18 @@ static inline CUresult describe_bytes(encode_fn encode, const void *data, int64_
                   CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
 }
 
-/* A matrix of two-byte elements as the copy engine sees it, in boxes of 128 bytes a row, or 64. */
+/* A matrix of two-byte elements as the copy engine sees it, in boxes of 128 bytes a row. */
 static inline CUresult describe(encode_fn encode, mc_matrix m, int64_t rows, int64_t columns,
-                                unsigned box_rows, CUtensorMap *map, unsigned box_columns = 64)
+                                unsigned box_rows, CUtensorMap *map)
 {
     const cuuint64_t sizes[] = {(cuuint64_t)columns, (cuuint64_t)rows};
     const cuuint64_t strides[] = {(cuuint64_t)(rows > 1 ? m.stride : (columns + 7) / 8 * 8) * 2};
-    const cuuint32_t box[] = {box_columns, box_rows}, steps[] = {1, 1};
+    const cuuint32_t box[] = {64, box_rows}, steps[] = {1, 1};
     return encode(
         map, m.dtype == MC_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
         2, m.data, sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-        box_columns == 64 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
-        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+        CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
 }
 
 } // namespace hopper

@@ -158,13 +158,6 @@ mc_status MC_K(residual_norm)(mc_device *d, const mc_residual_norm_call *call)
     return MC_OK;
 }
 
-mc_status MC_K(linear_norm)(mc_device *d, const mc_linear_call *linear,
-                            const mc_residual_norm_call *norm)
-{
-    mc_status status = MC_K(linear)(d, linear);
-    return status ? status : MC_K(residual_norm)(d, norm);
-}
-
 mc_status MC_K(residual_sum)(mc_device *d, int64_t rows, int64_t columns, mc_matrix x, mc_matrix f,
                              mc_dropout_mask dropout, mc_matrix s)
 {

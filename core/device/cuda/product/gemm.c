@@ -406,14 +406,6 @@ mc_status mc_cuda_linear(mc_device *d, const mc_linear_call *c)
     return linear_passes(d, c);
 }
 
-mc_status mc_cuda_linear_norm(mc_device *d, const mc_linear_call *linear,
-                              const mc_residual_norm_call *norm)
-{
-    if (mc_own_linear_norm_takes(d, linear, norm)) return mc_own_linear_norm(d, linear, norm);
-    mc_status status = mc_cuda_linear(d, linear);
-    return status ? status : mc_cuda_residual_norm(d, norm);
-}
-
 /* The gradient of the linear's input alone. */
 static mc_status backward_input(mc_device *d, const mc_linear_backward_call *c)
 {

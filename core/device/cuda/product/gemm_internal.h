@@ -113,11 +113,6 @@ mc_status mc_few_rows_run(mc_device *d, const mc_own_product *p);
  * that is expected to be the fastest, or was asked for. */
 bool mc_own_product_takes(mc_device *d, const mc_own_product *p);
 mc_status mc_own_product_run(mc_device *d, const mc_own_product *p);
-/* The same for linear_norm by a kernel of our own (hopper/linear_norm.cu). */
-bool mc_own_linear_norm_takes(mc_device *d, const mc_linear_call *linear,
-                              const mc_residual_norm_call *norm);
-mc_status mc_own_linear_norm(mc_device *d, const mc_linear_call *linear,
-                             const mc_residual_norm_call *norm);
 /* What mc_few_rows_run is asked for, by matrix instructions of Hopper (hopper/linear_few.cu); false
  * on other GPUs, where MC_CUDA_FEW_ROWS=any asks for linear_few.cu, or where that is faster. */
 bool mc_some_rows_run(mc_device *d, const mc_own_product *p, mc_status *status);
@@ -133,16 +128,6 @@ static inline bool mc_own_product_takes(mc_device *d, const mc_own_product *p)
 static inline mc_status mc_own_product_run(mc_device *d, const mc_own_product *p)
 {
     return (void)d, (void)p, MC_ERR_UNSUPPORTED;
-}
-static inline bool mc_own_linear_norm_takes(mc_device *d, const mc_linear_call *linear,
-                                            const mc_residual_norm_call *norm)
-{
-    return (void)d, (void)linear, (void)norm, false;
-}
-static inline mc_status mc_own_linear_norm(mc_device *d, const mc_linear_call *linear,
-                                           const mc_residual_norm_call *norm)
-{
-    return (void)d, (void)linear, (void)norm, MC_ERR_UNSUPPORTED;
 }
 #endif
 
