@@ -11,7 +11,6 @@
 #include "core/device/plan_internal.h"
 #include "core/dist/comm_internal.h"
 #include "core/dist/launch_internal.h"
-#include "core/dist/world_internal.h"
 
 /* ---- for transports -------------------------------------------------------------------------- */
 

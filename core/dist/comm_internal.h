@@ -52,6 +52,10 @@ typedef struct mc_comm_hooks {
     uint64_t group; /* the group's name in notes, the same on all its ranks, not 0 */
     int ranks;      /* of the job; 0: unknown */
 } mc_comm_hooks;
+/* What a communicator of the job reports and asks: over the control channel (world.c). Leaves
+ * *hooks as it is if there is none. For communicators without an id: all ranks of the job make
+ * them, in the same order. */
+void mc_world_hooks(mc_context *ctx, const mc_comm_id *id, mc_comm_hooks *hooks);
 
 /* As mc_comm_new, with these hooks instead of those of the context's job; they serve the waits of
  * the creation itself, too. Parts that are split off inherit them, with a name of their own. */

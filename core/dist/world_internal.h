@@ -13,10 +13,6 @@ int mc_world_local_rank(void);
 /* With more than one rank: meets the others over the control channel and makes the communicator of
  * all, ctx->comm. Called when the device is open. Errors stay on the context. */
 void mc_world_join(mc_context *ctx, double timeout);
-/* What a communicator of the job reports and asks: over the control channel. Leaves *hooks as it is
- * if there is none. For communicators without an id: all ranks of the job make them, in the same
- * order. */
-void mc_world_hooks(mc_context *ctx, const mc_comm_id *id, mc_comm_hooks *hooks);
 enum { MC_THREADS_MAX = 1024 }; /* OpenMP ends the program where it gets no thread */
 /* What mc_init_options.threads asks for, on the calling thread, whose context it is.
  * MC_THREADS_SHARED has each CPU rank use as many threads as there are cores for it, its cores

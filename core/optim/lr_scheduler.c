@@ -1,7 +1,7 @@
 #include "core/optim/lr_scheduler.h"
 
 #include <math.h>
-#include "core/optim/optimizer_internal.h"
+#include "core/optim/lr_scheduler_internal.h"
 
 static const double PI = 3.14159265358979323846;
 

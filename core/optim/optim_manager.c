@@ -17,7 +17,7 @@
 #include <time.h>
 #include "core/autograd/step_internal.h"
 #include "core/dist/comm.h"
-#include "core/optim/optimizer_internal.h"
+#include "core/optim/lr_scheduler_internal.h"
 
 /* ---- making and freeing ------------------------------------------------------------------ */
 

@@ -1,6 +1,6 @@
 /* The state of an OptimManager as a list of named numbers and arrays. */
 #include <string.h>
-#include "core/optim/optimizer_internal.h"
+#include "core/optim/lr_scheduler_internal.h"
 
 /* A visit under way: the caller's function, the optimizer it is at, and a name being built. */
 typedef struct mc_visit {

@@ -1,11 +1,10 @@
-/* The inside of optimizers, schedules and OptimManagers, and the visitor of their state. */
+/* The inside of optimizers and OptimManagers, and the visitor of their state. */
 #ifndef MC_OPTIM_OPTIMIZER_INTERNAL_H
 #define MC_OPTIM_OPTIMIZER_INTERNAL_H
 
 #include <math.h>
 #include "core/nn/module_internal.h"
 #include "core/nn/offload_internal.h"
-#include "core/optim/lr_scheduler.h"
 #include "core/optim/optim_manager.h"
 #include "core/optim/optimizer.h"
 
@@ -95,21 +94,6 @@ bool mc_optimizer_changes(mc_optimizer *optimizer);
 void mc_optimizer_begin_step(mc_optimizer *optimizer);
 /* Counts the oldest step launched: it was taken with `lr`. */
 void mc_optimizer_count_step(mc_optimizer *optimizer, double lr);
-
-/* ---- schedules --------------------------------------------------------------------------- */
-
-struct mc_lr_scheduler {
-    mc_owned owned;
-    mc_context *ctx;
-    const char *name;
-    double (*decay)(const mc_lr_scheduler *scheduler, int64_t n); /* for n >= warmup */
-    double lr, gamma;
-    int64_t warmup, end;
-    mc_lr_fn fn;
-    void *user;
-    int64_t count;
-    mc_optim_manager *manager; /* NULL: none */
-};
 
 /* ---- OptimManager ------------------------------------------------------------------------ */
 
