@@ -226,8 +226,8 @@ typedef struct mc_model_output {
     mc_tensor *ids;                 /* the input's, packed: classifiers look for tokens in them */
     mc_tensor *pooled;              /* (batch, dim); NULL without a pooler */
     mc_tensor *encoder_last_hidden; /* of encoder-decoders, virtual tokens included */
-    /* last_hidden with the rows of virtual tokens before those of each sequence (soft_prompt.h);
-     * the same as last_hidden without a soft prompt, NULL for an encoder-decoder. */
+    /* last_hidden with the rows of virtual tokens before those of each sequence (soft prompts:
+     * adapters/adapter.h); last_hidden without them, NULL for an encoder-decoder. */
     mc_tensor *with_prompt;
     /* The result of the embedding and of each layer, the last as `with_prompt`: layers + 1 of the
      * encoder (or the only stack), decoder_layers + 1 of the decoder. NULL unless asked for. */

@@ -291,7 +291,7 @@ mc_status mc_encode_texts(mc_error *err, const mc_tokenizer *tok, const mc_text_
                           const mc_text_span *pairs, size_t count, size_t max_length, size_t first,
                           size_t all, mc_batch_encoding *batch);
 
-/* ---- bpe.c, bpe_words.c ---- */
+/* ---- bpe_tables.c, bpe_words.c ---- */
 
 /* Makes the table of merges, of which none may come twice; `lines`: merges.txt. */
 mc_status mc_bpe_index_merges(mc_tokenizer *tok, mc_error *err, const char *path, bool lines);
