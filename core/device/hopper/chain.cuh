@@ -4,7 +4,7 @@
 #define MC_DEVICE_HOPPER_CHAIN_CUH
 
 #include "core/device/hopper/chain_plan_internal.h"
-#include "core/device/cuda/product/eight_bit.cuh"
+#include "core/device/cuda/product/linear_few.cuh"
 
 namespace chain
 {

@@ -13,7 +13,7 @@
  *
  * A ring takes less than half of the shared memory: the blocks of the next product begin to fill
  * theirs beside it. */
-#include "core/device/cuda/product/eight_bit.cuh"
+#include "core/device/cuda/product/linear_few.cuh"
 #include "core/device/hopper/instructions.cuh"
 
 using namespace hopper;
@@ -67,8 +67,7 @@ constexpr int row_bytes_of(int format) { return format == MC_WEIGHTS_FLOAT ? 2 *
 
 struct rows_call {
     mc_few_call f;
-    const float *scale;            /* of a weight in 8 bits: (out) */
-    int format, row_bytes;         /* mc_weight_format; see row_bytes_of */
+    int row_bytes;                 /* see row_bytes_of */
     int shift, clusters;           /* clusters of 2^shift blocks */
     int width, tiles;              /* columns of a tile; tiles of the result */
     int units;                     /* 64 columns of a tile, of which the last may have fewer */
@@ -410,16 +409,11 @@ __device__ __forceinline__ void add_others(const rows_call &c, const place &p, i
     }
 }
 
-/* What a column's sums are multiplied by, and get more. */
-struct column_end {
-    float factor, bias;
-};
-
-/* Two rows' sums of two columns, 8 apart, become what mc_few_store stores of each, or mc_eight_store;
+/* Two rows' sums of two columns, 8 apart, become what mc_few_store stores of each;
  * columns after `end` are not there. */
 template <class T, int FORMAT>
 __device__ __forceinline__ void store_four(const mc_few_call &f, int row, int column, int end,
-                                           const float (&sum)[4], const column_end (&ends)[2])
+                                           const float (&sum)[4], const mc_few_column (&ends)[2])
 {
     float pre[4], v[4];
 #pragma unroll
@@ -442,7 +436,7 @@ __device__ __forceinline__ void store_four(const mc_few_call &f, int row, int co
  * which is known early. */
 template <class T, class C, int FORMAT> struct own_columns {
     int first[C::PARTS], end; /* end: of the tile, or the result */
-    column_end ends[C::PARTS][2];
+    mc_few_column ends[C::PARTS][2];
 
     __device__ __forceinline__ own_columns(const rows_call &c, int tile, int group)
         : end(min((tile + 1) * c.width, c.f.out))
@@ -457,7 +451,7 @@ template <class T, class C, int FORMAT> struct own_columns {
                 ends[k][i] = {c.f.alpha, column < end ? mc_few_bias(c.f, column) : 0.0f};
                 if (FORMAT != MC_WEIGHTS_FLOAT)
                     ends[k][i].factor *=
-                        mc_eight_unit<T, FORMAT> * (column < end ? c.scale[column] : 0.0f);
+                        mc_eight_unit<T, FORMAT> * (column < end ? c.f.scale[column] : 0.0f);
             }
         }
     }
@@ -548,7 +542,7 @@ __global__ void __launch_bounds__(C::THREADS + 32, C::THREADS > 256 ? 2 : 1)
         wait_in_cluster();
     }
 #else
-    __trap(); /* mc_some_rows_run asks for it on Hopper alone */
+    __trap(); /* mc_some_rows_linear asks for it on Hopper alone */
 #endif
 }
 
@@ -576,7 +570,7 @@ template <class T, int FORMAT> kernel_fn kernel_for(int rows, int width)
 
 template <class T> kernel_fn kernel_for(const rows_call &c)
 {
-    switch (c.format) {
+    switch (c.f.format) {
     case MC_WEIGHTS_INT8: return kernel_for<T, MC_WEIGHTS_INT8>(c.f.rows, c.width);
     case MC_WEIGHTS_FP8: return kernel_for<T, MC_WEIGHTS_FP8>(c.f.rows, c.width);
     default: return kernel_for<T, MC_WEIGHTS_FLOAT>(c.f.rows, c.width);
@@ -593,7 +587,7 @@ bool lay_out(rows_call *c, int64_t most, int *bytes)
 {
     const int box = box_rows(c->f.rows), barriers = (2 * MOST_STAGES + 1) * 8;
     const int sums = ((1 << c->shift) - 1) * c->share * c->units * 32 * 16;
-    const bool crowded = is_crowded(c->format, c->f.rows);
+    const bool crowded = is_crowded(c->f.format, c->f.rows);
     const int columns = columns_of(crowded, c->width);
     const int all = groups_of(crowded) * GROUP; /* columns that all groups would have */
     const int teams = (int)mc_most(0, all - columns) * box * (int)sizeof(float);
@@ -663,25 +657,23 @@ int64_t cost_of(const rows_call &c)
     return bytes + c.shift * (bytes * 6 / 100 + (8 << 10));
 }
 
-/* What linear_few.cu and linear_eight.cu are faster with: their blocks need nothing of each other, and
+/* What linear_few.cu is faster with: their blocks need nothing of each other, and
  * have enough to read with few rows of a small weight. (H200: in 16 bits 8 rows of GPT-2 124M's
  * products, and 16 of its smallest; in 8 bits 8 rows.) */
-bool is_small(const mc_few_call &f, int format)
+bool is_small(const mc_few_call &f)
 {
-    const int size = format == MC_WEIGHTS_FLOAT ? 2 : 1;
+    const int size = f.format == MC_WEIGHTS_FLOAT ? 2 : 1;
     return f.rows <= size * GROUP_OF_ROWS &&
            mc_ceil_div(f.rows, GROUP_OF_ROWS) * f.out * f.in * size < SMALL;
 }
 
 /* The fastest way to make a call; false: there is none, or other kernels are faster. */
-bool choose(mc_device *d, const mc_few_call &f, int format, rows_call *best, int *bytes)
+bool choose(mc_device *d, const mc_few_call &f, rows_call *best, int *bytes)
 {
-    if (f.rows < LEAST_ROWS || is_small(f, format) || !mc_cuda_of(d)->gemm->few_rows_hopper)
-        return false;
+    if (f.rows < LEAST_ROWS || is_small(f) || !mc_cuda_of(d)->gemm->few_rows_hopper) return false;
     rows_call c = {};
     c.f = f;
-    c.format = format;
-    c.row_bytes = row_bytes_of(format);
+    c.row_bytes = row_bytes_of(f.format);
     c.boxes = (int)mc_ceil_div(f.in, TERMS);
     const int64_t limit = mc_shared_limit(d), weight = (int64_t)f.out * c.boxes * c.row_bytes;
     const int64_t most = weight >= LARGE ? limit : (int64_t)ALL_BYTES;
@@ -703,15 +695,16 @@ mc_matrix matrix_of(const char *data, mc_dtype dtype, int64_t stride)
     return {(void *)data, dtype, stride / 2};
 }
 
-mc_status launch(mc_device *d, const rows_call &c, mc_dtype dtype, int bytes)
+mc_status launch(mc_device *d, const rows_call &c, int bytes)
 {
     const mc_few_call &f = c.f;
+    const mc_dtype dtype = (mc_dtype)f.y.dtype;
     kernel_fn kernel = dtype == MC_BF16 ? kernel_for<__nv_bfloat16>(c) : kernel_for<__half>(c);
     CUtensorMap maps[2];
     encode_fn encode = (encode_fn)mc_cuda_of(d)->gemm->encode_map;
     CUresult result = describe(encode, matrix_of(f.x, dtype, f.x_stride), f.rows, f.in,
                                (unsigned)box_rows(f.rows), &maps[0]);
-    if (!result && c.scale)
+    if (!result && f.scale)
         result = describe_bytes(encode, f.weight, f.out, f.in, (unsigned)c.width, &maps[1]);
     else if (!result)
         result = describe(encode, matrix_of(f.weight, dtype, f.weight_stride), f.out, f.in,
@@ -726,7 +719,7 @@ mc_status launch(mc_device *d, const rows_call &c, mc_dtype dtype, int bytes)
     attributes[1].val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t config = {};
     config.gridDim = (unsigned)c.clusters << c.shift;
-    config.blockDim = (unsigned)groups_of(is_crowded(c.format, f.rows)) * 128 + 32;
+    config.blockDim = (unsigned)groups_of(is_crowded(f.format, f.rows)) * 128 + 32;
     config.dynamicSmemBytes = (size_t)bytes;
     config.stream = mc_cuda_of(d)->stream;
     config.attrs = attributes;
@@ -738,22 +731,11 @@ mc_status launch(mc_device *d, const rows_call &c, mc_dtype dtype, int bytes)
 
 } // namespace
 
-extern "C" bool mc_some_rows_run(mc_device *d, const mc_own_product *p, mc_status *status)
+bool mc_some_rows_linear(mc_device *d, const mc_few_call &call, mc_status *status)
 {
     rows_call c;
     int bytes = 0;
-    if (!choose(d, mc_few_call_of(p), MC_WEIGHTS_FLOAT, &c, &bytes)) return false;
-    *status = launch(d, c, p->y.dtype, bytes);
-    return true;
-}
-
-bool mc_some_rows_eight(mc_device *d, const mc_eight_call &call, mc_weight_format format,
-                        mc_status *status)
-{
-    rows_call c;
-    int bytes = 0;
-    if (!choose(d, call, format, &c, &bytes)) return false;
-    c.scale = call.scale;
-    *status = launch(d, c, (mc_dtype)call.y.dtype, bytes);
+    if (!choose(d, call, &c, &bytes)) return false;
+    *status = launch(d, c, bytes);
     return true;
 }

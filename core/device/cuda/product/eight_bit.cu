@@ -1,6 +1,6 @@
 /* Weights into 8 bits, out of them, and products with them, of which few rows have kernels of their
  * own and others a copy of the weight in the dtype of x, a piece at a time. */
-#include "core/device/cuda/product/eight_bit.cuh"
+#include "core/device/cuda/product/linear_few.cuh"
 #include "core/device/cuda/runtime/planning_internal.h"
 
 namespace
@@ -122,21 +122,18 @@ extern "C" mc_status mc_cuda_linear_eight(mc_device *d, int64_t rows, float alph
     if (!rows || !q.rows) return MC_OK;
     if (!is_for_few(rows, x, q, bias, y))
         return many_rows(d, rows, alpha, x, q, bias, activation, y);
-    mc_eight_call c = {{(int)rows,
-                        (int)q.columns,
-                        (int)q.rows,
-                        alpha,
-                        (const char *)x.data,
-                        (const char *)q.data,
-                        rows > 1 ? x.stride * 2 : 0,
-                        q.columns,
-                        mc_view_of(bias, 1, 1),
-                        {},
-                        mc_view_of(y, 2, 1),
-                        activation},
-                       q.scale};
-    if (mc_eight_row_takes(c)) return mc_eight_row(d, c, q.format);
-    mc_status status;
-    if (mc_some_rows_eight(d, c, q.format, &status)) return status;
-    return mc_eight_few_rows(d, c, q.format);
+    return mc_few_linear(d, {(int)rows,
+                             (int)q.columns,
+                             (int)q.rows,
+                             alpha,
+                             (const char *)x.data,
+                             (const char *)q.data,
+                             rows > 1 ? x.stride * 2 : 0,
+                             q.columns,
+                             mc_view_of(bias, 1, 1),
+                             {},
+                             mc_view_of(y, 2, 1),
+                             activation,
+                             q.format,
+                             q.scale});
 }

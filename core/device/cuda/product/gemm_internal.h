@@ -113,14 +113,7 @@ mc_status mc_few_rows_run(mc_device *d, const mc_own_product *p);
  * that is expected to be the fastest, or was asked for. */
 bool mc_own_product_takes(mc_device *d, const mc_own_product *p);
 mc_status mc_own_product_run(mc_device *d, const mc_own_product *p);
-/* What mc_few_rows_run is asked for, by matrix instructions of Hopper (hopper/linear_few.cu); false
- * on other GPUs, where MC_CUDA_FEW_ROWS=any asks for linear_few.cu, or where that is faster. */
-bool mc_some_rows_run(mc_device *d, const mc_own_product *p, mc_status *status);
 #else
-static inline bool mc_some_rows_run(mc_device *d, const mc_own_product *p, mc_status *status)
-{
-    return (void)d, (void)p, (void)status, false;
-}
 static inline bool mc_own_product_takes(mc_device *d, const mc_own_product *p)
 {
     return (void)d, (void)p, false;

@@ -1,9 +1,10 @@
-/* Linear layers of few rows (1 to 64) in f16 or bf16: what takes time is reading the weight, once.
+/* Linear layers of few rows (1 to 64) in f16 or bf16, of weights of that type or in 8 bits: what takes
+ * time is reading the weight, once.
  *
  * A block computes 16 or 32 columns of the result for all rows; its warps share the terms. Tensor
  * cores multiply 16 rows of the weight by 8 rows of x. The order of the terms is free: a thread
- * takes 8 neighbours (16 bytes) of the weight and of x for its places in two instructions, which
- * cover the same 32 terms of both. So each thread copies what it needs itself to shared memory,
+ * takes 16 bytes of a row of the weight, which are 8 or 16 neighbours, and as many terms of x for its
+ * places in two or four instructions. So each thread copies what it needs itself to shared memory,
  * several steps ahead, and no thread waits for another. Weights don't depend on the kernels before:
  * they are under way before a block waits for those (mc_wait_for_earlier). */
 #include <cuda_pipeline_primitives.h>
@@ -12,13 +13,30 @@
 namespace
 {
 
-enum { MOST_ROWS = 64, TILE = 16, GROUP = 8, STEP = 32 }; /* STEP: terms of a warp at once */
+enum { MOST_ROWS = 64, TILE = 16, GROUP = 8, LEAST_TERMS = 32 };
 
 using call = mc_few_call;
 
-/* Sums over the warps, (warps, columns of x's rows, TILES * TILE) in shared memory, end here. */
-template <class T, int TILES, int GROUPS, int WARPS>
-__device__ void finish(const call &c, const float *sums, int first)
+/* Writes a warp's products (16 columns by 8 rows each) as (GROUPS * 8 rows, TILES * 16 columns). */
+template <int TILES, int GROUPS>
+__device__ __forceinline__ void spread(const float (&result)[TILES][GROUPS][4], float *to)
+{
+    int lane = (int)threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < TILES; i++)
+#pragma unroll
+        for (int g = 0; g < GROUPS; g++)
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                int row = g * 8 + lane % 4 * 2 + j % 2, column = i * 16 + lane / 4 + j / 2 * 8;
+                to[row * TILES * 16 + column] = result[i][g][j];
+            }
+}
+
+/* Sums over the warps, (warps, columns of x's rows, TILES * TILE) in shared memory, end here. A
+ * thread's columns are all the same one. */
+template <class T, int FORMAT, int TILES, int GROUPS, int WARPS>
+__device__ void finish(const call &c, const float *sums, int first, mc_few_column own)
 {
     constexpr int ROWS = GROUPS * GROUP, COLUMNS = TILES * TILE;
     for (int i = threadIdx.x; i < ROWS * COLUMNS; i += WARPS * 32) {
@@ -27,46 +45,49 @@ __device__ void finish(const call &c, const float *sums, int first)
         float sum = 0.0f;
 #pragma unroll
         for (int w = 0; w < WARPS; w++) sum += sums[w * ROWS * COLUMNS + i];
-        mc_few_store<T>(c, row, column, sum, mc_few_bias(c, column));
+        mc_few_store<T, FORMAT>(c, row, column, sum, own);
     }
 }
 
-/* What a thread copies in a step: pieces of 16 bytes. */
-template <int TILES, int GROUPS, int WARPS> struct ring {
-    static constexpr int THREADS = WARPS * 32, PIECES = TILES * 2 + GROUPS;
+/* What a thread copies in a step: pieces of 16 bytes, X of x for each group. */
+template <int FORMAT, int TILES, int GROUPS, int WARPS> struct ring {
+    static constexpr int EACH = mc_few_each<FORMAT>, X = EACH / 8;
+    static constexpr int THREADS = WARPS * 32, PIECES = TILES * 2 + GROUPS * X;
     static constexpr int STEP_BYTES = PIECES * THREADS * 16;
     static constexpr int STAGES = 4 * STEP_BYTES <= 96 << 10 || WARPS == 16 ? 4 : 3;
     static constexpr int SUM_BYTES = WARPS * GROUPS * GROUP * TILES * TILE * (int)sizeof(float);
     static constexpr int BYTES = STAGES * STEP_BYTES > SUM_BYTES ? STAGES *STEP_BYTES : SUM_BYTES;
 };
 
-template <class T, int TILES, int GROUPS, int WARPS>
+template <class T, int FORMAT, int TILES, int GROUPS, int WARPS>
 __global__ void __launch_bounds__(WARPS * 32) few_rows(const __grid_constant__ call c)
 {
-    using R = ring<TILES, GROUPS, WARPS>;
+    using R = ring<FORMAT, TILES, GROUPS, WARPS>;
+    constexpr int STEP = 4 * R::EACH, SIZE = 16 / R::EACH; /* terms of a warp at once; bytes */
     extern __shared__ uint4 memory[];
     int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, place = lane / 4,
-        term = lane % 4 * 8, first = (int)blockIdx.x * TILES * TILE;
+        term = lane % 4 * R::EACH, first = (int)blockIdx.x * TILES * TILE;
     auto piece = [&](int stage, int i) {
         return memory + (stage * R::PIECES + i) * R::THREADS + threadIdx.x;
     };
-    auto copy = [&](int stage, int i, const char *row, int at) {
+    auto copy = [&](int stage, int i, int pieces, const char *row, int at, int offset) {
         int there = at + term < c.in ? 16 : 0; /* zeros after the end */
-        const char *from = there ? row + (at + term) * (int)sizeof(T) : row;
-        __pipeline_memcpy_async(piece(stage, i), from, 16, 16 - there);
+        const char *from = there ? row + offset : row;
+        for (int k = 0; k < pieces; k++)
+            __pipeline_memcpy_async(piece(stage, i + k), from + k * 16, 16, 16 - there);
     };
     auto copy_weight = [&](int stage, int at) {
 #pragma unroll
         for (int i = 0; i < TILES * 2; i++) { /* a row too many is not stored */
             int row = min(first + i * GROUP + place, c.out - 1);
-            copy(stage, i, c.weight + row * c.weight_stride, at);
+            copy(stage, i, 1, c.weight + row * c.weight_stride, at, (at + term) * SIZE);
         }
     };
     auto copy_x = [&](int stage, int at) {
 #pragma unroll
         for (int g = 0; g < GROUPS; g++) {
             int row = min(g * GROUP + place, c.rows - 1);
-            copy(stage, TILES * 2 + g, c.x + row * c.x_stride, at);
+            copy(stage, TILES * 2 + g * R::X, R::X, c.x + row * c.x_stride, at, (at + term) * 2);
         }
     };
     constexpr int NEXT = WARPS * STEP, AHEAD = R::STAGES - 1;
@@ -74,6 +95,7 @@ __global__ void __launch_bounds__(WARPS * 32) few_rows(const __grid_constant__ c
     int begin = warp * STEP;
 #pragma unroll
     for (int s = 0; s < AHEAD; s++) copy_weight(s, begin + s * NEXT);
+    mc_few_column own = mc_few_column_of<FORMAT>(c, first + (int)threadIdx.x % (TILES * TILE));
     mc_let_next_begin();
     mc_wait_for_earlier();
 #pragma unroll
@@ -87,62 +109,63 @@ __global__ void __launch_bounds__(WARPS * 32) few_rows(const __grid_constant__ c
         copy_x(free_stage, at + AHEAD * NEXT);
         __pipeline_commit();
         __pipeline_wait_prior(AHEAD);
-        uint4 a[TILES][2];
+        mc_few_terms<T, FORMAT> terms[TILES];
 #pragma unroll
-        for (int i = 0; i < TILES * 2; i++) a[i / 2][i % 2] = *piece(stage, i);
+        for (int i = 0; i < TILES; i++)
+            terms[i].load(*piece(stage, 2 * i), *piece(stage, 2 * i + 1));
 #pragma unroll
-        for (int g = 0; g < GROUPS; g++) {
-            const uint4 b = *piece(stage, TILES * 2 + g);
+        for (int g = 0; g < GROUPS; g++)
 #pragma unroll
-            for (int i = 0; i < TILES; i++) {
-                const uint4 &low = a[i][0], &high = a[i][1];
-                mc_few_multiply<T>(result[i][g], low.x, high.x, low.y, high.y, b.x, b.y);
-                mc_few_multiply<T>(result[i][g], low.z, high.z, low.w, high.w, b.z, b.w);
-            }
-        }
+            for (int i = 0; i < TILES; i++)
+                terms[i].multiply(result[i][g], piece(stage, TILES * 2 + g * R::X), R::THREADS);
         free_stage = stage;
         stage = stage + 1 == R::STAGES ? 0 : stage + 1;
     }
     __pipeline_wait_prior(0);
     __syncthreads(); /* sums take the place of what was copied */
     float *sums = (float *)memory;
-    mc_few_spread(result, sums + warp * GROUPS * GROUP * TILES * TILE);
+    spread(result, sums + warp * GROUPS * GROUP * TILES * TILE);
     __syncthreads();
-    finish<T, TILES, GROUPS, WARPS>(c, sums, first);
+    finish<T, FORMAT, TILES, GROUPS, WARPS>(c, sums, first, own);
 }
 
-template <class T, int TILES, int GROUPS, int WARPS> mc_status launch(mc_device *d, const call &c)
+template <class T, int FORMAT, int TILES, int GROUPS, int WARPS>
+mc_status launch(mc_device *d, const call &c)
 {
-    constexpr int BYTES = ring<TILES, GROUPS, WARPS>::BYTES;
-    auto kernel = few_rows<T, TILES, GROUPS, WARPS>;
+    constexpr int BYTES = ring<FORMAT, TILES, GROUPS, WARPS>::BYTES;
+    auto kernel = few_rows<T, FORMAT, TILES, GROUPS, WARPS>;
     mc_allow_shared(kernel, BYTES);
     MC_LAUNCH_EARLY(d, kernel, (unsigned)mc_ceil_div(c.out, TILES * TILE), WARPS * 32, BYTES, c);
     return mc_cuda_launched(d, "linear of few rows");
 }
 
 /* Two tiles a block where there are columns enough to fill the GPU: x is read less often. More
- * warps where there are few columns and many terms. */
-template <class T, int GROUPS> mc_status launch_groups(mc_device *d, const call &c)
+ * warps where there are few columns and many terms of 16 bits. */
+template <class T, int FORMAT, int GROUPS> mc_status launch_groups(mc_device *d, const call &c)
 {
+    constexpr bool EIGHT = FORMAT != MC_WEIGHTS_FLOAT;
+    constexpr int WIDE = EIGHT ? 4 : GROUPS == 4 ? 2 : 16; /* tiles a multiprocessor */
     int64_t blocks = mc_ceil_div(c.out, TILE), processors = mc_cuda_of(d)->multiprocessors;
     if constexpr (GROUPS == 8) {
-        return launch<T, 2, 8, 4>(d, c);
+        return launch<T, FORMAT, 2, 8, 4>(d, c);
     } else {
-        if (blocks > (GROUPS == 4 ? 1 : 8) * 2 * processors) return launch<T, 2, GROUPS, 8>(d, c);
-        bool room = ring<1, GROUPS, 16>::BYTES <= mc_shared_limit(d);
-        if (room && blocks < processors && c.in >= 2048) return launch<T, 1, GROUPS, 16>(d, c);
-        return launch<T, 1, GROUPS, 8>(d, c);
+        if (blocks > WIDE * processors)
+            return launch < T, FORMAT, 2, GROUPS, EIGHT && GROUPS == 4 ? 4 : 8 > (d, c);
+        if constexpr (!EIGHT) {
+            bool room = ring<FORMAT, 1, GROUPS, 16>::BYTES <= mc_shared_limit(d);
+            if (room && blocks < processors && c.in >= 2048)
+                return launch<T, FORMAT, 1, GROUPS, 16>(d, c);
+        }
+        return launch<T, FORMAT, 1, GROUPS, 8>(d, c);
     }
 }
 
-template <class T> mc_status launch_rows(mc_device *d, const call &c)
+template <class T, int FORMAT> mc_status launch_rows(mc_device *d, const call &c)
 {
-    mc_status status;
-    if (mc_row_linear<T>(d, c, &status)) return status;
-    if (c.rows <= 8) return launch_groups<T, 1>(d, c);
-    if (c.rows <= 16) return launch_groups<T, 2>(d, c);
-    if (c.rows <= 32) return launch_groups<T, 4>(d, c);
-    return launch_groups<T, 8>(d, c);
+    if (c.rows <= 8) return launch_groups<T, FORMAT, 1>(d, c);
+    if (c.rows <= 16) return launch_groups<T, FORMAT, 2>(d, c);
+    if (c.rows <= 32) return launch_groups<T, FORMAT, 4>(d, c);
+    return launch_groups<T, FORMAT, 8>(d, c);
 }
 
 /* Rows that can be loaded 16 bytes at a time. */
@@ -153,20 +176,29 @@ bool is_whole(mc_matrix m, int64_t rows)
 
 } // namespace
 
+mc_status mc_few_linear(mc_device *d, const mc_few_call &c)
+{
+    mc_status status;
+    if (mc_row_linear(d, c, &status) || mc_some_rows_linear(d, c, &status)) return status;
+    return mc_with_format(c, [&](auto type, auto format) {
+        return launch_rows<decltype(type), decltype(format)::value>(d, c);
+    });
+}
+
 extern "C" bool mc_few_rows_takes(const mc_own_product *p)
 {
     mc_dtype dtype = p->y.dtype;
     return p->kind == MC_OWN_FORWARD && p->rows >= 1 && p->rows <= MOST_ROWS && dtype != MC_F32 &&
            mc_common_dtype(p->x, p->weight, p->bias, p->pre, p->y) == dtype && p->terms % 8 == 0 &&
-           p->terms >= STEP && p->terms <= 1 << 28 && p->columns <= 1 << 30 &&
+           p->terms >= LEAST_TERMS && p->terms <= 1 << 28 && p->columns <= 1 << 30 &&
            is_whole(p->x, p->rows) && is_whole(p->weight, p->columns);
 }
 
 extern "C" mc_status mc_few_rows_run(mc_device *d, const mc_own_product *p)
 {
-    mc_status status;
-    if (mc_some_rows_run(d, p, &status)) return status;
-    const call c = mc_few_call_of(p);
-    if (p->y.dtype == MC_BF16) return launch_rows<__nv_bfloat16>(d, c);
-    return launch_rows<__half>(d, c);
+    return mc_few_linear(d, {(int)p->rows, (int)p->terms, (int)p->columns, p->alpha,
+                             (const char *)p->x.data, (const char *)p->weight.data,
+                             p->rows > 1 ? p->x.stride * 2 : 0, p->weight.stride * 2,
+                             mc_view_of(p->bias, 1, 1), mc_view_of(p->pre, 2, 1),
+                             mc_view_of(p->y, 2, 1), p->activation, MC_WEIGHTS_FLOAT, NULL});
 }

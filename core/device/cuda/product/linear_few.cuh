@@ -1,35 +1,54 @@
 /* What the kernels of linear layers of few rows share: linear_row.cu has one for 1 to 4 rows,
- * linear_few.cu one for up to 64; those of weights in 8 bits (eight_bit.cuh) take a part of it. */
+ * linear_few.cu one for up to 64, hopper/linear_few.cu one for 5 to 64 on Hopper. x and y are f16 or
+ * bf16. The weight is of their type or has 8 bits an element and a scale a row, which is a format
+ * (mc_weight_format) of each kernel. */
 #ifndef MC_DEVICE_CUDA_PRODUCT_LINEAR_FEW_CUH
 #define MC_DEVICE_CUDA_PRODUCT_LINEAR_FEW_CUH
 
 #include "core/device/cuda/elementwise/activation.cuh"
 #include "core/device/cuda/product/gemm_internal.h"
+#include "core/device/eight_bit_internal.h"
 
+/* Rows of x and of the weight, and `in`, are whole pieces of 16 bytes. */
 struct mc_few_call {
     int rows, in, out;
     float alpha;
     const char *x, *weight;
     int64_t x_stride, weight_stride; /* bytes */
-    mc_view bias, pre, y;
+    mc_view bias, pre, y;            /* pre: of 16 bits only; no data: it is not kept */
     mc_activation activation;
+    mc_weight_format format;
+    const float *scale; /* of 8 bits: (out) */
 };
 
-static inline mc_few_call mc_few_call_of(const mc_own_product *p)
+/* Runs a call of 1 to 64 rows with the kernel that is the fastest for it. */
+mc_status mc_few_linear(mc_device *d, const mc_few_call &c);
+
+/* linear_row.cu and hopper/linear_few.cu: false where it does not take the call, or other kernels are
+ * expected to be faster. */
+bool mc_row_linear(mc_device *d, const mc_few_call &c, mc_status *status);
+#ifdef MC_HAVE_HOPPER
+bool mc_some_rows_linear(mc_device *d, const mc_few_call &c, mc_status *status);
+#else
+static inline bool mc_some_rows_linear(mc_device *, const mc_few_call &, mc_status *)
 {
-    return {(int)p->rows,
-            (int)p->terms,
-            (int)p->columns,
-            p->alpha,
-            (const char *)p->x.data,
-            (const char *)p->weight.data,
-            p->rows > 1 ? p->x.stride * 2 : 0,
-            p->weight.stride * 2,
-            mc_view_of(p->bias, 1, 1),
-            mc_view_of(p->pre, 2, 1),
-            mc_view_of(p->y, 2, 1),
-            p->activation};
+    return false;
 }
+#endif
+
+/* run(T(), mc_format<FORMAT>()) with T and FORMAT of the call. */
+template <int FORMAT> using mc_format = std::integral_constant<int, FORMAT>;
+template <class Run> static inline mc_status mc_with_format(const mc_few_call &c, const Run &run)
+{
+    auto with = [&](auto type) {
+        return c.format == MC_WEIGHTS_INT8  ? run(type, mc_format<MC_WEIGHTS_INT8>())
+               : c.format == MC_WEIGHTS_FP8 ? run(type, mc_format<MC_WEIGHTS_FP8>())
+                                            : run(type, mc_format<MC_WEIGHTS_FLOAT>());
+    };
+    return c.y.dtype == MC_BF16 ? with(__nv_bfloat16()) : with(__half());
+}
+
+/* ---- products -------------------------------------------------------------------------------- */
 
 /* c (16, 8) += a (16, 16) b (16, 8), as PTX spreads them over the lanes. */
 template <class T>
@@ -48,21 +67,101 @@ __device__ __forceinline__ void mc_few_multiply(float (&c)[4], uint32_t a0, uint
                      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-/* Writes a warp's products (16 columns by 8 rows each) as (GROUPS * 8 rows, TILES * 16 columns). */
-template <int TILES, int GROUPS>
-__device__ __forceinline__ void mc_few_spread(const float (&result)[TILES][GROUPS][4], float *to)
+/* ---- bytes as pairs of 16-bit numbers -------------------------------------------------------- */
+
+/* Bytes 2 i and 2 i + 1 of a word as the low bytes of two halves, beside `high`'s, and as the high
+ * ones. */
+__device__ __forceinline__ uint32_t mc_low_bytes(uint32_t word, int i, uint32_t high = 0)
 {
-    int lane = (int)threadIdx.x % 32;
-#pragma unroll
-    for (int i = 0; i < TILES; i++)
-#pragma unroll
-        for (int g = 0; g < GROUPS; g++)
-#pragma unroll
-            for (int j = 0; j < 4; j++) {
-                int row = g * 8 + lane % 4 * 2 + j % 2, column = i * 16 + lane / 4 + j / 2 * 8;
-                to[row * TILES * 16 + column] = result[i][g][j];
-            }
+#ifdef __CUDA_ARCH__
+    return __byte_perm(word, high, i ? 0x4342 : 0x4140);
+#else
+    word >>= 16 * i;
+    return (word & 0xff) | (word & 0xff00) << 8 | (high & 0xff00ff00u);
+#endif
 }
+__device__ __forceinline__ uint32_t mc_high_bytes(uint32_t word, int i)
+{
+#ifdef __CUDA_ARCH__
+    return __byte_perm(word, 0, i ? 0x3424 : 0x1404);
+#else
+    return mc_low_bytes(word, i) << 8;
+#endif
+}
+
+template <class Pair> __device__ __forceinline__ Pair mc_pair_of(uint32_t word)
+{
+    Pair pair;
+    memcpy((void *)&pair, &word, sizeof pair);
+    return pair;
+}
+
+/* Two bytes of a word as two numbers of type T, divided by mc_eight_unit. Integers: bits of 128 +
+ * the low seven (bf16) or 1024 + the byte without its sign (f16), less what that is too much. E4M3
+ * has its bits in place for a number of 16 bits whose exponent counts from elsewhere. All exact. */
+template <class T, int FORMAT> __device__ __forceinline__ uint32_t mc_widen(uint32_t word, int i)
+{
+    if constexpr (FORMAT == MC_WEIGHTS_INT8 && std::is_same_v<T, __half>) {
+        uint32_t high = mc_low_bytes(word ^ 0x80808080u, i, 0x64646464u);
+        return mc_word_of(__hsub2(mc_pair_of<__half2>(high), mc_pair_of<__half2>(0x64806480u)));
+    } else if constexpr (FORMAT == MC_WEIGHTS_INT8) {
+        uint32_t bytes = mc_low_bytes(word, i, 0x43434343u), low = bytes & 0xff7fff7fu,
+                 sign = bytes & 0xff80ff80u; /* 128, or 256 where it is negative */
+        return mc_word_of(
+            __hsub2(mc_pair_of<__nv_bfloat162>(low), mc_pair_of<__nv_bfloat162>(sign)));
+    } else if constexpr (std::is_same_v<T, __half>) {
+        uint32_t bytes = mc_high_bytes(word, i);
+        return (bytes & 0x80008000u) | (bytes >> 1 & 0x3f803f80u);
+    } else {
+        uint32_t bytes = mc_high_bytes(word, i),
+                 small = (bytes & 0x80008000u) | (bytes >> 4 & 0x07f007f0u);
+        return mc_word_of(__hmul2(mc_pair_of<__nv_bfloat162>(small),
+                                  mc_pair_of<__nv_bfloat162>(0x7b807b80u))); /* 2^120 */
+    }
+}
+
+template <class T, int FORMAT>
+constexpr float mc_eight_unit =
+    FORMAT == MC_WEIGHTS_FP8 &&std::is_same_v<T, __half> ? 256.0f : 1.0f;
+
+/* Terms in 16 bytes of a row of the weight. */
+template <int FORMAT> constexpr int mc_few_each = FORMAT == MC_WEIGHTS_FLOAT ? 8 : 16;
+
+/* What a lane has of two rows of the weight: 16 bytes of each, as operands of tensor cores. The order
+ * of the terms is free: instruction j takes four of each row, as x's pieces have them. */
+template <class T, int FORMAT> struct mc_few_terms {
+    static constexpr int TIMES = mc_few_each<FORMAT> / 4;
+    uint32_t a[TIMES][4];
+
+    __device__ __forceinline__ void load(const uint4 &low, const uint4 &high)
+    {
+        const uint32_t l[4] = {low.x, low.y, low.z, low.w}, h[4] = {high.x, high.y, high.z, high.w};
+#pragma unroll
+        for (int j = 0; j < TIMES; j++)
+#pragma unroll
+            for (int i = 0; i < 2; i++)
+                if constexpr (FORMAT == MC_WEIGHTS_FLOAT) {
+                    a[j][2 * i] = l[2 * j + i];
+                    a[j][2 * i + 1] = h[2 * j + i];
+                } else {
+                    a[j][2 * i] = mc_widen<T, FORMAT>(l[j], i);
+                    a[j][2 * i + 1] = mc_widen<T, FORMAT>(h[j], i);
+                }
+    }
+    /* c += their products with as many terms of x, in pieces of 16 bytes, `apart` from each other. */
+    __device__ __forceinline__ void multiply(float (&c)[4], const uint4 *x, int apart) const
+    {
+#pragma unroll
+        for (int k = 0; k < TIMES / 2; k++) {
+            const uint4 v = x[k * apart];
+            mc_few_multiply<T>(c, a[2 * k][0], a[2 * k][1], a[2 * k][2], a[2 * k][3], v.x, v.y);
+            mc_few_multiply<T>(c, a[2 * k + 1][0], a[2 * k + 1][1], a[2 * k + 1][2],
+                               a[2 * k + 1][3], v.z, v.w);
+        }
+    }
+};
+
+/* ---- the end --------------------------------------------------------------------------------- */
 
 /* Of N numbers: there is one choice for all, so that they are computed side by side. */
 template <int N>
@@ -93,18 +192,31 @@ __device__ __forceinline__ float mc_few_bias(const mc_few_call &c, int column)
     return c.bias.data ? mc_load_one(c.bias, column) : 0.0f;
 }
 
-/* Stores what a sum becomes. The activation is taken of the sum as it is stored, kept or not: so it
- * can be computed again. */
-template <class T>
-__device__ __forceinline__ void mc_few_store(const mc_few_call &c, int row, int column, float sum,
-                                             float bias)
+/* What a column's sums are multiplied by (8 bits), and get more: read before the sums are there. */
+struct mc_few_column {
+    float factor, bias;
+};
+
+template <int FORMAT>
+__device__ __forceinline__ mc_few_column mc_few_column_of(const mc_few_call &c, int column)
 {
-    sum = (float)(T)fmaf(sum, c.alpha, bias);
-    if (c.pre.data) mc_store_one(c.pre, row * c.pre.stride + column, sum);
-    mc_store_one(c.y, row * c.y.stride + column, mc_few_activated(c.activation, sum));
+    if (column >= c.out) return {0.0f, 0.0f};
+    return {FORMAT == MC_WEIGHTS_FLOAT ? 1.0f : c.scale[column], mc_few_bias(c, column)};
 }
 
-/* linear_row.cu: false where it does not take the call, which is nothing's fault then. */
-template <class T> bool mc_row_linear(mc_device *d, const mc_few_call &c, mc_status *status);
+/* Stores what a sum becomes. The activation is taken of a sum in 16 bits as it is stored, kept or not:
+ * so it can be computed again. */
+template <class T, int FORMAT>
+__device__ __forceinline__ void mc_few_store(const mc_few_call &c, int row, int column, float sum,
+                                             mc_few_column own)
+{
+    if (FORMAT == MC_WEIGHTS_FLOAT) {
+        sum = (float)(T)fmaf(sum, c.alpha, own.bias);
+        if (c.pre.data) mc_store_one(c.pre, row * c.pre.stride + column, sum);
+    } else {
+        sum = fmaf(sum * mc_eight_unit<T, FORMAT> * c.alpha, own.factor, own.bias);
+    }
+    mc_store_one(c.y, row * c.y.stride + column, mc_few_activated(c.activation, sum));
+}
 
 #endif
