@@ -1,7 +1,7 @@
 #include "models/relative_internal.h"
 
 #include <stdio.h>
-#include "core/nn/kv_cache_internal.h"
+#include "models/generate/kv_cache_internal.h"
 
 typedef struct relative_block {
     mc_module module;
@@ -71,7 +71,7 @@ bool mc_relative_stack_add(mc_model *m, mc_relative_stack *s, const mc_relative_
 /* Generation makes it once, for all of its steps. */
 static mc_tensor *position_bias(mc_tape *t, mc_relative_stack *s, const mc_stack_input *in)
 {
-    mc_kv_cache *cache = in->call.cache;
+    mc_kv_cache *cache = in->call.decode ? in->call.decode->cache : NULL;
     if (cache && cache->position_bias) return cache->position_bias;
     mc_position_bias_options positions = {.length = mc_position_limit(in),
                                           .max_distance = (int)s->o.max_distance,

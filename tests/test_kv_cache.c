@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
-#include "core/nn/kv_cache_internal.h"
+#include "models/generate/kv_cache_internal.h"
 #include "core/ops/ops_internal.h"
 #include "tests/optim/optim_test.h"
 
@@ -133,7 +133,7 @@ static void run_step(mc_context *ctx, mc_kv_cache *cache, const int32_t *before,
     mc_sdpa_options o = {.heads = HEADS, .scale = 0.8f};
     if (biased) o.position_bias = some_bias(t);
     if (marked && prompt) o.marks = some_marks(t, prompts);
-    compare(ctx, mc_kv_attention(t, cache, 0, x, &o), expected);
+    compare(ctx, cache->decode.attend(t, cache, 0, x, &o), expected);
     mc_kv_cache_end(cache);
     mc_tape_end(t);
     mc_tensor_free(rows);
@@ -187,11 +187,11 @@ static void test_errors(void **state)
     assert_false(mc_kv_cache_begin_rows(cache, t, x->lengths, rows));
     assert_error(ctx, MC_ERR_STATE, "cache", "11 tokens of 3 sequences", "one each of up to 3");
     assert_true(mc_kv_cache_begin_prompts(cache, t, x->lengths, identity, NULL));
-    assert_null(mc_kv_attention(t, cache, 0, x, &(mc_sdpa_options){.heads = 3}));
+    assert_null(cache->decode.attend(t, cache, 0, x, &(mc_sdpa_options){.heads = 3}));
     assert_error(ctx, MC_ERR_SHAPE, "cache", "(11, 30)", "3 heads");
     mc_tensor *bias = mc_tape_input(t, MC_F32, MC_SHAPE(HEADS, 9), NULL, false);
-    assert_null(
-        mc_kv_attention(t, cache, 0, x, &(mc_sdpa_options){.heads = 2, .position_bias = bias}));
+    assert_null(cache->decode.attend(t, cache, 0, x,
+                                     &(mc_sdpa_options){.heads = 2, .position_bias = bias}));
     assert_error(ctx, MC_ERR_SHAPE, "cache", "position bias (2, 9)", "(2, 2 * L - 1)", "6");
     mc_kv_cache_end(cache);
     mc_tensor_free(rows);
@@ -232,10 +232,10 @@ static void bring_inputs(mc_context *ctx, mc_kv_memory *m)
     mc_tape *t = mc_tape_begin_eval(ctx);
     mc_tensor *kv = rows_of(t, NULL, inputs, identity, SEQUENCES, 2 * WIDTH);
     assert_true(mc_kv_memory_begin_prompts(m, t, kv->lengths, identity));
-    mc_kv_memory_keep(t, m, 0, mc_scale(t, kv, -1)); /* another layer's */
-    mc_kv_memory_keep(t, m, 1, kv);
+    m->decode.keep(t, m, 0, mc_scale(t, kv, -1)); /* another layer's */
+    m->decode.keep(t, m, 1, kv);
     mc_tensor *q = queries(ctx, t, identity, SEQUENCES, &o, expected);
-    compare(ctx, mc_kv_memory_attention(t, m, 1, q, &o), expected);
+    compare(ctx, m->decode.attend(t, m, 1, q, &o), expected);
     mc_tape_end(t);
 }
 
@@ -254,7 +254,7 @@ static void run_memory_rows(mc_context *ctx, mc_kv_memory *m, const int32_t *nam
     mc_tape *t = mc_tape_begin_eval(ctx);
     mc_tensor *q = queries(ctx, t, name, count, &o, expected);
     assert_true(mc_kv_memory_begin_rows(m, t, q->lengths, rows));
-    compare(ctx, mc_kv_memory_attention(t, m, 1, q, &o), expected);
+    compare(ctx, m->decode.attend(t, m, 1, q, &o), expected);
     mc_tape_end(t);
     mc_tensor_free(rows);
 }
@@ -281,13 +281,13 @@ static void test_memory_errors(void **state)
     const int32_t one[] = {1, 1, 1};
     mc_tensor *kv = rows_of(t, NULL, inputs, identity, SEQUENCES, 2 * WIDTH);
     assert_true(mc_kv_memory_begin_prompts(m, t, kv->lengths, identity));
-    assert_false(mc_kv_memory_keep(t, m, 0, rows_of(t, NULL, inputs, identity, 2, 2 * WIDTH)));
+    assert_false(m->decode.keep(t, m, 0, rows_of(t, NULL, inputs, identity, 2, 2 * WIDTH)));
     assert_error(ctx, MC_ERR_SHAPE, "memory", "kv (3, 20)", "(10, 20)");
     mc_tensor *q = rows_of(t, NULL, one, identity, 3, WIDTH);
     mc_tensor *wide = rows_of(t, NULL, one, identity, 3, 2 * WIDTH);
-    assert_null(mc_kv_memory_attention(t, m, 0, wide, &(mc_sdpa_options){.heads = 2}));
+    assert_null(m->decode.attend(t, m, 0, wide, &(mc_sdpa_options){.heads = 2}));
     assert_error(ctx, MC_ERR_SHAPE, "memory", "(3, 20)", "(3, 10)");
-    assert_null(mc_kv_memory_attention(t, m, 0, q, &(mc_sdpa_options){.heads = 3}));
+    assert_null(m->decode.attend(t, m, 0, q, &(mc_sdpa_options){.heads = 3}));
     assert_error(ctx, MC_ERR_SHAPE, "memory", "(3, 10)", "3 heads");
     mc_tape_end(t);
     mc_kv_memory_free(m);

@@ -1,6 +1,6 @@
 /* The attention layer: projections around mc_sdpa, or around a cache of keys and values. */
 #include "core/nn/adapter_internal.h"
-#include "core/nn/kv_cache_internal.h"
+#include "core/nn/layers.h"
 #include "core/ops/ops_internal.h"
 
 enum { Q, K, V, PARTS };
@@ -112,8 +112,9 @@ static mc_tensor *attend_self(mc_tape *t, mc_attention *a, mc_tensor *x, const m
     if (!qkv) return NULL;
     mc_sdpa_options options = sdpa_options(a, call);
     keep_probabilities(t, qkv, NULL, &options, call);
-    mc_tensor *y = call->cache ? mc_kv_attention(t, call->cache, call->layer, qkv, &options)
-                               : mc_sdpa(t, qkv, &options);
+    mc_tensor *y = call->decode
+                       ? call->decode->attend(t, call->decode->cache, call->layer, qkv, &options)
+                       : mc_sdpa(t, qkv, &options);
     mc_tape_release(t, qkv);
     return y;
 }
@@ -124,13 +125,14 @@ static mc_tensor *attend_memory(mc_tape *t, mc_attention *a, mc_tensor *x, const
     mc_sdpa_options options = sdpa_options(a, call);
     mc_tensor *q = project(t, x, a->q_weight, a->q_bias), *kv = NULL, *y;
     if (!q) return NULL;
-    if (!call->kept || call->memory) {
+    const mc_decode *kept = call->decode_memory;
+    if (!kept || call->memory) {
         if (!(kv = project(t, call->memory, a->kv_weight, a->kv_bias))) return NULL;
         keep_probabilities(t, q, kv, &options, call);
     }
-    if (call->kept) {
-        if (kv && !mc_kv_memory_keep(t, call->kept, call->layer, kv)) return NULL;
-        y = mc_kv_memory_attention(t, call->kept, call->layer, q, &options);
+    if (kept) {
+        if (kv && !kept->keep(t, kept->cache, call->layer, kv)) return NULL;
+        y = kept->attend(t, kept->cache, call->layer, q, &options);
     } else {
         y = mc_sdpa_cross(t, q, kv, &options);
     }

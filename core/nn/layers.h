@@ -120,7 +120,7 @@ MC_API void mc_attention_set_dropout(mc_attention *attention, float p);
 /* x (rows, dim) of a packed batch, which must carry its lengths: tokens attend within their
  * sequence, or to call->memory's sequence of the same number. Of the call (NULL: empty) it takes
  * key_mask, position_bias, marks and positions, under `cross` memory and memory_mask. While text is
- * generated keys and values go to call->cache. The result has x's shape. */
+ * generated call->decode keeps keys and values. The result has x's shape. */
 MC_API mc_tensor *mc_attention_forward(mc_tape *t, mc_attention *attention, mc_tensor *x,
                                        const mc_call *call);
 

@@ -1,7 +1,7 @@
 /* Models as generation sees them: prompts that join, whole or in pieces, then a token a row, over
  * caches in pages. */
 #include "core/autograd/step_internal.h"
-#include "core/nn/kv_cache_internal.h"
+#include "models/generate/kv_cache_internal.h"
 #include "core/ops/ops_internal.h"
 #include "models/adapters/adapter_internal.h"
 #include "models/generate/batch_model_internal.h"
@@ -211,7 +211,8 @@ static mc_tensor *decode(mc_tape *t, mc_batch_model *b, mc_stack_input *in)
 
 static mc_stack_input new_input(mc_batch_model *b)
 {
-    return (mc_stack_input){.longest = b->cache->pages->longest, .call = {.cache = b->cache}};
+    return (mc_stack_input){.longest = b->cache->pages->longest,
+                            .call = {.decode = &b->cache->decode}};
 }
 
 /* So many i32 of one value. */
@@ -254,7 +255,7 @@ static bool encode(mc_tape *t, mc_batch_model *b, const mc_prompt_pass *p, const
         return false;
     int32_t *starts = repeated(t, (int32_t)mc_start_token(b->m), p->count);
     if (!starts || !fill_input(t, lengths_of_ones(t, p->count), starts, NULL, in)) return false;
-    in->call.kept = b->memory;
+    in->call.decode_memory = &b->memory->decode;
     in->call.memory = b->m->family->encode(t, b->m, &encoded);
     return in->call.memory;
 }
@@ -355,8 +356,10 @@ static mc_tensor *run_rows(mc_tape *t, mc_batch_model *b, const mc_chooser *c)
     in.positions = in.call.positions = mc_row_field(t, c->rows, MC_ROW_POSITION, count);
     if (!in.ids || !in.positions) return NULL;
     in.ids->lengths = l;
-    in.call.kept = b->memory;
-    if (b->memory && !mc_kv_memory_begin_rows(b->memory, t, l, c->rows)) return NULL;
+    if (b->memory) {
+        if (!mc_kv_memory_begin_rows(b->memory, t, l, c->rows)) return NULL;
+        in.call.decode_memory = &b->memory->decode;
+    }
     return decode(t, b, &in);
 }
 

@@ -3,7 +3,7 @@
 #ifndef MC_MODELS_BATCH_MODEL_INTERNAL_H
 #define MC_MODELS_BATCH_MODEL_INTERNAL_H
 
-#include "core/nn/kv_pages_internal.h"
+#include "models/generate/kv_pages_internal.h"
 #include "models/generate/generate_internal.h"
 
 typedef struct mc_batch_model mc_batch_model;

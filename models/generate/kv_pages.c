@@ -1,4 +1,4 @@
-#include "core/nn/kv_pages_internal.h"
+#include "models/generate/kv_pages_internal.h"
 
 #include <string.h>
 #include "core/base/memory_internal.h"

@@ -1,4 +1,4 @@
-#include "core/nn/kv_cache_internal.h"
+#include "models/generate/kv_cache_internal.h"
 
 #include <math.h>
 #include "core/base/memory_internal.h"
@@ -15,55 +15,6 @@ typedef struct mc_kv_piece {
 size_t mc_kv_bytes(const mc_kv_shape *s, int64_t tokens)
 {
     return 2 * (size_t)(tokens * s->layers * s->width) * mc_dtype_size(s->dtype);
-}
-
-/* Of the keys, or the values, of one layer. */
-static size_t bytes_of(const mc_kv_cache *c)
-{
-    return (size_t)(mc_kv_pages_rows(c->pages) * c->shape.width) * mc_dtype_size(c->shape.dtype);
-}
-
-static bool fill(mc_kv_cache *c)
-{
-    mc_device *device = c->ctx->device;
-    c->k = mc_calloc((size_t)c->shape.layers + 1, sizeof *c->k);
-    c->v = mc_calloc((size_t)c->shape.layers + 1, sizeof *c->v);
-    bool good = c->k && c->v;
-    for (int i = 0; good && i < c->shape.layers; i++)
-        good = (c->k[i] = device->alloc(device, bytes_of(c))) &&
-               (c->v[i] = device->alloc(device, bytes_of(c)));
-    return good;
-}
-
-mc_kv_cache *mc_kv_cache_new(mc_context *ctx, mc_kv_shape shape, mc_kv_pages *pages)
-{
-    mc_kv_cache *c = mc_failed(ctx) || !pages ? NULL : mc_calloc(1, sizeof *c);
-    if (!c) {
-        if (pages) mc_fail_nomem(ctx, "a cache");
-        mc_kv_pages_free(pages);
-        return NULL;
-    }
-    *c = (mc_kv_cache){.ctx = ctx, .shape = shape, .pages = pages};
-    if (fill(c)) return c;
-    mc_fail(ctx, MC_ERR_NOMEM, "out of memory for the keys and values of %lld tokens (%zu bytes)",
-            (long long)mc_kv_pages_rows(pages), mc_kv_bytes(&shape, mc_kv_pages_rows(pages)));
-    mc_kv_cache_free(c);
-    return NULL;
-}
-
-void mc_kv_cache_free(mc_kv_cache *c)
-{
-    if (!c) return;
-    mc_device *device = c->ctx->device;
-    for (int i = 0; c->k && c->v && i < c->shape.layers; i++) {
-        device->free(device, c->k[i], bytes_of(c));
-        device->free(device, c->v[i], bytes_of(c));
-    }
-    mc_tensor_free(c->position_bias);
-    mc_kv_pages_free(c->pages);
-    mc_free(c->k);
-    mc_free(c->v);
-    mc_free(c);
 }
 
 /* ---- a step ---------------------------------------------------------------------------------- */
@@ -268,12 +219,65 @@ static mc_tensor *attend_rows(mc_tape *t, mc_kv_cache *c, mc_tensor *qkv, mc_mat
     return mc_failed(mc_tape_context(t)) ? NULL : y;
 }
 
-mc_tensor *mc_kv_attention(mc_tape *t, mc_kv_cache *c, int layer, mc_tensor *qkv,
-                           const mc_sdpa_options *o)
+static mc_tensor *attend(mc_tape *t, void *cache, int layer, mc_tensor *qkv,
+                         const mc_sdpa_options *o)
 {
+    mc_kv_cache *c = cache;
     if (!check_call(c, t, qkv, o)) return NULL;
     mc_matrix keys = {c->k[layer], qkv->dtype, c->shape.width},
               values = {c->v[layer], qkv->dtype, c->shape.width};
     return c->rows ? attend_prompts(t, c, qkv, keys, values, o)
                    : attend_rows(t, c, qkv, keys, values, o);
+}
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+/* Of the keys, or the values, of one layer. */
+static size_t bytes_of(const mc_kv_cache *c)
+{
+    return (size_t)(mc_kv_pages_rows(c->pages) * c->shape.width) * mc_dtype_size(c->shape.dtype);
+}
+
+static bool fill(mc_kv_cache *c)
+{
+    mc_device *device = c->ctx->device;
+    c->k = mc_calloc((size_t)c->shape.layers + 1, sizeof *c->k);
+    c->v = mc_calloc((size_t)c->shape.layers + 1, sizeof *c->v);
+    bool good = c->k && c->v;
+    for (int i = 0; good && i < c->shape.layers; i++)
+        good = (c->k[i] = device->alloc(device, bytes_of(c))) &&
+               (c->v[i] = device->alloc(device, bytes_of(c)));
+    return good;
+}
+
+mc_kv_cache *mc_kv_cache_new(mc_context *ctx, mc_kv_shape shape, mc_kv_pages *pages)
+{
+    mc_kv_cache *c = mc_failed(ctx) || !pages ? NULL : mc_calloc(1, sizeof *c);
+    if (!c) {
+        if (pages) mc_fail_nomem(ctx, "a cache");
+        mc_kv_pages_free(pages);
+        return NULL;
+    }
+    *c = (mc_kv_cache){.ctx = ctx, .shape = shape, .pages = pages};
+    c->decode = (mc_decode){c, attend, NULL};
+    if (fill(c)) return c;
+    mc_fail(ctx, MC_ERR_NOMEM, "out of memory for the keys and values of %lld tokens (%zu bytes)",
+            (long long)mc_kv_pages_rows(pages), mc_kv_bytes(&shape, mc_kv_pages_rows(pages)));
+    mc_kv_cache_free(c);
+    return NULL;
+}
+
+void mc_kv_cache_free(mc_kv_cache *c)
+{
+    if (!c) return;
+    mc_device *device = c->ctx->device;
+    for (int i = 0; c->k && c->v && i < c->shape.layers; i++) {
+        device->free(device, c->k[i], bytes_of(c));
+        device->free(device, c->v[i], bytes_of(c));
+    }
+    mc_tensor_free(c->position_bias);
+    mc_kv_pages_free(c->pages);
+    mc_free(c->k);
+    mc_free(c->v);
+    mc_free(c);
 }

@@ -1,8 +1,8 @@
 /* Which rows of a cache belong to which sequence, where sequences come and go: rows in pages, and
  * a table of each sequence's pages, here and in device memory. A sequence takes all pages that it
  * may need when it comes, so that none of those running is ever short of one. */
-#ifndef MC_NN_KV_PAGES_INTERNAL_H
-#define MC_NN_KV_PAGES_INTERNAL_H
+#ifndef MC_MODELS_GENERATE_KV_PAGES_INTERNAL_H
+#define MC_MODELS_GENERATE_KV_PAGES_INTERNAL_H
 
 #include "core/tensor/tensor_internal.h"
 

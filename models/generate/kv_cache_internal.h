@@ -2,15 +2,15 @@
  * token a sequence. They lie in pages of device memory, which sequences take and give back.
  *
  * A step: one of the functions named begin, with the tokens to come; the model's forward pass,
- * whose attention layers call mc_kv_attention; mc_kv_cache_end. Prompts come in whole or in pieces,
+ * whose attention layers call decode.attend; mc_kv_cache_end. Prompts come in whole or in pieces,
  * with lengths that the host knows; then one token a sequence, where what each sees, and where it
  * goes, stands in device memory, so that steps follow each other without the host. Evaluation tapes
  * only. */
-#ifndef MC_NN_KV_CACHE_INTERNAL_H
-#define MC_NN_KV_CACHE_INTERNAL_H
+#ifndef MC_MODELS_GENERATE_KV_CACHE_INTERNAL_H
+#define MC_MODELS_GENERATE_KV_CACHE_INTERNAL_H
 
 #include "core/autograd/tape_internal.h"
-#include "core/nn/kv_pages_internal.h"
+#include "models/generate/kv_pages_internal.h"
 #include "core/nn/layers.h"
 
 /* One field of the rows of choose_internal.h, of the first `count` rows. */
@@ -28,6 +28,7 @@ size_t mc_kv_bytes(const mc_kv_shape *shape, int64_t tokens);
 typedef struct mc_kv_cache {
     mc_context *ctx;
     mc_kv_shape shape;
+    mc_decode decode; /* for mc_call.decode */
     mc_kv_pages *pages;
     void **k, **v; /* (layers): (rows of all pages, width) each */
     /* The position bias of the model's layers, of all distances in the cache; NULL until the first
@@ -57,13 +58,11 @@ bool mc_kv_cache_begin_rows(mc_kv_cache *cache, mc_tape *t, const mc_lengths *to
 void mc_kv_cache_end(mc_kv_cache *cache);
 /* Keeps the layers' position bias, which is of (heads, 2 * L - 1), L >= pages->longest. */
 void mc_kv_cache_keep_bias(mc_kv_cache *cache, const mc_tensor *bias);
-/* Keeps k and v of the step's tokens and attends to all that are there: qkv (total, 3 * width) as
- * in mc_sdpa, causal. Gives (total, width). Of the options are read: heads, scale, position_bias
- * (of distances up to the longest sequence, the new token included), and marks, which whole prompts
- * are run with instead of causal. Later tokens see all that is there: they go on with a prompt of
- * one span. */
-mc_tensor *mc_kv_attention(mc_tape *t, mc_kv_cache *cache, int layer, mc_tensor *qkv,
-                           const mc_sdpa_options *options);
+/* decode.attend keeps k and v of the step's tokens and attends to all that are there: qkv (total, 3 *
+ * width) as in mc_sdpa, causal. Gives (total, width). Of the options are read: heads, scale,
+ * position_bias (of distances up to the longest sequence, the new token included), and marks, which
+ * whole prompts are run with instead of causal. Later tokens see all that is there: they go on with
+ * a prompt of one span. */
 
 /* ---- the memory of an encoder ---------------------------------------------------------------- */
 
@@ -73,14 +72,15 @@ mc_tensor *mc_kv_attention(mc_tape *t, mc_kv_cache *cache, int layer, mc_tensor 
  *
  *     m = mc_kv_memory_new(ctx, shape, pages);
  *     mc_kv_memory_begin_prompts(m, t, inputs, sequence);
- *     mc_kv_memory_keep(t, m, layer, kv);                  for each layer, kv as in mc_sdpa_cross
- *     y = mc_kv_memory_attention(t, m, layer, q, options); and a query each
+ *     m->decode.keep(t, m, layer, kv);                     for each layer, kv as in mc_sdpa_cross
+ *     y = m->decode.attend(t, m, layer, q, options);       and a query each
  *     each step: mc_kv_memory_begin_rows(m, t, tokens, state);
- *                y = mc_kv_memory_attention(t, m, layer, q, options);      in each layer
+ *                y = m->decode.attend(t, m, layer, q, options);      in each layer
  */
 typedef struct mc_kv_memory {
     mc_context *ctx;
     mc_kv_shape shape;
+    mc_decode decode; /* for mc_call.decode_memory */
     mc_kv_pages *pages;
     void **kv; /* (layers): (rows of all pages, 2 * width) */
     /* of the step that is being run, i32: the row of each token of inputs that come; for each
@@ -99,11 +99,8 @@ bool mc_kv_memory_begin_prompts(mc_kv_memory *memory, mc_tape *t, const mc_lengt
 /* A token each of tokens->count sequences, by the rows of choose_internal.h. */
 bool mc_kv_memory_begin_rows(mc_kv_memory *memory, mc_tape *t, const mc_lengths *tokens,
                              mc_tensor *state);
-/* kv: (rows, 2 * width), each row k and v, of the packed inputs in their order; rows after the
- * last token are left out. Copied. */
-bool mc_kv_memory_keep(mc_tape *t, mc_kv_memory *memory, int layer, mc_tensor *kv);
-/* Each of the step's tokens, q (total, width), attends to all of its input: (total, width). Of the
- * options heads and scale are read. */
-mc_tensor *mc_kv_memory_attention(mc_tape *t, mc_kv_memory *memory, int layer, mc_tensor *q,
-                                  const mc_sdpa_options *options);
+/* decode.keep copies kv: (rows, 2 * width), each row k and v, of the packed inputs in their order;
+ * rows after the last token are left out. decode.attend: each of the step's tokens, q (total,
+ * width), attends to all of its input: (total, width). Of the options heads and scale are read. */
+
 #endif

@@ -1,7 +1,7 @@
 /* Cross attention over what an encoder has made: see kv_cache_internal.h. Keys and values lie
  * packed as the encoder's rows do. A step's tokens are so many queries of their own: each has the
  * first row and the rows of its input, whichever sequence it belongs to. */
-#include "core/nn/kv_cache_internal.h"
+#include "models/generate/kv_cache_internal.h"
 
 #include <math.h>
 #include "core/base/memory_internal.h"
@@ -9,52 +9,9 @@
 
 static const char op[] = "attention over a memory";
 
-static size_t layer_bytes(const mc_kv_memory *m)
+static bool keep(mc_tape *t, void *memory, int layer, mc_tensor *kv)
 {
-    return 2 * (size_t)(mc_kv_pages_rows(m->pages) * m->shape.width) *
-           mc_dtype_size(m->shape.dtype);
-}
-
-static bool fill(mc_kv_memory *m)
-{
-    mc_device *device = m->ctx->device;
-    m->kv = mc_calloc((size_t)m->shape.layers + 1, sizeof *m->kv);
-    for (int i = 0; m->kv && i < m->shape.layers; i++)
-        if (!(m->kv[i] = device->alloc(device, layer_bytes(m)))) return false;
-    return m->kv;
-}
-
-mc_kv_memory *mc_kv_memory_new(mc_context *ctx, mc_kv_shape shape, mc_kv_pages *pages)
-{
-    mc_kv_memory *m = mc_failed(ctx) || !pages ? NULL : mc_calloc(1, sizeof *m);
-    if (m) {
-        *m = (mc_kv_memory){.ctx = ctx, .shape = shape, .pages = pages};
-        if (fill(m)) return m;
-    }
-    if (pages)
-        mc_fail(ctx, MC_ERR_NOMEM,
-                "out of memory for the keys and values of %lld rows of an encoder",
-                (long long)mc_kv_pages_rows(pages));
-    if (m)
-        mc_kv_memory_free(m);
-    else
-        mc_kv_pages_free(pages);
-    return NULL;
-}
-
-void mc_kv_memory_free(mc_kv_memory *m)
-{
-    if (!m) return;
-    mc_device *device = m->ctx->device;
-    for (int i = 0; m->kv && i < m->shape.layers; i++)
-        if (m->kv[i]) device->free(device, m->kv[i], layer_bytes(m));
-    mc_kv_pages_free(m->pages);
-    mc_free(m->kv);
-    mc_free(m);
-}
-
-bool mc_kv_memory_keep(mc_tape *t, mc_kv_memory *m, int layer, mc_tensor *kv)
-{
+    mc_kv_memory *m = memory;
     if (!mc_op_ready(t, op, kv) || !mc_op_same_dtype(t, op, "kv", kv, m->shape.dtype)) return false;
     int64_t columns = 2 * m->shape.width, rows = mc_tensor_count(m->rows);
     if (mc_tensor_columns(kv) != columns || mc_tensor_rows(kv) < rows)
@@ -93,9 +50,10 @@ bool mc_kv_memory_begin_rows(mc_kv_memory *m, mc_tape *t, const mc_lengths *toke
     return m->first && m->lengths;
 }
 
-mc_tensor *mc_kv_memory_attention(mc_tape *t, mc_kv_memory *m, int layer, mc_tensor *q,
-                                  const mc_sdpa_options *o)
+static mc_tensor *attend(mc_tape *t, void *memory, int layer, mc_tensor *q,
+                         const mc_sdpa_options *o)
 {
+    mc_kv_memory *m = memory;
     int64_t width = m->shape.width, rows = mc_tensor_count(m->first);
     if (!mc_op_ready(t, op, q) || !mc_op_same_dtype(t, op, "q", q, m->shape.dtype) ||
         !mc_op_shape(t, op, "q", q, MC_SHAPE(rows, width)))
@@ -121,4 +79,51 @@ mc_tensor *mc_kv_memory_attention(mc_tape *t, mc_kv_memory *m, int layer, mc_ten
     v.data = (char *)k.data + (size_t)width * mc_dtype_size(q->dtype);
     MC_KERNEL(t, op, attention_cached, &shape, mc_matrix_of(q), k, v, mc_matrix_of(y));
     return mc_failed(mc_tape_context(t)) ? NULL : y;
+}
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+static size_t layer_bytes(const mc_kv_memory *m)
+{
+    return 2 * (size_t)(mc_kv_pages_rows(m->pages) * m->shape.width) *
+           mc_dtype_size(m->shape.dtype);
+}
+
+static bool fill(mc_kv_memory *m)
+{
+    mc_device *device = m->ctx->device;
+    m->kv = mc_calloc((size_t)m->shape.layers + 1, sizeof *m->kv);
+    for (int i = 0; m->kv && i < m->shape.layers; i++)
+        if (!(m->kv[i] = device->alloc(device, layer_bytes(m)))) return false;
+    return m->kv;
+}
+
+mc_kv_memory *mc_kv_memory_new(mc_context *ctx, mc_kv_shape shape, mc_kv_pages *pages)
+{
+    mc_kv_memory *m = mc_failed(ctx) || !pages ? NULL : mc_calloc(1, sizeof *m);
+    if (m) {
+        *m = (mc_kv_memory){.ctx = ctx, .shape = shape, .pages = pages};
+        m->decode = (mc_decode){m, attend, keep};
+        if (fill(m)) return m;
+    }
+    if (pages)
+        mc_fail(ctx, MC_ERR_NOMEM,
+                "out of memory for the keys and values of %lld rows of an encoder",
+                (long long)mc_kv_pages_rows(pages));
+    if (m)
+        mc_kv_memory_free(m);
+    else
+        mc_kv_pages_free(pages);
+    return NULL;
+}
+
+void mc_kv_memory_free(mc_kv_memory *m)
+{
+    if (!m) return;
+    mc_device *device = m->ctx->device;
+    for (int i = 0; m->kv && i < m->shape.layers; i++)
+        if (m->kv[i]) device->free(device, m->kv[i], layer_bytes(m));
+    mc_kv_pages_free(m->pages);
+    mc_free(m->kv);
+    mc_free(m);
 }
