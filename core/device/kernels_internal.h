@@ -60,16 +60,26 @@ typedef struct mc_fill {
     uint64_t key;
 } mc_fill;
 
-/* Attention over a packed batch; q, k, v, out: (rows, heads * head_dim) matrices, often column
- * views of one. Scores are scale * q.k + bias, softmax over the keys of the same sequence. k and v
- * may belong to another packed batch than q and out, of as many sequences. */
+/* Attention over a packed batch; q: (rows, heads * head_dim), k: (rows, key_heads * head_dim), v:
+ * (rows, key_heads * value_dim), out: (rows, heads * value_dim), often column views of one. Scores
+ * are scale * q.k + bias, softmax over the keys of the same sequence. k and v may belong to another
+ * packed batch than q and out, of as many sequences. */
 typedef struct mc_attention_shape {
     const mc_lengths *lengths; /* of the queries, on the host */
     /* the same in device memory: length (count), then offset (count + 1) */
     const int32_t *device_lengths;
     int heads, head_dim;
+    /* Grouped heads (Ainslie et al. 2023): head h of the queries reads head h / (heads / key_heads)
+     * of the keys and values; a divisor of heads. 0: heads. */
+    int key_heads;
+    int value_dim; /* of a head of v and out; 0: head_dim */
     float scale;
-    bool causal; /* query i of a sequence sees the keys 0 .. i */
+    /* Query i of a sequence stands at key i; with bottom_right the last query stands at the last
+     * key. A causal query sees the keys up to where it stands. */
+    bool causal, bottom_right;
+    /* A query sees so many keys to either side at most, that where it stands counted in: with
+     * window_left 1 none before it. 0: no limit. */
+    int window_left, window_right;
     /* Keys to ignore: (total of the keys' lengths) bytes, 0 = ignored; NULL: none. A query without
      * any key gets zeros. */
     const uint8_t *key_mask;
@@ -90,9 +100,9 @@ typedef struct mc_attention_shape {
     float *dbias;
     /* Relative position bias (Raffel et al. 2020), added to the scores: it depends on the distance
      * of key and query alone, so it is (heads, 2 * position_limit - 1) f32, element
-     * [h][position_limit - 1 + j - i] for query i and key j, both counted within their sequence.
-     * position_limit is at least the longest sequence of queries and of keys. NULL: none. Instead
-     * of `bias`, not beside it. */
+     * [h][position_limit - 1 + j - i] for the query that stands at key i and key j, both counted
+     * within their sequence. position_limit is at least the longest sequence of queries and of
+     * keys. NULL: none. Instead of `bias`, not beside it. */
     const float *position_bias;
     int64_t position_limit;
     /* attention_backward: the gradient of position_bias, of its shape, is added here, in a fixed
@@ -137,12 +147,50 @@ static inline const mc_lengths *mc_key_lengths(const mc_attention_shape *shape)
 {
     return shape->key_lengths ? shape->key_lengths : shape->lengths;
 }
+static inline int mc_key_heads(const mc_attention_shape *shape)
+{
+    return shape->key_heads ? shape->key_heads : shape->heads;
+}
+static inline int mc_value_dim(const mc_attention_shape *shape)
+{
+    return shape->value_dim ? shape->value_dim : shape->head_dim;
+}
+
+/* Where the first query of a sequence stands. */
+static inline int64_t mc_first_place(const mc_attention_shape *s, int64_t queries, int64_t keys)
+{
+    return s->bottom_right ? keys - queries : 0;
+}
+
+/* The keys first .. end - 1, of `keys`, are those that the query at `place` sees, but for masks and
+ * marks. Neither falls from one query to the next. */
+typedef struct mc_key_range {
+    int64_t first, end;
+} mc_key_range;
+static inline mc_key_range mc_keys_seen(const mc_attention_shape *s, int64_t place, int64_t keys)
+{
+    int64_t right = s->causal ? 1 : s->window_right, end = right ? place + right : keys;
+    int64_t first = s->window_left ? place + 1 - s->window_left : 0;
+    end = end < 0 ? 0 : end > keys ? keys : end;
+    return (mc_key_range){first < 0 ? 0 : first > end ? end : first, end};
+}
+
+/* What of a shape only the plain kernels of a device take, those on tensor cores do not; NULL:
+ * nothing. */
+static inline const char *mc_attention_needs(const mc_attention_shape *s)
+{
+    if (mc_key_heads(s) != s->heads) return "heads that share keys";
+    if (mc_value_dim(s) != s->head_dim) return "values of another head size";
+    if (s->window_left || s->window_right) return "a window";
+    return s->bottom_right ? "queries that end where the keys end" : NULL;
+}
 
 /* One new token a sequence, or any other query that sees keys of one sequence alone. */
 typedef struct mc_cached_attention {
     int64_t sequences;
-    int heads, head_dim;
+    int heads, head_dim, key_heads, value_dim; /* the last two as in mc_attention_shape */
     float scale;
+    int window_left; /* only so many of the keys, the last ones; 0: all */
     /* Sequence s sees the n = lengths[s] <= longest rows of k and v from first[s] on; NULL: from
      * s * capacity. In device memory; `longest` is known on the host. */
     const int32_t *lengths, *first;
@@ -151,14 +199,29 @@ typedef struct mc_cached_attention {
      * first[s], i). In device memory. NULL: no pages. */
     const int32_t *pages;
     int page_shift;
-    /* (sequences, heads * head_dim): keys and values of the queries' own tokens, the last that each
-     * sequence sees. They go to their rows of k and v first. NULL data: they are there. */
+    /* (sequences, columns of k; of v): keys and values of the queries' own tokens, the last that
+     * each sequence sees. They go to their rows of k and v first. NULL data: they are there. */
     mc_matrix new_k, new_v;
     /* Added to the scores, NULL: none: as in mc_attention_shape, of a query that stands where the
      * last of its keys does. position_limit >= longest. */
     const float *position_bias;
     int64_t position_limit;
 } mc_cached_attention;
+
+static inline int mc_cached_key_heads(const mc_cached_attention *c)
+{
+    return c->key_heads ? c->key_heads : c->heads;
+}
+static inline int mc_cached_value_dim(const mc_cached_attention *c)
+{
+    return c->value_dim ? c->value_dim : c->head_dim;
+}
+/* As mc_attention_needs. */
+static inline bool mc_cached_needs_more(const mc_cached_attention *c)
+{
+    return mc_cached_key_heads(c) != c->heads || mc_cached_value_dim(c) != c->head_dim ||
+           c->window_left;
+}
 
 /* The row of key i of a sequence whose pages have the numbers pages[first] and on. */
 MC_ANYWHERE int64_t mc_page_row(const int32_t *pages, int shift, int32_t first, int64_t i)
@@ -440,10 +503,11 @@ typedef struct mc_kernels {
     /* y(index[i]) = x(i) for i < rows; the indices differ from each other. x and y of one dtype. */
     mc_status (*scatter_rows)(mc_device *d, int64_t rows, int64_t columns, mc_matrix x,
                               const int32_t *index, mc_matrix y);
-    /* Attention of one query a sequence over keys and values kept from earlier ones. q and out:
-     * (sequences, heads * head_dim); k, v: rows of as many columns, all of one floating dtype. out
-     * is the sum of those rows of v that the sequence sees weighted by the softmax of scale * q.k.
-     * What lies after them is undefined and never read; a sequence without keys gives zeros. */
+    /* Attention of one query a sequence over keys and values kept from earlier ones. q: (sequences,
+     * heads * head_dim), out: (sequences, heads * value_dim); k: rows of key_heads * head_dim
+     * columns, v: of key_heads * value_dim, all of one floating dtype. out is the sum of those rows
+     * of v that the sequence sees weighted by the softmax of scale * q.k. What lies after them is
+     * undefined and never read; a sequence without keys gives zeros. */
     mc_status (*attention_cached)(mc_device *d, const mc_cached_attention *shape, mc_matrix q,
                                   mc_matrix k, mc_matrix v, mc_matrix out);
     /* Chooses the next token of each row by its logits (rows, vocab), of any floating dtype, and

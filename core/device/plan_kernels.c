@@ -79,23 +79,29 @@ static mc_status normed(mc_device *d, mc_work_kind kind, int64_t rows, int64_t c
                                      .amount = (double)rows * (double)columns * bytes});
 }
 
-/* `products` are two forward, five backward: of queries by keys by the head's size each. */
+/* Products of queries by keys by a head's size: so many by head_dim and by value_dim, one each
+ * forward, three and two backward. */
 static mc_status attended(mc_device *d, mc_work_kind kind, const mc_attention_shape *shape,
-                          mc_dtype dtype, double products)
+                          mc_dtype dtype, int products, int value_products)
 {
     const mc_lengths *q = shape->lengths, *k = mc_key_lengths(shape);
-    double scores = 0;
-    for (int i = 0; i < q->count; i++) scores += (double)q->length[i] * (double)k->length[i];
-    if (shape->causal) scores /= 2;
-    return mc_plan_work(d, (mc_work){.kind = kind,
-                                     .dtype = dtype,
-                                     .a = q->longest,
-                                     .b = shape->head_dim,
-                                     .c = (int64_t)shape->heads * q->count,
-                                     .dropout = shape->dropout.p > 0,
-                                     .causal = shape->causal,
-                                     .amount = 2 * products * scores * (double)shape->heads *
-                                               (double)shape->head_dim});
+    int right = shape->causal ? 1 : shape->window_right;
+    double scores = 0, window = shape->window_left && right ? shape->window_left + right - 1.0 : 0;
+    for (int i = 0; i < q->count; i++) {
+        double pairs = (double)q->length[i] * (double)k->length[i];
+        if (shape->causal) pairs /= 2;
+        scores += window && pairs > q->length[i] * window ? q->length[i] * window : pairs;
+    }
+    int64_t columns = (int64_t)products * shape->head_dim + value_products * mc_value_dim(shape);
+    return mc_plan_work(d,
+                        (mc_work){.kind = kind,
+                                  .dtype = dtype,
+                                  .a = q->longest,
+                                  .b = shape->head_dim,
+                                  .c = (int64_t)shape->heads * q->count,
+                                  .dropout = shape->dropout.p > 0,
+                                  .causal = shape->causal,
+                                  .amount = 2 * scores * (double)shape->heads * (double)columns});
 }
 
 /* ---- kernels --------------------------------------------------------------------------------- */
@@ -218,7 +224,7 @@ static mc_status plan_gather_rows(mc_device *d, int64_t rows, int64_t columns, m
 static mc_status plan_attention(mc_device *d, const mc_attention_shape *shape, mc_matrix q,
                                 mc_matrix k, mc_matrix v, mc_matrix out, float *log_sum_exp)
 {
-    DO(d, attended(d, MC_WORK_ATTENTION, shape, q.dtype, 2), attention, shape, q, k, v, out,
+    DO(d, attended(d, MC_WORK_ATTENTION, shape, q.dtype, 1, 1), attention, shape, q, k, v, out,
        log_sum_exp);
 }
 
@@ -227,8 +233,8 @@ static mc_status plan_attention_backward(mc_device *d, const mc_attention_shape 
                                          const float *log_sum_exp, mc_matrix dout, mc_matrix dq,
                                          mc_matrix dk, mc_matrix dv)
 {
-    DO(d, attended(d, MC_WORK_ATTENTION_BACKWARD, shape, q.dtype, 5), attention_backward, shape, q,
-       k, v, out, log_sum_exp, dout, dq, dk, dv);
+    DO(d, attended(d, MC_WORK_ATTENTION_BACKWARD, shape, q.dtype, 3, 2), attention_backward, shape,
+       q, k, v, out, log_sum_exp, dout, dq, dk, dv);
 }
 
 static mc_status plan_cross_entropy(mc_device *d, int64_t rows, int64_t classes, mc_matrix x,
@@ -372,17 +378,18 @@ static mc_status plan_best_tokens(mc_device *d, const mc_best_call *call, mc_mat
 static mc_status plan_attention_cached(mc_device *d, const mc_cached_attention *shape, mc_matrix q,
                                        mc_matrix k, mc_matrix v, mc_matrix out)
 {
-    DO(d,
-       copied(d, q.dtype, shape->sequences * shape->longest,
-              (int64_t)shape->heads * shape->head_dim, 2 * size_of(k)),
-       attention_cached, shape, q, k, v, out);
+    int64_t columns = (int64_t)mc_cached_key_heads(shape) * shape->head_dim, rows = shape->longest;
+    double both = 1 + (double)mc_cached_value_dim(shape) / shape->head_dim; /* keys and values */
+    if (shape->window_left && rows > shape->window_left) rows = shape->window_left;
+    DO(d, copied(d, q.dtype, shape->sequences * rows, columns, both * size_of(k)), attention_cached,
+       shape, q, k, v, out);
 }
 
 static mc_status plan_attention_probabilities(mc_device *d, const mc_attention_shape *shape,
                                               mc_matrix q, mc_matrix k, float *out)
 {
-    DO(d, attended(d, MC_WORK_ATTENTION, shape, q.dtype, 1), attention_probabilities, shape, q, k,
-       out);
+    DO(d, attended(d, MC_WORK_ATTENTION, shape, q.dtype, 1, 0), attention_probabilities, shape, q,
+       k, out);
 }
 
 static mc_status plan_gated(mc_device *d, int64_t rows, int64_t n, mc_activation activation,

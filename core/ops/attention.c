@@ -9,9 +9,10 @@ typedef struct sdpa_state {
     mc_tensor *log_sum_exp; /* (heads, total) f32 */
 } sdpa_state;
 
-enum { Q, KV, BIAS, POSITION_BIAS, INPUTS }; /* inputs; without KV the first one holds q, k and v */
+/* Inputs. K and V that are not given lie behind the one before them, in its columns. */
+enum { Q, K, V, BIAS, POSITION_BIAS, INPUTS };
 
-/* The operands, or their gradients: columns of one matrix, or of two. */
+/* The operands, or their gradients: columns of one to three matrices. */
 typedef struct operands {
     mc_matrix q, k, v;
 } operands;
@@ -22,11 +23,14 @@ static mc_matrix columns_from(mc_matrix m, int64_t column)
     return m;
 }
 
-static operands operands_of(mc_matrix q, mc_matrix kv, bool cross)
+/* `given`: the inputs, `x`: their matrices, or those of their gradients. */
+static operands operands_of(const mc_attention_shape *s, mc_tensor *const *given,
+                            const mc_matrix *x)
 {
-    if (cross) return (operands){q, kv, columns_from(kv, kv.stride / 2)};
-    int64_t width = q.stride / 3;
-    return (operands){q, columns_from(q, width), columns_from(q, 2 * width)};
+    operands o = {.q = x[Q], .k = x[K], .v = x[V]};
+    if (!given[K]) o.k = columns_from(o.q, (int64_t)s->heads * s->head_dim);
+    if (!given[V]) o.v = columns_from(o.k, (int64_t)mc_key_heads(s) * s->head_dim);
+    return o;
 }
 
 /* ---- backward -------------------------------------------------------------------------------- */
@@ -59,24 +63,26 @@ static void gradient_end(mc_tape *t, gradient g)
 static void sdpa_backward(mc_tape *t, mc_node *node)
 {
     const sdpa_state *state = node->state;
-    mc_tensor *q = node->inputs[Q], *kv = node->inputs[KV], *bias = node->inputs[BIAS];
-    mc_tensor *position_bias = node->inputs[POSITION_BIAS], *y = node->output;
-    gradient dq = gradient_begin(t, q), dkv = gradient_begin(t, kv);
+    mc_tensor *const *in = node->inputs, *bias = in[BIAS], *y = node->output;
+    mc_tensor *position_bias = in[POSITION_BIAS];
+    gradient d[BIAS];
+    for (int i = 0; i < BIAS; i++) d[i] = gradient_begin(t, in[i]);
     mc_attention_shape shape = state->shape;
     shape.dbias = mc_vector_gradient_begin(t, bias);
     shape.dposition_bias = mc_vector_gradient_begin(t, position_bias);
     if (bias) shape.bias.data = mc_saved_data(t, bias);
     if (position_bias) shape.position_bias = mc_saved_data(t, position_bias);
     if (!mc_failed(mc_tape_context(t))) {
-        mc_matrix none = {0};
-        operands x =
-            operands_of(mc_saved_matrix(t, q), kv ? mc_saved_matrix(t, kv) : none, kv != NULL);
-        operands dx = operands_of(mc_matrix_of(dq.written), mc_matrix_of(dkv.written), kv != NULL);
+        mc_matrix saved[BIAS] = {{0}}, written[BIAS];
+        for (int i = 0; i < BIAS; i++) {
+            if (in[i]) saved[i] = mc_saved_matrix(t, in[i]);
+            written[i] = mc_matrix_of(d[i].written);
+        }
+        operands x = operands_of(&shape, in, saved), dx = operands_of(&shape, in, written);
         MC_KERNEL(t, "attention", attention_backward, &shape, x.q, x.k, x.v, mc_saved_matrix(t, y),
                   mc_tensor_data(state->log_sum_exp), mc_matrix_of(y->gradient), dx.q, dx.k, dx.v);
     }
-    gradient_end(t, dq);
-    gradient_end(t, dkv);
+    for (int i = 0; i < BIAS; i++) gradient_end(t, d[i]);
     mc_vector_gradient_end(t, bias, shape.dbias);
     mc_vector_gradient_end(t, position_bias, shape.dposition_bias);
 }
@@ -85,45 +91,96 @@ static const mc_op sdpa_op = {.name = "attention", .backward = sdpa_backward};
 
 /* ---- checks ---------------------------------------------------------------------------------- */
 
-/* One call: kv is NULL in self-attention. */
+/* One call: k and v are NULL where they lie in the input before. */
 typedef struct sdpa_call {
-    mc_tensor *q, *kv;
+    mc_tensor *in[BIAS];
     const mc_sdpa_options *o;
-    int64_t head_dim;
-    const mc_lengths *keys;
+    int64_t key_heads, head_dim, value_dim;
+    const mc_lengths *queries, *keys;
 } sdpa_call;
 
-/* x has `parts` * heads * head_dim columns, and carries lengths. */
-static bool check_input(mc_tape *t, const char *what, mc_tensor *x, int64_t parts,
-                        const mc_sdpa_options *o)
+static bool is_cross(const sdpa_call *c) { return c->in[K]; }
+
+static bool check_lengths(mc_tape *t, const char *what, const mc_tensor *x)
+{
+    if (x->lengths && x->lengths->capacity == mc_tensor_rows(x)) return true;
+    return !mc_fail(mc_tape_context(t), MC_ERR_ARGUMENT,
+                    "attention: %s %s carries no lengths of a packed batch", what,
+                    MC_SHAPE_TEXT(x->shape));
+}
+
+static bool check_options(mc_tape *t, const char *what, const sdpa_call *c)
 {
     mc_context *ctx = mc_tape_context(t);
-    int64_t columns = mc_tensor_columns(x);
-    if (o->heads < 1 || columns % (parts * o->heads) || columns == 0)
-        return !mc_fail(ctx, MC_ERR_SHAPE,
-                        "attention: %s %s, expected %lld * %d heads * head_dim columns", what,
-                        MC_SHAPE_TEXT(x->shape), (long long)parts, o->heads);
-    if (!x->lengths || x->lengths->capacity != mc_tensor_rows(x))
+    const mc_sdpa_options *o = c->o;
+    if (!o)
         return !mc_fail(ctx, MC_ERR_ARGUMENT,
-                        "attention: %s %s carries no lengths of a packed batch", what,
-                        MC_SHAPE_TEXT(x->shape));
+                        "attention: its options are NULL, heads are required");
+    if (o->heads < 1)
+        return !mc_fail(ctx, MC_ERR_SHAPE, "attention: %s %s with %d heads, expected 1 or more",
+                        what, MC_SHAPE_TEXT(c->in[Q]->shape), o->heads);
+    if (o->key_heads < 0 || (o->key_heads && o->heads % o->key_heads))
+        return !mc_fail(ctx, MC_ERR_ARGUMENT,
+                        "attention: %d key heads, expected a divisor of %d heads", o->key_heads,
+                        o->heads);
+    if (o->value_dim < 0 || o->window_left < 0 || o->window_right < 0)
+        return !mc_fail(ctx, MC_ERR_ARGUMENT,
+                        "attention: value_dim %d and a window of %d and %d, expected 0 or more",
+                        o->value_dim, o->window_left, o->window_right);
+    if (!(o->dropout >= 0 && o->dropout < 1))
+        return !mc_fail(ctx, MC_ERR_ARGUMENT, "attention: dropout %g, expected 0 <= p < 1",
+                        (double)o->dropout);
     return true;
 }
 
-/* kv against q. */
-static bool check_pair(mc_tape *t, const mc_tensor *q, const mc_tensor *kv)
+/* Finds the head sizes: x holds q, and with it keys and values that are not given. */
+static bool find_head_dim(mc_tape *t, const char *what, sdpa_call *c)
+{
+    const mc_tensor *x = c->in[Q];
+    int64_t columns = mc_tensor_columns(x), heads = c->o->heads, fixed = 0;
+    if (!is_cross(c)) {
+        heads += c->key_heads * (c->o->value_dim ? 1 : 2);
+        fixed = c->key_heads * c->o->value_dim;
+    }
+    if (columns <= fixed || (columns - fixed) % heads)
+        return !mc_fail(mc_tape_context(t), MC_ERR_SHAPE,
+                        "attention: %s %s, expected %lld * head_dim columns for %d heads", what,
+                        MC_SHAPE_TEXT(x->shape), (long long)heads, c->o->heads);
+    c->head_dim = (columns - fixed) / heads;
+    c->value_dim = c->o->value_dim ? c->o->value_dim : c->head_dim;
+    return true;
+}
+
+/* k, v, or both in one, against q. */
+static bool check_other(mc_tape *t, const char *what, const mc_tensor *x, int64_t columns,
+                        const sdpa_call *c)
 {
     mc_context *ctx = mc_tape_context(t);
-    if (!mc_op_same_dtype(t, "attention", "kv", kv, q->dtype)) return false;
-    if (mc_tensor_columns(kv) != 2 * mc_tensor_columns(q))
-        return !mc_fail(ctx, MC_ERR_SHAPE, "attention: kv %s for q %s, expected %lld columns",
-                        MC_SHAPE_TEXT(kv->shape), MC_SHAPE_TEXT(q->shape),
-                        (long long)(2 * mc_tensor_columns(q)));
-    if (kv->lengths->count != q->lengths->count)
-        return !mc_fail(ctx, MC_ERR_SHAPE,
-                        "attention: kv has %d sequences, expected as many as q's %d",
-                        kv->lengths->count, q->lengths->count);
+    const mc_tensor *q = c->in[Q];
+    if (!mc_op_same_dtype(t, "attention", what, x, q->dtype)) return false;
+    if (mc_tensor_columns(x) != columns)
+        return !mc_fail(ctx, MC_ERR_SHAPE, "attention: %s %s for q %s, expected %lld columns", what,
+                        MC_SHAPE_TEXT(x->shape), MC_SHAPE_TEXT(q->shape), (long long)columns);
+    if (mc_tensor_rows(x) != mc_tensor_rows(c->in[K]))
+        return !mc_fail(ctx, MC_ERR_SHAPE, "attention: %s %s for k %s, expected as many rows", what,
+                        MC_SHAPE_TEXT(x->shape), MC_SHAPE_TEXT(c->in[K]->shape));
     return true;
+}
+
+/* Keys and values that have inputs of their own. */
+static bool check_keys(mc_tape *t, sdpa_call *c)
+{
+    const char *what = c->in[V] ? "k" : "kv";
+    int64_t k = c->key_heads * c->head_dim, v = c->key_heads * c->value_dim;
+    if (!check_lengths(t, what, c->in[K]) ||
+        !check_other(t, what, c->in[K], c->in[V] ? k : k + v, c) ||
+        (c->in[V] && !check_other(t, "v", c->in[V], v, c)))
+        return false;
+    c->keys = c->in[K]->lengths;
+    if (c->keys->count == c->queries->count) return true;
+    return !mc_fail(mc_tape_context(t), MC_ERR_SHAPE,
+                    "attention: %s has %d sequences, expected as many as q's %d", what,
+                    c->keys->count, c->queries->count);
 }
 
 static bool check_mask(mc_tape *t, mc_tensor *mask, int64_t keys)
@@ -146,10 +203,10 @@ static bool check_bias(mc_tape *t, const sdpa_call *c)
     mc_tensor *bias = c->o->bias;
     if (!bias) return true;
     if (!mc_op_ready(t, "attention", bias)) return false;
-    if (bias->dtype != MC_F32 && bias->dtype != c->q->dtype)
+    if (bias->dtype != MC_F32 && bias->dtype != c->in[Q]->dtype)
         return !mc_fail(ctx, MC_ERR_DTYPE, "attention: bias has dtype %s, expected %s or f32",
-                        mc_dtype_name(bias->dtype), mc_dtype_name(c->q->dtype));
-    int32_t queries = c->q->lengths->longest, keys = c->keys->longest;
+                        mc_dtype_name(bias->dtype), mc_dtype_name(c->in[Q]->dtype));
+    int32_t queries = c->queries->longest, keys = c->keys->longest;
     if (bias->shape.ndim != 3 || bias->shape.dim[0] != c->o->heads ||
         bias->shape.dim[1] < queries || bias->shape.dim[2] < keys)
         return !mc_fail(ctx, MC_ERR_SHAPE, "attention: bias %s, expected (%d, %d, %d) or longer",
@@ -169,7 +226,7 @@ static bool check_position_bias(mc_tape *t, const sdpa_call *c)
         return !mc_fail(ctx, MC_ERR_ARGUMENT,
                         "attention: bias %s and position bias %s, expected one of them",
                         MC_SHAPE_TEXT(c->o->bias->shape), MC_SHAPE_TEXT(bias->shape));
-    int32_t queries = c->q->lengths->longest, keys = c->keys->longest;
+    int32_t queries = c->queries->longest, keys = c->keys->longest;
     int64_t least = 2 * (int64_t)(queries > keys ? queries : keys) - 1;
     bool good = bias->shape.ndim == 2 && bias->shape.dim[0] == c->o->heads &&
                 bias->shape.dim[1] >= least && bias->shape.dim[1] % 2 == 1;
@@ -187,11 +244,11 @@ static bool check_marks(mc_tape *t, const sdpa_call *c)
     if (!mc_op_ready(t, "attention", marks) ||
         !mc_op_same_dtype(t, "attention", "marks", marks, MC_I32))
         return false;
-    if (c->kv || c->o->causal)
+    if (is_cross(c) || c->o->causal)
         return !mc_fail(ctx, MC_ERR_ARGUMENT,
                         "attention: marks %s %s, expected self-attention that is not causal",
                         MC_SHAPE_TEXT(marks->shape),
-                        c->kv ? "in cross attention" : "of causal attention");
+                        is_cross(c) ? "in cross attention" : "of causal attention");
     if (mc_tensor_count(marks) >= c->keys->total) return true;
     return !mc_fail(ctx, MC_ERR_SHAPE, "attention: marks %s, expected one for each of %lld tokens",
                     MC_SHAPE_TEXT(marks->shape), (long long)c->keys->total);
@@ -199,20 +256,12 @@ static bool check_marks(mc_tape *t, const sdpa_call *c)
 
 static bool check(mc_tape *t, sdpa_call *c)
 {
-    mc_context *ctx = mc_tape_context(t);
-    const char *what = c->kv ? "q" : "qkv";
-    if (!mc_op_float(t, "attention", what, c->q)) return false;
-    if (!c->o)
-        return !mc_fail(ctx, MC_ERR_ARGUMENT,
-                        "attention: its options are NULL, heads are required");
-    if (!check_input(t, what, c->q, c->kv ? 1 : 3, c->o)) return false;
-    if (c->kv && (!check_input(t, "kv", c->kv, 2, c->o) || !check_pair(t, c->q, c->kv)))
-        return false;
-    if (!(c->o->dropout >= 0 && c->o->dropout < 1))
-        return !mc_fail(ctx, MC_ERR_ARGUMENT, "attention: dropout %g, expected 0 <= p < 1",
-                        (double)c->o->dropout);
-    c->keys = c->kv ? c->kv->lengths : c->q->lengths;
-    c->head_dim = mc_tensor_columns(c->q) / (c->kv ? 1 : 3) / c->o->heads;
+    const char *what = is_cross(c) ? "q" : "qkv";
+    if (!mc_op_float(t, "attention", what, c->in[Q]) || !check_options(t, what, c)) return false;
+    c->key_heads = c->o->key_heads ? c->o->key_heads : c->o->heads;
+    if (!find_head_dim(t, what, c) || !check_lengths(t, what, c->in[Q])) return false;
+    c->queries = c->keys = c->in[Q]->lengths;
+    if (is_cross(c) && !check_keys(t, c)) return false;
     return check_mask(t, c->o->key_mask, c->keys->total) && check_bias(t, c) &&
            check_position_bias(t, c) && check_marks(t, c);
 }
@@ -228,20 +277,25 @@ static int64_t position_limit(const mc_tensor *position_bias)
 static mc_attention_shape shape_of(mc_tape *t, const sdpa_call *c)
 {
     const mc_sdpa_options *o = c->o;
-    mc_attention_shape shape = {.lengths = c->q->lengths,
-                                .device_lengths = mc_tape_device_lengths(t, c->q->lengths),
+    mc_attention_shape shape = {.lengths = c->queries,
+                                .device_lengths = mc_tape_device_lengths(t, c->queries),
                                 .heads = o->heads,
                                 .head_dim = (int)c->head_dim,
+                                .key_heads = (int)c->key_heads,
+                                .value_dim = (int)c->value_dim,
                                 .scale =
                                     o->scale != 0 ? o->scale : 1.0f / sqrtf((float)c->head_dim),
                                 .causal = o->causal,
+                                .bottom_right = o->bottom_right && c->keys != c->queries,
+                                .window_left = o->window_left,
+                                .window_right = o->window_right,
                                 .key_mask = mc_tensor_data(o->key_mask),
                                 .bias = mc_matrix_of(o->bias),
                                 .bias_rows = o->bias ? o->bias->shape.dim[1] : 0,
                                 .position_bias = mc_tensor_data(o->position_bias),
                                 .position_limit = position_limit(o->position_bias),
                                 .marks = mc_tensor_data(o->marks)};
-    if (c->kv) {
+    if (c->keys != c->queries) {
         shape.key_lengths = c->keys;
         shape.device_key_lengths = mc_tape_device_lengths(t, c->keys);
     }
@@ -250,12 +304,11 @@ static mc_attention_shape shape_of(mc_tape *t, const sdpa_call *c)
 
 static void record(mc_tape *t, const sdpa_call *c, mc_tensor *y, sdpa_state state)
 {
-    mc_tensor *inputs[INPUTS] = {c->q, c->kv, c->o->bias, c->o->position_bias};
+    mc_tensor *inputs[INPUTS] = {c->in[Q], c->in[K], c->in[V], c->o->bias, c->o->position_bias};
     mc_node *node = mc_tape_record(t, &sdpa_op, y, sizeof state, INPUTS, inputs);
     if (!node) return;
     *(sdpa_state *)node->state = state;
-    mc_node_save(node, c->q);
-    mc_node_save(node, c->kv);
+    for (int i = 0; i < BIAS; i++) mc_node_save(node, c->in[i]);
     mc_node_save(node, y);
     mc_node_save(node, state.log_sum_exp);
     mc_node_save(node, c->o->key_mask);
@@ -266,21 +319,28 @@ static void record(mc_tape *t, const sdpa_call *c, mc_tensor *y, sdpa_state stat
 
 static bool requires_gradient(const mc_tensor *x) { return x && x->requires_grad; }
 
+static operands call_operands(const sdpa_call *c, const mc_attention_shape *shape)
+{
+    mc_matrix x[BIAS];
+    for (int i = 0; i < BIAS; i++) x[i] = mc_matrix_of(c->in[i]);
+    return operands_of(shape, c->in, x);
+}
+
 static mc_tensor *sdpa(mc_tape *t, sdpa_call *c)
 {
     if (!check(t, c)) return NULL;
     sdpa_state state = {.shape = shape_of(t, c)};
     state.shape.dropout = mc_tape_dropout(t, c->o->dropout);
-    bool keep = mc_tape_recording(t) &&
-                (requires_gradient(c->q) || requires_gradient(c->kv) ||
-                 requires_gradient(c->o->bias) || requires_gradient(c->o->position_bias));
-    mc_tensor *y = mc_tape_tensor(t, c->q->dtype,
-                                  MC_SHAPE(mc_tensor_rows(c->q), c->o->heads * c->head_dim), c->q);
+    bool keep = requires_gradient(c->o->bias) || requires_gradient(c->o->position_bias);
+    for (int i = 0; i < BIAS; i++) keep = keep || requires_gradient(c->in[i]);
+    keep = keep && mc_tape_recording(t);
+    mc_shape out = MC_SHAPE(mc_tensor_rows(c->in[Q]), c->o->heads * c->value_dim);
+    mc_tensor *y = mc_tape_tensor(t, c->in[Q]->dtype, out, c->in[Q]);
     if (keep)
         state.log_sum_exp =
-            mc_tape_tensor(t, MC_F32, MC_SHAPE(c->o->heads, c->q->lengths->total), NULL);
+            mc_tape_tensor(t, MC_F32, MC_SHAPE(c->o->heads, c->queries->total), NULL);
     if (!y || (keep && !state.log_sum_exp)) return NULL;
-    operands x = operands_of(mc_matrix_of(c->q), mc_matrix_of(c->kv), c->kv != NULL);
+    operands x = call_operands(c, &state.shape);
     MC_KERNEL(t, "attention", attention, &state.shape, x.q, x.k, x.v, mc_matrix_of(y),
               mc_tensor_data(state.log_sum_exp));
     record(t, c, y, state);
@@ -290,25 +350,34 @@ static mc_tensor *sdpa(mc_tape *t, sdpa_call *c)
 mc_tensor *mc_sdpa(mc_tape *t, mc_tensor *qkv, const mc_sdpa_options *o)
 {
     if (!mc_op_ready(t, "attention", qkv)) return NULL;
-    return sdpa(t, &(sdpa_call){.q = qkv, .o = o});
+    return sdpa(t, &(sdpa_call){.in = {qkv}, .o = o});
 }
 
 mc_tensor *mc_sdpa_cross(mc_tape *t, mc_tensor *q, mc_tensor *kv, const mc_sdpa_options *o)
 {
     if (!mc_op_ready(t, "attention", q) || !mc_op_ready(t, "attention", kv)) return NULL;
-    return sdpa(t, &(sdpa_call){.q = q, .kv = kv, .o = o});
+    return sdpa(t, &(sdpa_call){.in = {q, kv}, .o = o});
+}
+
+mc_tensor *mc_sdpa_separate(mc_tape *t, mc_tensor *q, mc_tensor *k, mc_tensor *v,
+                            const mc_sdpa_options *o)
+{
+    if (!mc_op_ready(t, "attention", q) || !mc_op_ready(t, "attention", k) ||
+        !mc_op_ready(t, "attention", v))
+        return NULL;
+    return sdpa(t, &(sdpa_call){.in = {q, k, v}, .o = o});
 }
 
 mc_tensor *mc_sdpa_probabilities(mc_tape *t, mc_tensor *q, mc_tensor *kv, const mc_sdpa_options *o)
 {
     if (!mc_op_ready(t, "attention", q) || (kv && !mc_op_ready(t, "attention", kv))) return NULL;
-    sdpa_call c = {.q = q, .kv = kv, .o = o};
+    sdpa_call c = {.in = {q, kv}, .o = o};
     if (!check(t, &c)) return NULL;
     mc_attention_shape shape = shape_of(t, &c);
-    mc_shape all = MC_SHAPE(q->lengths->count, o->heads, q->lengths->longest, c.keys->longest);
+    mc_shape all = MC_SHAPE(c.queries->count, o->heads, c.queries->longest, c.keys->longest);
     mc_tensor *y = mc_tape_tensor(t, MC_F32, all, NULL);
     if (!y) return NULL;
-    operands x = operands_of(mc_matrix_of(q), mc_matrix_of(kv), kv != NULL);
+    operands x = call_operands(&c, &shape);
     MC_KERNEL(t, "attention", attention_probabilities, &shape, x.q, x.k, mc_tensor_data(y));
     return mc_failed(mc_tape_context(t)) ? NULL : y;
 }

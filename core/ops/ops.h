@@ -72,9 +72,19 @@ MC_API mc_tensor *mc_token_positions(mc_tape *t, mc_tensor *ids, const mc_length
                                      int64_t limit, int64_t pad, int64_t first);
 
 typedef struct mc_sdpa_options {
-    int heads;     /* required */
+    int heads; /* required */
+    /* Grouped heads (Ainslie et al. 2023): keys and values have so many, a divisor of heads, and
+     * head h of the queries reads theirs number h / (heads / key_heads). 0: heads. */
+    int key_heads;
+    int value_dim; /* head size of values and of the result; 0: that of queries and keys */
     float scale;   /* 0: 1 / sqrt(head_dim) */
-    bool causal;   /* query i of a sequence sees the keys 0 .. i */
+    /* A query sees the keys up to where it stands: query i of a sequence stands at key i; with
+     * bottom_right its last query stands at its last key, so that queries may be the end of a
+     * longer sequence. */
+    bool causal, bottom_right;
+    /* A sliding window: a query sees so many keys to either side at most, that where it stands
+     * counted in (window_left 1: none before it). 0: no limit. */
+    int window_left, window_right;
     float dropout; /* on the probabilities */
     mc_tensor
         *key_mask; /* u8 or bool (total of keys): 0 = nobody attends to this key; NULL: none */
@@ -84,10 +94,10 @@ typedef struct mc_sdpa_options {
      * gradient, which is summed over the sequences in f32. */
     mc_tensor *bias;
     /* Added to the scaled scores instead of `bias`, where it depends on the distance of key and
-     * query alone (mc_position_bias): f32 (heads, 2 * L - 1), element [h][L - 1 + j - i] for query
-     * i and key j of every sequence, L not less than the longest sequences of queries and of keys;
-     * NULL: none. Never written out for pairs. May require a gradient, which is summed over queries
-     * and sequences in f32, in a fixed order. */
+     * query alone (mc_position_bias): f32 (heads, 2 * L - 1), element [h][L - 1 + j - i] for the
+     * query that stands at key i and key j of every sequence, L not less than the longest sequences
+     * of queries and of keys; NULL: none. Never written out for pairs. May require a gradient,
+     * which is summed over queries and sequences in f32, in a fixed order. */
     mc_tensor *position_bias;
     /* Who sees whom in self-attention, instead of `causal` (CPM-1's batches of context and answer,
      * Zhang et al. 2020): i32, 2 * span + context for each token (of the packed rows, at least
@@ -98,16 +108,23 @@ typedef struct mc_sdpa_options {
 } mc_sdpa_options;
 
 /* Scaled dot-product self-attention over a packed batch. qkv: (rows, 3 * heads * head_dim), each
- * row q, k, v of all heads; it must carry lengths (mc_with_lengths), and tokens attend within
- * their sequence. Returns (rows, heads * head_dim). Rows past the lengths' total come out zero. */
+ * row q, k, v of all heads, or (rows, (heads + key_heads) * head_dim + key_heads * value_dim); it
+ * must carry lengths (mc_with_lengths), and tokens attend within their sequence. Returns (rows,
+ * heads * value_dim). Rows past the lengths' total come out zero. A query that sees no key gives
+ * zeros. */
 MC_API mc_tensor *mc_sdpa(mc_tape *t, mc_tensor *qkv, const mc_sdpa_options *options);
 
 /* The same of queries against the keys and values of another packed batch of as many sequences:
  * those of sequence i attend to sequence i there. q: (rows, heads * head_dim); kv: (rows of the
- * other, 2 * heads * head_dim), each row k, v of all heads; each carries its own lengths. A
- * sequence without keys gives zeros. */
+ * other, key_heads * (head_dim + value_dim)), each row k, v of all heads; each carries its own
+ * lengths. A sequence without keys gives zeros. */
 MC_API mc_tensor *mc_sdpa_cross(mc_tape *t, mc_tensor *q, mc_tensor *kv,
                                 const mc_sdpa_options *options);
+
+/* The same where k (rows, key_heads * head_dim) and v (as many rows, key_heads * value_dim) are
+ * tensors of their own. q and k carry lengths, each its own or both the same; v needs none. */
+MC_API mc_tensor *mc_sdpa_separate(mc_tape *t, mc_tensor *q, mc_tensor *k, mc_tensor *v,
+                                   const mc_sdpa_options *options);
 
 /* The attention probabilities of a call of mc_sdpa (kv NULL) or mc_sdpa_cross with these options,
  * for looking at them: f32 (sequences, heads, longest sequence of queries, longest of keys), zeros

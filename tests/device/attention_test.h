@@ -17,7 +17,30 @@ typedef struct attention_case {
     int bias_more;             /* rows and columns of the bias past the longest sequences */
     bool by_distance;          /* the bias, which is f32 then */
     bool marked;               /* random marks, instead of causal */
+    int group, value_more;     /* heads that share keys, 0: 1; value_dim - dim */
+    int window_left, window_right;
+    bool bottom_right;
 } attention_case;
+
+/* Columns: a matrix has q, k and v in each row. */
+typedef struct attention_widths {
+    int key_heads, value_dim;
+    int64_t q, k, v, all, out;
+} attention_widths;
+
+static inline attention_widths widths_of(const attention_case *c)
+{
+    int keys = c->heads / (c->group ? c->group : 1), value = c->dim + c->value_more;
+    int64_t q = (int64_t)c->heads * c->dim, k = (int64_t)keys * c->dim, v = (int64_t)keys * value;
+    return (attention_widths){keys, value, q, k, v, q + k + v, (int64_t)c->heads * value};
+}
+
+/* Whether a query sees a key by where it lies. */
+static inline bool place_allows(const attention_case *c, int place, int key)
+{
+    return (!c->causal || key <= place) && (!c->window_left || place - key < c->window_left) &&
+           (!c->window_right || key - place < c->window_right);
+}
 
 enum { MOST_SEQUENCES = 400 };
 
@@ -56,6 +79,11 @@ static inline mc_attention_shape shape_of(const attention_case *c, const mc_leng
                                 .key_lengths = c->key_length ? keys : NULL,
                                 .heads = c->heads,
                                 .head_dim = c->dim,
+                                .key_heads = c->group ? c->heads / c->group : 0,
+                                .value_dim = c->value_more ? c->dim + c->value_more : 0,
+                                .bottom_right = c->bottom_right,
+                                .window_left = c->window_left,
+                                .window_right = c->window_right,
                                 .scale = 1 / sqrtf((float)c->dim),
                                 .causal = c->causal,
                                 .key_mask = c->masked ? mask : NULL,

@@ -44,7 +44,8 @@ typedef struct attention_data {
     mc_attention_shape shape;
     uint8_t *mask;
     int32_t *marks;
-    int64_t width;
+    attention_widths w;
+    int64_t width;    /* of q, and where nothing says otherwise of k and v too */
     matrix out, dout; /* as computed by the GPU */
     matrix r_out, r_dout;
     float *lse, *r_lse;
@@ -64,7 +65,7 @@ static void batch_init(batch *b, const attention_case *c, const int32_t *length)
 {
     b->lengths = pack_lengths(c, length, c->tail, b->packed);
     int64_t capacity = b->lengths.capacity;
-    int64_t columns = 3 * (int64_t)c->heads * c->dim;
+    int64_t columns = widths_of(c).all;
     b->x = matrix_new(c->dtype, capacity, columns, c->gap, -2, 2);
     b->dx = matrix_new(c->dtype, capacity, columns, c->grad_gap, -2, 2);
     b->r_x = in_f32(&b->x);
@@ -91,7 +92,7 @@ static void bias_init(attention_data *d)
 
 static void data_init(attention_data *d, attention_case c)
 {
-    *d = (attention_data){.c = c, .width = (int64_t)c.heads * c.dim};
+    *d = (attention_data){.c = c, .w = widths_of(&c), .width = (int64_t)c.heads * c.dim};
     batch_init(&d->queries, &c, c.length);
     d->keys = &d->queries;
     if (c.key_length) batch_init(d->keys = &d->others, &c, c.key_length);
@@ -103,8 +104,8 @@ static void data_init(attention_data *d, attention_case c)
     assert_non_null(d->marks);
     if (c.marked) d->shape.marks = d->marks;
     bias_init(d);
-    d->out = matrix_new(c.dtype, capacity, d->width, c.gap, -2, 2);
-    d->dout = matrix_new(c.dtype, capacity, d->width, c.grad_gap, -2, 2);
+    d->out = matrix_new(c.dtype, capacity, d->w.out, c.gap, -2, 2);
+    d->dout = matrix_new(c.dtype, capacity, d->w.out, c.grad_gap, -2, 2);
     d->r_out = in_f32(&d->out);
     d->r_dout = in_f32(&d->dout);
     d->lse = calloc((size_t)(c.heads * total) + 1, sizeof *d->lse);
@@ -129,15 +130,14 @@ static void run_cpu(attention_data *d)
 {
     mc_matrix q = d->queries.r_x.m, dq = d->queries.r_dx.m;
     mc_matrix kv = d->keys->r_x.m, dkv = d->keys->r_dx.m;
-    int64_t w = d->width;
+    int64_t w = d->w.q, v = d->w.q + d->w.k;
     const mc_kernels *k = device->kernels;
-    assert_int_equal(k->attention(device, &d->shape, q, columns_from(kv, w),
-                                  columns_from(kv, 2 * w), d->r_out.m, d->r_lse),
+    assert_int_equal(k->attention(device, &d->shape, q, columns_from(kv, w), columns_from(kv, v),
+                                  d->r_out.m, d->r_lse),
                      MC_OK);
     assert_int_equal(k->attention_backward(device, &d->shape, q, columns_from(kv, w),
-                                           columns_from(kv, 2 * w), d->r_out.m, d->r_lse,
-                                           d->r_dout.m, dq, columns_from(dkv, w),
-                                           columns_from(dkv, 2 * w)),
+                                           columns_from(kv, v), d->r_out.m, d->r_lse, d->r_dout.m,
+                                           dq, columns_from(dkv, w), columns_from(dkv, v)),
                      MC_OK);
 }
 
@@ -149,8 +149,8 @@ static void assert_same_without_lse(attention_data *d, const mc_attention_shape 
     mc_matrix again = upload_matrix(&d->out);
     char *one = malloc(bytes), *other = malloc(bytes);
     assert_true(one && other);
-    assert_ok(gpu->kernels->attention(gpu, s, q, columns_from(kv, d->width),
-                                      columns_from(kv, 2 * d->width), again, NULL));
+    assert_ok(gpu->kernels->attention(gpu, s, q, columns_from(kv, d->w.q),
+                                      columns_from(kv, d->w.q + d->w.k), again, NULL));
     assert_true(gpu->copy_out(gpu, one, out.data, bytes));
     assert_true(gpu->copy_out(gpu, other, again.data, bytes));
     assert_memory_equal(one, other, bytes);
@@ -185,12 +185,12 @@ static void run_kernels(attention_data *d, const mc_attention_shape *s, const up
     size_t lse_bytes = (size_t)(d->c.heads * d->queries.lengths.total) * sizeof(float);
     float *lse = upload(d->lse, lse_bytes);
     mc_matrix out = upload_matrix(&d->out), dout = upload_matrix(&d->dout);
-    int64_t w = d->width;
-    assert_ok(gpu->kernels->attention(gpu, s, q->x, columns_from(k->x, w),
-                                      columns_from(k->x, 2 * w), out, lse));
+    int64_t w = d->w.q, v = d->w.q + d->w.k;
+    assert_ok(gpu->kernels->attention(gpu, s, q->x, columns_from(k->x, w), columns_from(k->x, v),
+                                      out, lse));
     assert_ok(gpu->kernels->attention_backward(gpu, s, q->x, columns_from(k->x, w),
-                                               columns_from(k->x, 2 * w), out, lse, dout, q->dx,
-                                               columns_from(k->dx, w), columns_from(k->dx, 2 * w)));
+                                               columns_from(k->x, v), out, lse, dout, q->dx,
+                                               columns_from(k->dx, w), columns_from(k->dx, v)));
     assert_true(gpu->copy_out(gpu, d->lse, lse, lse_bytes));
     assert_same_without_lse(d, s, q->x, k->x, out);
     take_matrix(dout, &d->dout);
@@ -268,20 +268,21 @@ static void assert_frame(const mc_lengths *lengths, const matrix *x, int64_t fir
 static void assert_results(const attention_data *d)
 {
     const batch *q = &d->queries, *k = d->keys;
-    int64_t rows = q->lengths.total, keys = k->lengths.total, w = d->width;
-    distance dq = distance_of(&q->dx, &q->r_dx, rows, 0, w);
-    distance dk = distance_of(&k->dx, &k->r_dx, keys, w, w);
-    distance dv = distance_of(&k->dx, &k->r_dx, keys, 2 * w, w);
-    assert_close(d, distance_of(&d->out, &d->r_out, rows, 0, w), 0, "out");
+    int64_t rows = q->lengths.total, keys = k->lengths.total;
+    const attention_widths w = d->w;
+    distance dq = distance_of(&q->dx, &q->r_dx, rows, 0, w.q);
+    distance dk = distance_of(&k->dx, &k->r_dx, keys, w.q, w.k);
+    distance dv = distance_of(&k->dx, &k->r_dx, keys, w.q + w.k, w.v);
+    assert_close(d, distance_of(&d->out, &d->r_out, rows, 0, w.out), 0, "out");
     assert_close(d, dv, 0, "dv");
     /* With few keys dq and dk are small differences of numbers like those in dv. */
     assert_close(d, dq, 0.5 * dv.reference, "dq");
     assert_close(d, dk, 0.5 * dv.reference, "dk");
     assert_close(d, distance_of(&d->dbias, &d->r_dbias, d->dbias.rows, 0, d->dbias.columns), 0,
                  "dbias");
-    assert_frame(&q->lengths, &d->out, 0, w, "out");
-    assert_frame(&q->lengths, &q->dx, 0, w, "dq");
-    assert_frame(&k->lengths, &k->dx, w, 3 * w, "dkv");
+    assert_frame(&q->lengths, &d->out, 0, w.out, "out");
+    assert_frame(&q->lengths, &q->dx, 0, w.q, "dq");
+    assert_frame(&k->lengths, &k->dx, w.q, w.all, "dkv");
 }
 
 static void run_case(attention_case c)
@@ -510,6 +511,65 @@ static void test_own_cross(void **state)
     }
     assert_repeatable((attention_case){ragged, 6, 2, 130, .dtype = MC_BF16, .causal = true,
                                        .bias = MC_BF16, .key_length = other_keys});
+}
+
+/* Heads that share keys, values of another size, windows, and queries that end where the keys end:
+ * each alone, and all together, with fewer keys than queries and more. By default they come to our
+ * own kernels too, which the others leave them to. */
+static void test_contract(void **state)
+{
+    (void)state;
+    const int32_t keys[] = {17, 5, 0, 130, 70, 90};
+    const char *paths[] = {"own", ""};
+    FOR_TYPES(t)
+    {
+        if (!has_turn(t, 0)) continue;
+        force(paths[t % 2]);
+        const attention_case c = {ragged, 6, 6, 40, 3, 8, 8, .dtype = float_types[t]};
+        attention_case grouped = c, values = c, window = c, end = c;
+        grouped.group = 3;
+        run_kinds(grouped);
+        values.value_more = 48;
+        run_kinds(values);
+        window.window_left = 20;
+        window.window_right = 1000;
+        run_kinds(window);
+        end.key_length = keys;
+        end.bottom_right = true;
+        run_kinds(end);
+        end.window_left = 70;
+        end.window_right = 2;
+        end.group = 2;
+        end.value_more = -8;
+        end.bias = float_types[t];
+        run_kinds(end);
+        end.bias = MC_F32;
+        end.by_distance = true;
+        run_kinds(end);
+        assert_repeatable(end);
+    }
+}
+
+/* Kernels on tensor cores name what they don't take. */
+static void test_contract_refusals(void **state)
+{
+    (void)state;
+    const char *paths[] = {"cudnn", "tensor"};
+    for (int i = 0; i < 2; i++) {
+        attention_data d;
+        data_init(&d, (attention_case){ragged, 6, 2, 64, .dtype = MC_BF16, .group = 2});
+        uploaded u = upload_batch(&d.queries);
+        mc_matrix out = upload_matrix(&d.out), k = columns_from(u.x, d.w.q);
+        d.shape.device_lengths = u.lengths;
+        force(paths[i]);
+        assert_int_equal(
+            gpu->kernels->attention(gpu, &d.shape, u.x, k, columns_from(k, d.w.k), out, NULL),
+            MC_ERR_UNSUPPORTED);
+        if (i == 0) assert_non_null(strstr(gpu->failure, "heads that share keys"));
+        take_batch(&u);
+        take_matrix(out, &d.out);
+        data_free(&d);
+    }
 }
 
 /* ---- cuDNN ----------------------------------------------------------------------------------- */
@@ -879,12 +939,16 @@ static void test_choice(void **state)
 
 enum { IN_ORDER, PLACED, PAGED, LAYOUTS };
 
-/* gap: elements between rows of queries and of results, of which 8 keep whole chunks aligned. */
-static void run_cached(int sequences, int heads, int dim, int capacity, int longest, mc_dtype dtype,
-                       bool biased, int layout, int gap)
+/* gap: elements between rows of queries and of results, of which 8 keep whole chunks aligned. more:
+ * heads of the keys, head size of the values, window; or nothing. */
+static void run_cached_with(int sequences, int heads, int dim, int capacity, int longest,
+                            mc_dtype dtype, bool biased, int layout, int gap,
+                            mc_cached_attention more)
 {
     enum { SHIFT = 3, MOST_PAGES = 1024 };
-    int64_t width = (int64_t)heads * dim, limit = longest + 2;
+    int key_heads = more.key_heads ? more.key_heads : heads;
+    int value_dim = more.value_dim ? more.value_dim : dim;
+    int64_t width = (int64_t)heads * dim, limit = longest + 2, out_width = heads * value_dim;
     int32_t lengths[64], first[64], pages[MOST_PAGES] = {0};
     for (int i = 0; i < sequences; i++) lengths[i] = i == 0 ? longest : i == 1 ? 0 : longest / i;
     for (int i = 0; i < sequences; i++) /* any rows, and some of them twice */
@@ -898,9 +962,19 @@ static void run_cached(int sequences, int heads, int dim, int capacity, int long
     matrix bias = matrix_new(MC_F32, heads, 2 * limit - 1, 0, -2, 2);
     matrix q = matrix_new(dtype, sequences, width, gap, -2, 2);
     int64_t rows = (int64_t)(last + 1) << SHIFT;
-    matrix k = matrix_new(dtype, rows, width, 0, -2, 2),
-           v = matrix_new(dtype, rows, width, 0, -2, 2);
-    matrix out = matrix_new(dtype, sequences, width, gap, -2, 2);
+    matrix k = matrix_new(dtype, rows, key_heads * dim, 0, -2, 2),
+           v = matrix_new(dtype, rows, key_heads * value_dim, 0, -2, 2);
+    matrix out = matrix_new(dtype, sequences, out_width, gap, -2, 2);
+    bool kept = layout == IN_ORDER &&
+                mc_cached_needs_more(&(mc_cached_attention){
+                    .heads = heads,
+                    .head_dim = dim,
+                    .key_heads = more.key_heads,
+                    .value_dim = more.value_dim,
+                    .window_left = more.window_left}); /* the last keys and values are new */
+    matrix new_k = matrix_new(dtype, sequences, k.columns, 1, -2, 2);
+    matrix new_v = matrix_new(dtype, sequences, v.columns, 1, -2, 2);
+    matrix r_new[] = {in_f32(&new_k), in_f32(&new_v)};
     matrix r[] = {in_f32(&q), in_f32(&k), in_f32(&v), in_f32(&out)};
     const float scale = 1 / sqrtf((float)dim);
     mc_cached_attention shape = {.sequences = sequences,
@@ -915,6 +989,11 @@ static void run_cached(int sequences, int heads, int dim, int capacity, int long
                                  .longest = longest,
                                  .position_bias = biased ? bias.m.data : NULL,
                                  .position_limit = limit};
+    shape.key_heads = more.key_heads;
+    shape.value_dim = more.value_dim;
+    shape.window_left = more.window_left;
+    if (kept) shape.new_k = r_new[0].m;
+    if (kept) shape.new_v = r_new[1].m;
     assert_int_equal(
         device->kernels->attention_cached(device, &shape, r[0].m, r[1].m, r[2].m, r[3].m), MC_OK);
     mc_matrix x[] = {upload_matrix(&q), upload_matrix(&k), upload_matrix(&v), upload_matrix(&out)};
@@ -925,6 +1004,9 @@ static void run_cached(int sequences, int heads, int dim, int capacity, int long
     if (layout != IN_ORDER) shape.first = first_on_gpu;
     if (layout == PAGED) shape.pages = pages_on_gpu;
     if (biased) shape.position_bias = bias_on_gpu.data;
+    mc_matrix new_x[] = {upload_matrix(&new_k), upload_matrix(&new_v)};
+    if (kept) shape.new_k = new_x[0];
+    if (kept) shape.new_v = new_x[1];
     assert_ok(gpu->kernels->attention_cached(gpu, &shape, x[0], x[1], x[2], x[3]));
     gpu->free(gpu, on_gpu, sizeof lengths);
     gpu->free(gpu, first_on_gpu, sizeof first);
@@ -934,14 +1016,39 @@ static void run_cached(int sequences, int heads, int dim, int capacity, int long
     take_matrix(x[1], &k);
     take_matrix(x[2], &v);
     take_matrix(x[3], &out);
-    distance error = distance_of(&out, &r[3], sequences, 0, width);
+    take_matrix(new_x[0], &new_k);
+    take_matrix(new_x[1], &new_v);
+    assert_true(distance_of(&k, &r[1], rows, 0, k.columns).difference == 0);
+    assert_true(distance_of(&v, &r[2], rows, 0, v.columns).difference == 0);
+    distance error = distance_of(&out, &r[3], sequences, 0, out_width);
     if (!(error.difference <= limit_of(dtype) * error.reference))
         fail_msg("cached, %s, %d sequences, %d heads of %d, %d keys: error %.3g of %.3g",
                  mc_dtype_name(dtype), sequences, heads, dim, longest, error.difference,
                  error.reference);
     assert_gaps(&out, "out");
-    matrix *all[] = {&q, &k, &v, &out, &bias, &r[0], &r[1], &r[2], &r[3]};
-    for (int i = 0; i < 9; i++) matrix_free(all[i]);
+    matrix *all[] = {&q,    &k,    &v,     &out,   &bias,     &r[0],    &r[1],
+                     &r[2], &r[3], &new_k, &new_v, &r_new[0], &r_new[1]};
+    for (int i = 0; i < 13; i++) matrix_free(all[i]);
+}
+
+static void run_cached(int sequences, int heads, int dim, int capacity, int longest, mc_dtype dtype,
+                       bool biased, int layout, int gap)
+{
+    run_cached_with(sequences, heads, dim, capacity, longest, dtype, biased, layout, gap,
+                    (mc_cached_attention){0});
+}
+
+/* Heads that share keys, values of another size, a window. */
+static void test_cached_contract(void **state)
+{
+    (void)state;
+    const mc_cached_attention more[] = {{.key_heads = 2},
+                                        {.value_dim = 200},
+                                        {.window_left = 7},
+                                        {.key_heads = 1, .value_dim = 5, .window_left = 33}};
+    for (int i = 0; i < 4; i++) FOR_TYPES(t)
+    for (int layout = 0; layout < LAYOUTS; layout++)
+        run_cached_with(3, 6, 40, 50, 40, float_types[t], i % 2, layout, 3, more[i]);
 }
 
 static void test_cached(void **state)
@@ -1009,6 +1116,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_own_cross),
         cmocka_unit_test(test_own_position_bias),
         cmocka_unit_test(test_own_marks),
+        cmocka_unit_test(test_contract),
+        cmocka_unit_test(test_contract_refusals),
         cmocka_unit_test(test_cudnn_dense),
         cmocka_unit_test(test_cudnn_ragged),
         cmocka_unit_test(test_cudnn_strides),
@@ -1023,6 +1132,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_cudnn_dropout_base),
         cmocka_unit_test(test_choice),
         cmocka_unit_test(test_cached),
+        cmocka_unit_test(test_cached_contract),
     };
     int failures = cmocka_run_group_tests(tests, open_both, close_both);
     mc_device_close(gpu);

@@ -6,7 +6,7 @@ typedef struct batch {
     int32_t packed[2 * MOST_SEQUENCES + 1]; /* lengths, then offsets */
     mc_lengths lengths;
     matrix x, dx;
-    double *e_dx; /* (capacity, 3 width) */
+    double *e_dx; /* (capacity, columns of q, k and v) */
 } batch;
 
 typedef struct attention_data {
@@ -17,15 +17,15 @@ typedef struct attention_data {
     uint8_t *mask;
     int32_t *marks;
     matrix out, dout, bias, dbias;  /* biases: (heads * bias_rows, columns) */
-    double *e_out, *e_lse, *e_bias; /* (capacity, width), (heads, total), like dbias */
+    double *e_out, *e_lse, *e_bias; /* like out, (heads, total), like dbias */
     float *lse;
-    int64_t width;
+    attention_widths w;
 } attention_data;
 
 static void batch_init(batch *b, const attention_case *c, const int32_t *length, int tail)
 {
     b->lengths = pack_lengths(c, length, tail, b->packed);
-    int64_t rows = b->lengths.capacity, width = 3 * (int64_t)c->heads * c->dim;
+    int64_t rows = b->lengths.capacity, width = widths_of(c).all;
     b->x = matrix_new(c->dtype, rows, width, c->gap, -2, 2);
     b->dx = matrix_new(c->dtype, rows, width, c->grad_gap, -2, 2);
     b->e_dx = doubles(rows * width);
@@ -59,24 +59,24 @@ static void bias_init(attention_data *d)
 
 static void data_init(attention_data *d, attention_case c)
 {
-    *d = (attention_data){.c = c, .width = (int64_t)c.heads * c.dim};
+    *d = (attention_data){.c = c, .w = widths_of(&c)};
     batch_init(&d->queries, &c, c.length, c.tail);
     d->keys = &d->queries;
     if (c.key_length) {
         d->keys = &d->others;
         batch_init(d->keys, &c, c.key_length, 2);
-        expect_untouched(&d->queries, d->width, 2 * d->width);
-        expect_untouched(d->keys, 0, d->width);
+        expect_untouched(&d->queries, d->w.q, d->w.k + d->w.v);
+        expect_untouched(d->keys, 0, d->w.q);
     }
     int64_t rows = d->queries.lengths.capacity;
     d->mask = random_mask(&c, &d->keys->lengths);
     d->shape = shape_of(&c, &d->queries.lengths, &d->keys->lengths, d->mask);
     if (c.marked) d->shape.marks = d->marks = random_marks(&d->keys->lengths);
     bias_init(d);
-    d->out = matrix_new(c.dtype, rows, d->width, 1, -2, 2);
-    d->dout = matrix_new(c.dtype, rows, d->width, 4, -2, 2);
+    d->out = matrix_new(c.dtype, rows, d->w.out, 1, -2, 2);
+    d->dout = matrix_new(c.dtype, rows, d->w.out, 4, -2, 2);
     d->lse = calloc((size_t)(c.heads * rows) + 1, sizeof *d->lse);
-    d->e_out = doubles(rows * d->width);
+    d->e_out = doubles(rows * d->w.out);
     d->e_lse = doubles(c.heads * rows);
 }
 
@@ -90,10 +90,18 @@ static void data_free(attention_data *d)
     for (int i = 0; i < 6; i++) free(rest[i]);
 }
 
-/* Where the bias of a query and a key lies. */
-static int64_t bias_at(const attention_data *d, int h, int i, int j)
+/* The key where query i of a sequence stands. */
+static int place_of(const attention_data *d, int sequence, int i)
 {
-    if (d->c.by_distance) return h * d->bias.columns + d->shape.position_limit - 1 + j - i;
+    if (!d->c.bottom_right) return i;
+    return i + d->keys->lengths.length[sequence] - d->queries.lengths.length[sequence];
+}
+
+/* Where the bias of a query and a key lies. */
+static int64_t bias_at(const attention_data *d, int sequence, int h, int i, int j)
+{
+    if (d->c.by_distance)
+        return h * d->bias.columns + d->shape.position_limit - 1 + j - place_of(d, sequence, i);
     return (h * d->shape.bias_rows + i) * d->bias.columns + j;
 }
 
@@ -101,17 +109,18 @@ static int64_t bias_at(const attention_data *d, int h, int i, int j)
 static double query_probabilities(const attention_data *d, int sequence, int h, int i, double *p)
 {
     int first = d->keys->lengths.offset[sequence], n = d->keys->lengths.length[sequence];
-    int row = d->queries.lengths.offset[sequence] + i;
-    const double *q = d->queries.x.v + row * 3 * d->width + h * d->c.dim;
+    int row = d->queries.lengths.offset[sequence] + i, place = place_of(d, sequence, i);
+    int key_head = h * d->w.key_heads / d->c.heads;
+    const double *q = d->queries.x.v + row * d->w.all + h * d->c.dim;
     double largest = -INFINITY, sum = 0;
     for (int j = 0; j < n; j++) {
-        const double *k = d->keys->x.v + (first + j) * 3 * d->width + d->width + h * d->c.dim;
+        const double *k = d->keys->x.v + (first + j) * d->w.all + d->w.q + key_head * d->c.dim;
         double score = 0;
         for (int c = 0; c < d->c.dim; c++) score += q[c] * k[c];
         score *= (double)d->shape.scale;
-        if (d->c.bias) score += d->bias.v[bias_at(d, h, i, j)];
-        bool seen = (!d->c.causal || j <= i) && (!d->c.masked || d->mask[first + j]) &&
+        bool seen = place_allows(&d->c, place, j) && (!d->c.masked || d->mask[first + j]) &&
                     (!d->c.marked || marks_allow(d->marks[first + i], d->marks[first + j], i, j));
+        if (d->c.bias && seen) score += d->bias.v[bias_at(d, sequence, h, i, j)];
         p[j] = seen ? score : -INFINITY;
         largest = fmax(largest, p[j]);
     }
@@ -123,20 +132,23 @@ static double query_probabilities(const attention_data *d, int sequence, int h, 
 static void reference_query(attention_data *d, int sequence, int h, int i)
 {
     int first = d->keys->lengths.offset[sequence], n = d->keys->lengths.length[sequence],
-        dim = d->c.dim;
-    int64_t w = d->width, l4 = (d->keys->lengths.longest + 3) / 4 * 4;
+        dim = d->c.dim, value_dim = d->w.value_dim, key_head = h * d->w.key_heads / d->c.heads;
+    int64_t w = d->w.all, v_at = d->w.q + d->w.k + key_head * value_dim;
+    int64_t k_at = d->w.q + key_head * dim, l4 = (d->keys->lengths.longest + 3) / 4 * 4;
     int64_t row = d->queries.lengths.offset[sequence] + i, total = d->queries.lengths.total;
     double p[600], dp[600], factor[600], mean = 0;
     assert_true(n <= 600);
     d->e_lse[h * total + row] = query_probabilities(d, sequence, h, i, p);
-    const double *q = d->queries.x.v + row * 3 * w + h * dim, *g = d->dout.v + row * w + h * dim;
-    double *out = d->e_out + row * w + h * dim, *dq = d->queries.e_dx + row * 3 * w + h * dim;
+    const double *q = d->queries.x.v + row * w + h * dim;
+    const double *g = d->dout.v + row * d->w.out + h * value_dim;
+    double *out = d->e_out + row * d->w.out + h * value_dim;
+    double *dq = d->queries.e_dx + row * w + h * dim;
     for (int j = 0; j < n; j++) {
-        const double *v = d->keys->x.v + (first + j) * 3 * w + 2 * w + h * dim;
-        double *dv = d->keys->e_dx + (first + j) * 3 * w + 2 * w + h * dim;
+        const double *v = d->keys->x.v + (first + j) * w + v_at;
+        double *dv = d->keys->e_dx + (first + j) * w + v_at;
         factor[j] = reference_dropout(d->shape.dropout, (uint64_t)((h * total + row) * l4 + j));
         dp[j] = 0;
-        for (int c = 0; c < dim; c++) {
+        for (int c = 0; c < value_dim; c++) {
             out[c] += p[j] * factor[j] * v[c];
             dv[c] += p[j] * factor[j] * g[c];
             dp[j] += g[c] * v[c] * factor[j];
@@ -144,10 +156,10 @@ static void reference_query(attention_data *d, int sequence, int h, int i)
         mean += p[j] * dp[j];
     }
     for (int j = 0; j < n; j++) {
-        const double *k = d->keys->x.v + (first + j) * 3 * w + w + h * dim;
-        double *dk = d->keys->e_dx + (first + j) * 3 * w + w + h * dim;
+        const double *k = d->keys->x.v + (first + j) * w + k_at;
+        double *dk = d->keys->e_dx + (first + j) * w + k_at;
         double ds = p[j] * (dp[j] - mean);
-        if (d->c.bias) d->e_bias[bias_at(d, h, i, j)] += ds;
+        if (d->c.bias && p[j] > 0) d->e_bias[bias_at(d, sequence, h, i, j)] += ds;
         ds *= (double)d->shape.scale;
         for (int c = 0; c < dim; c++) {
             dq[c] += ds * k[c];
@@ -160,7 +172,8 @@ static void reference_query(attention_data *d, int sequence, int h, int i)
 static mc_matrix part(const attention_data *d, const matrix *x, int which)
 {
     mc_matrix m = x->m;
-    m.data = (char *)m.data + (size_t)(which * d->width) * mc_dtype_size(m.dtype);
+    int64_t at = (which > 0 ? d->w.q : 0) + (which > 1 ? d->w.k : 0);
+    m.data = (char *)m.data + (size_t)at * mc_dtype_size(m.dtype);
     return m;
 }
 
@@ -191,7 +204,7 @@ static void run_case(attention_case c)
         assert_matrix(dx, d.queries.e_dx, 4e-6 + rounding, t->name, "attention_backward");
         assert_matrix(dkv, d.keys->e_dx, 4e-6 + rounding, t->name, "attention_backward, keys");
         /* That error is of a sum over head_dim. */
-        assert_matrix(&d.dbias, d.e_bias, 4e-6 + rounding * sqrt(c.dim), t->name,
+        assert_matrix(&d.dbias, d.e_bias, 4e-6 + rounding * sqrt(d.w.value_dim), t->name,
                       "attention_backward, bias");
         assert_int_equal(t->k->attention(device, &d.shape, q, k, v, d.out.m, NULL), MC_OK);
         assert_matrix(&d.out, d.e_out, 2e-6, t->name, "attention without log sum exp");
@@ -285,6 +298,39 @@ static void test_cross(void **state)
         c.length = no_keys;
         c.key_length = keys;
         run_case(c);
+    }
+}
+
+/* Heads that share keys, values of another size, windows, and queries that end where the keys end;
+ * each alone and all together, with sequences of fewer keys than queries. */
+static void test_contract(void **state)
+{
+    (void)state;
+    const int32_t keys[] = {17, 5, 0, 130, 149, 12};
+    FOR_TYPES(i)
+    {
+        const attention_case c = {ragged, 6, 6, 32, 3, 5, 2, .dtype = float_types[i]};
+        attention_case grouped = c, values = c, window = c, end = c, right = c;
+        grouped.group = 3;
+        values.value_more = -9;
+        window.window_left = 20;
+        window.window_right = 1000;
+        right.window_right = 3;
+        end.key_length = keys;
+        end.bottom_right = true;
+        run_kinds(grouped);
+        run_kinds(values);
+        run_kinds(window);
+        run_kinds(right);
+        run_kinds(end);
+        end.window_left = 60;
+        end.window_right = 2;
+        end.group = 2;
+        end.value_more = 15;
+        end.bias = MC_F32;
+        run_kinds(end);
+        end.by_distance = true;
+        run_kinds(end);
     }
 }
 
@@ -384,7 +430,7 @@ int main(void)
         cmocka_unit_test(test_bias),          cmocka_unit_test(test_cross),
         cmocka_unit_test(test_hiding_bias),   cmocka_unit_test(test_extremes),
         cmocka_unit_test(test_position_bias), cmocka_unit_test(test_marks),
-        cmocka_unit_test(test_repeatable),
+        cmocka_unit_test(test_repeatable),    cmocka_unit_test(test_contract),
     };
     return cmocka_run_group_tests(tests, open_tables, close_tables);
 }

@@ -4,9 +4,12 @@
 /* ---- attention over a cache ------------------------------------------------------------------ */
 
 typedef struct cache_case {
-    int sequences, heads, dim, capacity;
+    int sequences, heads, dim, capacity; /* heads of the keys */
     int32_t lengths[8];
+    int group, value_more, window; /* query heads of each, 0: 1; value_dim - dim; 0: all keys */
 } cache_case;
+
+static int heads_of(const cache_case *c) { return c->heads * (c->group ? c->group : 1); }
 
 static const cache_case cases[] = {{1, 1, 1, 1, {1}},
                                    {3, 2, 8, 7, {7, 1, 4}},
@@ -14,7 +17,11 @@ static const cache_case cases[] = {{1, 1, 1, 1, {1}},
                                    {4, 4, 64, 100, {100, 17, 64, 99}},
                                    {2, 1, 256, 20, {20, 3}},
                                    {8, 12, 64, 70, {70, 1, 2, 3, 64, 65, 63, 16}},
-                                   {0, 2, 8, 4, {0}}};
+                                   {0, 2, 8, 4, {0}},
+                                   {3, 2, 8, 70, {70, 1, 4}, .group = 3},
+                                   {3, 2, 33, 70, {70, 1, 64}, .value_more = -20},
+                                   {4, 1, 64, 70, {70, 0, 33, 9}, .window = 32},
+                                   {4, 2, 64, 70, {70, 0, 9, 65}, 4, 16, 10}};
 
 /* Where sequences lie: one after the other, in the opposite order, in mingled pages. */
 enum { IN_ORDER, PLACED, PAGED, LAYOUTS, PAGE_SHIFT = 2, MOST_PAGES = 256 };
@@ -51,26 +58,27 @@ static int64_t row_of(const placing *p, int s, int64_t i)
 static void reference(const cache_case *c, double scale, const placing *place, const matrix *bias,
                       const matrix *q, const matrix *k, const matrix *v, double *out)
 {
-    int64_t width = (int64_t)c->heads * c->dim;
+    int heads = heads_of(c), dim = c->dim, value_dim = dim + c->value_more;
     double p[128];
     for (int s = 0; s < c->sequences; s++)
-        for (int h = 0; h < c->heads; h++) {
-            int n = c->lengths[s];
-            double largest = -INFINITY, sum = 0, *to = out + s * width + h * c->dim;
-            for (int i = 0; i < n; i++) {
-                int64_t row = row_of(place, s, i);
+        for (int h = 0; h < heads; h++) {
+            int n = c->lengths[s], first = c->window && n > c->window ? n - c->window : 0;
+            int key_head = h * c->heads / heads;
+            double largest = -INFINITY, sum = 0, *to = out + (s * heads + h) * value_dim;
+            for (int i = first; i < n; i++) {
+                const double *key = k->v + (row_of(place, s, i) * c->heads + key_head) * dim;
                 p[i] = 0;
-                for (int j = 0; j < c->dim; j++)
-                    p[i] += q->v[s * width + h * c->dim + j] * k->v[row * width + h * c->dim + j];
+                for (int j = 0; j < dim; j++) p[i] += q->v[(s * heads + h) * dim + j] * key[j];
                 p[i] *= scale;
                 if (bias) p[i] += bias->v[h * bias->columns + bias->columns / 2 + i - (n - 1)];
                 largest = fmax(largest, p[i]);
             }
-            for (int i = 0; i < n; i++) sum += p[i] = exp(p[i] - largest);
-            for (int j = 0; j < c->dim; j++) to[j] = 0;
-            for (int i = 0; i < n; i++)
-                for (int j = 0; j < c->dim; j++)
-                    to[j] += p[i] / sum * v->v[row_of(place, s, i) * width + h * c->dim + j];
+            for (int i = first; i < n; i++) sum += p[i] = exp(p[i] - largest);
+            for (int j = 0; j < value_dim; j++) to[j] = 0;
+            for (int i = first; i < n; i++) {
+                const double *x = v->v + (row_of(place, s, i) * c->heads + key_head) * value_dim;
+                for (int j = 0; j < value_dim; j++) to[j] += p[i] / sum * x[j];
+            }
         }
 }
 
@@ -110,20 +118,24 @@ static matrix last_rows(const cache_case *c, const placing *place, const matrix 
 /* With a bias by distance or without. */
 static void run_cached(const cache_case *c, mc_dtype dtype, bool biased, int layout)
 {
-    int64_t width = (int64_t)c->heads * c->dim;
+    int heads = heads_of(c), value_dim = c->dim + c->value_more;
+    int64_t width = (int64_t)heads * c->dim;
     int32_t longest = 0;
     placing place = place_sequences(c, layout);
     for (int i = 0; i < c->sequences; i++)
         if (c->lengths[i] > longest) longest = c->lengths[i];
     matrix q = matrix_new(dtype, c->sequences, width, 2 * width, -2, 2);
-    matrix k = matrix_new(dtype, place.rows, width, 0, -2, 2);
-    matrix v = matrix_new(dtype, place.rows, width, 0, -2, 2);
-    matrix out = matrix_new(dtype, c->sequences, width, 3, -2, 2);
-    matrix bias = matrix_new(MC_F32, c->heads, 2 * longest + 3, 0, -2, 2);
-    double *expected = doubles(c->sequences * width);
+    matrix k = matrix_new(dtype, place.rows, c->heads * c->dim, 0, -2, 2);
+    matrix v = matrix_new(dtype, place.rows, c->heads * value_dim, 0, -2, 2);
+    matrix out = matrix_new(dtype, c->sequences, heads * value_dim, 3, -2, 2);
+    matrix bias = matrix_new(MC_F32, heads, 2 * longest + 3, 0, -2, 2);
+    double *expected = doubles(c->sequences * heads * value_dim);
     mc_cached_attention shape = {.sequences = c->sequences,
-                                 .heads = c->heads,
+                                 .heads = heads,
                                  .head_dim = c->dim,
+                                 .key_heads = c->group ? c->heads : 0,
+                                 .value_dim = c->value_more ? value_dim : 0,
+                                 .window_left = c->window,
                                  .scale = 1 / sqrtf((float)c->dim),
                                  .lengths = c->lengths,
                                  .first = layout == IN_ORDER ? NULL : place.first,

@@ -48,8 +48,12 @@ typedef struct op_call op_call;
 typedef struct op_options {
     mc_activation activation;
     bool bias, second, causal, masked, cross, rms;
-    bool by_distance;   /* of attention's bias */
-    bool marked;        /* attention: who sees whom */
+    bool by_distance; /* of attention's bias */
+    bool marked;      /* attention: who sees whom */
+    bool separate;    /* attention: q, k and v are three inputs; with `cross` */
+    bool bottom_right;
+    int group, value_more; /* query heads of each head of the keys, 0: 1; value_dim - head_dim */
+    int window_left, window_right;
     input_kind weights; /* VALUES or PARAMETER */
     const char *path;   /* of attention on a GPU: MC_CUDA_ATTENTION; NULL: unset */
     int tables;

@@ -540,15 +540,31 @@ static void set_keys(op_call *c)
     l->capacity = l->total + 3;
 }
 
-/* Inputs: qkv, or q and kv; the mask; the marks; the bias. */
+/* Heads, and the columns of the operands and of the result. */
+typedef struct sdpa_sizes {
+    int64_t heads, key_heads, dim, value_dim, q, k, v, out;
+} sdpa_sizes;
+
+static sdpa_sizes sdpa_sizes_of(const op_call *c)
+{
+    int64_t keys = c->n[2], heads = keys * (c->o->group ? c->o->group : 1);
+    int64_t dim = c->n[3], value = dim + c->o->value_more;
+    return (sdpa_sizes){heads,       keys,       dim,          value,
+                        heads * dim, keys * dim, keys * value, heads * value};
+}
+
+/* Inputs: qkv, q and kv, or q, k and v; the mask; the marks; the bias. */
 static void declare_sdpa(op_call *c)
 {
     set_batch(c, c->n[0], c->n[1]);
-    int64_t width = c->n[2] * c->n[3], longest = c->lengths.longest, more = 0;
-    add_values(c, VALUES, MC_SHAPE(c->lengths.capacity, (c->o->cross ? 1 : 3) * width), -1.5, 1.5);
+    const sdpa_sizes z = sdpa_sizes_of(c);
+    int64_t rows = c->lengths.capacity, longest = c->lengths.longest, more = 0;
+    add_values(c, VALUES, MC_SHAPE(rows, z.q + (c->o->cross ? 0 : z.k + z.v)), -1.5, 1.5);
     if (c->o->cross) {
         set_keys(c);
-        add_values(c, VALUES, MC_SHAPE(c->key_lengths.capacity, 2 * width), -1.5, 1.5);
+        int64_t keys = c->key_lengths.capacity;
+        add_values(c, VALUES, MC_SHAPE(keys, z.k + (c->o->separate ? 0 : z.v)), -1.5, 1.5);
+        if (c->o->separate) add_values(c, VALUES, MC_SHAPE(keys, z.v), -1.5, 1.5);
         more = 2;
     }
     if (c->o->masked) {
@@ -559,13 +575,13 @@ static void declare_sdpa(op_call *c)
         add_index(c, INDEX, MC_I32, c->lengths.total, 6);
     if (c->o->by_distance) {
         int64_t limit = longest + more > 0 ? longest + more : 1;
-        op_input *bias = add_input(c, c->o->weights, MC_F32, MC_SHAPE(c->n[2], 2 * limit - 1));
+        op_input *bias = add_input(c, c->o->weights, MC_F32, MC_SHAPE(z.heads, 2 * limit - 1));
         random_values(MC_F32, bias->v, bias->count, -1.5, 1.5, 0);
         set_elements(MC_F32, bias->data, bias->v, bias->count);
     } else if (c->o->bias) {
-        add_values(c, c->o->weights, MC_SHAPE(c->n[2], longest + more, longest), -1.5, 1.5);
+        add_values(c, c->o->weights, MC_SHAPE(z.heads, longest + more, longest), -1.5, 1.5);
     }
-    set_output(c, c->dtype, MC_SHAPE(c->lengths.capacity, width));
+    set_output(c, c->dtype, MC_SHAPE(rows, z.out));
 }
 
 /* On a GPU cuDNN draws random numbers of its own: dropout is tested on our kernels, whose numbers
@@ -579,15 +595,23 @@ static void choose_path(const op_call *c)
         unsetenv("MC_CUDA_ATTENTION");
 }
 
-static int marks_at(const op_call *c) { return c->o->masked ? 2 : 1; } /* of self-attention */
+/* Where the mask is among the inputs. */
+static int mask_at(const op_call *c) { return 1 + c->o->cross + c->o->separate; }
+static int marks_at(const op_call *c) { return mask_at(c) + c->o->masked; }
 
 static mc_sdpa_options sdpa_options(const op_call *c)
 {
-    return (mc_sdpa_options){.heads = (int)c->n[2],
+    const sdpa_sizes z = sdpa_sizes_of(c);
+    return (mc_sdpa_options){.heads = (int)z.heads,
+                             .key_heads = c->o->group ? (int)z.key_heads : 0,
+                             .value_dim = c->o->value_more ? (int)z.value_dim : 0,
                              .scale = c->o->factor,
                              .causal = c->o->causal,
+                             .bottom_right = c->o->bottom_right,
+                             .window_left = c->o->window_left,
+                             .window_right = c->o->window_right,
                              .dropout = c->o->dropout,
-                             .key_mask = c->o->masked ? c->in[c->o->cross ? 2 : 1].x : NULL,
+                             .key_mask = c->o->masked ? c->in[mask_at(c)].x : NULL,
                              .bias = c->o->bias ? c->in[c->inputs - 1].x : NULL,
                              .position_bias = c->o->by_distance ? c->in[c->inputs - 1].x : NULL,
                              .marks = c->o->marked ? c->in[marks_at(c)].x : NULL};
@@ -599,37 +623,41 @@ static mc_tensor *run_sdpa(mc_tape *t, op_call *c)
     mc_sdpa_options o = sdpa_options(c);
     if (!c->o->cross) return mc_sdpa(t, c->in[0].x, &o);
     if (c->in[1].x) c->in[1].x->lengths = &c->key_lengths;
-    return mc_sdpa_cross(t, c->in[0].x, c->in[1].x, &o);
+    return c->o->separate ? mc_sdpa_separate(t, c->in[0].x, c->in[1].x, c->in[2].x, &o)
+                          : mc_sdpa_cross(t, c->in[0].x, c->in[1].x, &o);
 }
 
 /* Where the operands are among the inputs. */
 typedef struct sdpa_operands {
     const double *q, *k, *v;
-    int64_t q_stride, kv_stride;
+    int64_t q_stride, k_stride, v_stride;
     const mc_lengths *keys;
     const double *mask, *marks;
     const op_input *bias; /* of either form */
 } sdpa_operands;
 
-static double bias_of(const op_input *bias, int64_t h, int64_t query, int64_t key)
+/* Of a query, and the key where it stands. */
+static double bias_of(const op_input *bias, int64_t h, int64_t query, int64_t place, int64_t key)
 {
     const int64_t *dim = bias->shape.dim;
     if (bias->shape.ndim == 3) return bias->v[(h * dim[1] + query) * dim[2] + key];
-    return bias->v[h * dim[1] + dim[1] / 2 + key - query];
+    return bias->v[h * dim[1] + dim[1] / 2 + key - place];
 }
 
 static sdpa_operands sdpa_operands_of(const op_call *c)
 {
-    int64_t width = c->n[2] * c->n[3];
-    bool cross = c->o->cross;
-    const double *q = c->in[0].v, *k = cross ? c->in[1].v : q + width;
+    const sdpa_sizes z = sdpa_sizes_of(c);
+    bool cross = c->o->cross, separate = c->o->separate;
+    const double *q = c->in[0].v, *k = cross ? c->in[1].v : q + z.q;
+    int64_t kv_stride = cross ? z.k + z.v : z.q + z.k + z.v;
     return (sdpa_operands){.q = q,
                            .k = k,
-                           .v = k + width,
-                           .q_stride = cross ? width : 3 * width,
-                           .kv_stride = cross ? 2 * width : 3 * width,
+                           .v = separate ? c->in[2].v : k + z.k,
+                           .q_stride = cross ? z.q : kv_stride,
+                           .k_stride = separate ? z.k : kv_stride,
+                           .v_stride = separate ? z.v : kv_stride,
                            .keys = cross ? &c->key_lengths : &c->lengths,
-                           .mask = c->o->masked ? c->in[cross ? 2 : 1].v : NULL,
+                           .mask = c->o->masked ? c->in[mask_at(c)].v : NULL,
                            .marks = c->o->marked ? c->in[marks_at(c)].v : NULL,
                            .bias = c->o->bias || c->o->by_distance ? &c->in[c->inputs - 1] : NULL};
 }
@@ -641,19 +669,30 @@ static bool marks_allow(const double *marks, int64_t query, int64_t key)
     return a / 2 == b / 2 && (b % 2 == 1 || (a % 2 == 0 && key <= query));
 }
 
+/* Whether the query that stands at key `place` may see another by where it lies. */
+static bool place_allows(const op_options *o, int64_t place, int64_t key)
+{
+    return (!o->causal || key <= place) && (!o->window_left || place - key < o->window_left) &&
+           (!o->window_right || key - place < o->window_right);
+}
+
 /* One query: its probabilities p over the keys of its sequence, not yet dropped. */
 static void probabilities(const op_call *c, const sdpa_operands *x, int h, int sequence, int64_t i,
                           double *p)
 {
-    int64_t d = c->n[3], first = x->keys->offset[sequence], length = x->keys->length[sequence];
+    const sdpa_sizes z = sdpa_sizes_of(c);
+    int64_t d = z.dim, first = x->keys->offset[sequence], length = x->keys->length[sequence];
+    int64_t place = i + (c->o->bottom_right ? length - c->lengths.length[sequence] : 0);
+    int64_t key_head = h * z.key_heads / z.heads;
     double scale = c->o->factor != 0 ? (double)c->o->factor : 1 / sqrt((double)d),
            largest = -INFINITY, sum = 0;
     const double *q = x->q + (c->lengths.offset[sequence] + i) * x->q_stride + h * d;
     for (int64_t k = 0; k < length; k++) {
-        bool seen = (!c->o->causal || k <= i) && (!x->mask || x->mask[first + k] != 0) &&
+        bool seen = place_allows(c->o, place, k) && (!x->mask || x->mask[first + k] != 0) &&
                     (!x->marks || marks_allow(x->marks + first, i, k));
-        p[k] = seen ? scale * dot(q, x->k + (first + k) * x->kv_stride + h * d, d) : -INFINITY;
-        if (x->bias) p[k] += bias_of(x->bias, h, i, k);
+        const double *key = x->k + (first + k) * x->k_stride + key_head * d;
+        p[k] = seen ? scale * dot(q, key, d) : -INFINITY;
+        if (x->bias && seen) p[k] += bias_of(x->bias, h, i, place, k);
         largest = fmax(largest, p[k]);
     }
     for (int64_t k = 0; k < length; k++) sum += p[k] = isinf(largest) ? 0 : exp(p[k] - largest);
@@ -664,19 +703,21 @@ static void sdpa_reference(const op_call *c, double *y)
 {
     const mc_lengths *l = &c->lengths;
     const sdpa_operands x = sdpa_operands_of(c);
-    int64_t d = c->n[3], width = c->n[2] * d, padded = (x.keys->longest + 3) / 4 * 4;
+    const sdpa_sizes z = sdpa_sizes_of(c);
+    int64_t d = z.value_dim, padded = (x.keys->longest + 3) / 4 * 4;
     double *p = doubles(x.keys->longest);
     memset(y, 0, (size_t)c->out_count * sizeof *y);
     for (int s = 0; s < l->count; s++)
-        for (int h = 0; h < c->n[2]; h++)
+        for (int h = 0; h < z.heads; h++)
             for (int64_t row = l->offset[s]; row < l->offset[s + 1]; row++) {
                 probabilities(c, &x, h, s, row - l->offset[s], p);
                 for (int64_t k = 0; k < x.keys->length[s]; k++) {
                     double keep = reference_dropout(mask_of(c),
                                                     (uint64_t)((h * l->total + row) * padded + k));
-                    const double *v = x.v + (x.keys->offset[s] + k) * x.kv_stride + h * d;
+                    const double *v =
+                        x.v + (x.keys->offset[s] + k) * x.v_stride + h * z.key_heads / z.heads * d;
                     for (int64_t i = 0; i < d; i++)
-                        y[row * width + h * d + i] += keep * p[k] * v[i];
+                        y[row * z.out + h * d + i] += keep * p[k] * v[i];
                 }
             }
     free(p);
@@ -685,10 +726,11 @@ static void sdpa_reference(const op_call *c, double *y)
 static double sdpa_flops(const op_call *c)
 {
     double pairs = 0;
+    const sdpa_sizes z = sdpa_sizes_of(c);
     const mc_lengths *keys = c->o->cross ? &c->key_lengths : &c->lengths;
     for (int s = 0; s < c->lengths.count; s++)
         pairs += (double)c->lengths.length[s] * keys->length[s];
-    return pairs * 4 * (double)(c->n[2] * c->n[3]);
+    return pairs * 2 * (double)(z.q + z.out);
 }
 
 #define SDPA_WITHIN(text, batch, of_f32, gradient_of_f32, of_gradient, ...)                  \
@@ -722,7 +764,9 @@ static void declare_probabilities(op_call *c)
 {
     declare_sdpa(c);
     const mc_lengths *keys = c->o->cross ? &c->key_lengths : &c->lengths;
-    set_output(c, MC_F32, MC_SHAPE(c->lengths.count, c->n[2], c->lengths.longest, keys->longest));
+    set_output(
+        c, MC_F32,
+        MC_SHAPE(c->lengths.count, sdpa_sizes_of(c).heads, c->lengths.longest, keys->longest));
 }
 
 static mc_tensor *run_probabilities(mc_tape *t, op_call *c)
@@ -736,11 +780,12 @@ static void probabilities_reference(const op_call *c, double *y)
 {
     const sdpa_operands x = sdpa_operands_of(c);
     int64_t longest = c->lengths.longest, columns = x.keys->longest;
+    int64_t heads = sdpa_sizes_of(c).heads;
     memset(y, 0, (size_t)c->out_count * sizeof *y);
     for (int s = 0; s < c->lengths.count; s++)
-        for (int h = 0; h < c->n[2]; h++)
+        for (int h = 0; h < heads; h++)
             for (int64_t i = 0; i < c->lengths.length[s]; i++)
-                probabilities(c, &x, h, s, i, y + ((s * c->n[2] + h) * longest + i) * columns);
+                probabilities(c, &x, h, s, i, y + ((s * heads + h) * longest + i) * columns);
 }
 
 #define PROBABILITIES(text, ...)                                                      \
@@ -1203,6 +1248,29 @@ static const op_row rows[] = {
     SDPA_BY_DISTANCE("attention with a bias by distance, masked, dropout", .masked = true,
                      .dropout = 0.2f),
     SDPA_CROSS("cross attention with a bias by distance", .by_distance = true, .masked = true),
+    SDPA("attention with grouped heads", .group = 3),
+    SDPA("attention with grouped heads, causal, masked, dropout", .group = 2, .causal = true,
+         .masked = true, .dropout = 0.2f),
+    SDPA_BIASED("attention with grouped heads and a bias", .group = 2, .factor = 1),
+    SDPA("attention with wider values", .value_more = 3),
+    SDPA("attention with grouped heads, wider values and a window", .group = 2, .value_more = 20,
+         .window_left = 5, .window_right = 2, .dropout = 0.1f),
+    SDPA("attention with a window", .window_left = 7, .window_right = 4),
+    SDPA("attention causal, with a window", .causal = true, .window_left = 9, .masked = true),
+    SDPA("attention with a window to the right", .window_right = 3),
+    SDPA("attention with marks and a window", .marked = true, .window_left = 6),
+    SDPA_CROSS("cross attention, bottom right", .causal = true, .bottom_right = true),
+    SDPA_CROSS("cross attention, bottom right, with a window and a bias by distance",
+               .bottom_right = true, .window_left = 4, .window_right = 3, .by_distance = true),
+    SDPA_CROSS("cross attention with grouped heads and wider values", .group = 2, .value_more = 1,
+               .bias = true, .factor = 1),
+    SDPA_CROSS("attention of q, k and v apart", .separate = true),
+    SDPA_CROSS("attention of q, k and v apart, with all there is", .separate = true, .group = 3,
+               .value_more = 1, .causal = true, .bottom_right = true, .window_left = 9,
+               .masked = true, .dropout = 0.2f, .by_distance = true, .factor = 1),
+    PROBABILITIES("probabilities of attention with grouped heads, bottom right, a window",
+                  .cross = true, .group = 2, .bottom_right = true, .window_left = 4,
+                  .window_right = 3, .by_distance = true, .value_more = 2),
     SDPA("attention with marks", .marked = true),
     SDPA("attention with marks, masked, dropout", .marked = true, .masked = true, .dropout = 0.2f),
     SDPA_BY_DISTANCE("attention with marks and a bias by distance", .marked = true, .masked = true),

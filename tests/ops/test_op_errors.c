@@ -50,6 +50,12 @@ static mc_tensor *sdpa(mc_tape *t, mc_tensor *qkv, int heads, float dropout, mc_
                    &(mc_sdpa_options){.heads = heads, .dropout = dropout, .key_mask = mask});
 }
 
+static mc_tensor *grouped(mc_tape *t, mc_sdpa_options o)
+{
+    return mc_sdpa(t, packed(t, 12, 1), &o);
+}
+static const mc_sdpa_options three = {.heads = 2, .key_heads = 1}; /* with q, k and v apart */
+
 static mc_tensor *biased(mc_tape *t, mc_tensor *qkv, mc_tensor *bias)
 {
     return mc_sdpa(t, qkv, &(mc_sdpa_options){.heads = 2, .bias = bias});
@@ -239,9 +245,9 @@ typedef struct wrong {
     X(85, cross(t, packed(t, 4, 1), keys(t, MC_F32, 5, 12, 2), NULL, NULL), SHAPE, "attention",    \
       "kv (5, 12)", "q (4, 4)", "8 columns")                                                       \
     X(86, cross(t, packed(t, 4, 1), keys(t, MC_F32, 5, 6, 2), NULL, NULL), SHAPE, "attention",     \
-      "kv (5, 6)", "2 * 2 heads")                                                                  \
+      "kv (5, 6)", "8 columns")                                                                    \
     X(87, cross(t, packed(t, 3, 1), keys(t, MC_F32, 5, 8, 2), NULL, NULL), SHAPE, "attention",     \
-      "q (4, 3)", "1 * 2 heads")                                                                   \
+      "q (4, 3)", "2 * head_dim")                                                                  \
     X(88, cross(t, packed(t, 4, 1), F(5, 8), NULL, NULL), ARGUMENT, "attention", "kv (5, 8)",      \
       "lengths")                                                                                   \
     X(89, cross(t, F(5, 4), keys(t, MC_F32, 5, 8, 2), NULL, NULL), ARGUMENT, "attention",          \
@@ -368,7 +374,27 @@ typedef struct wrong {
       "gated activation", "released")                                                              \
     X(175, mc_relu_dropout(t, F(3), 1), ARGUMENT, "relu dropout", "1", "0 <= p < 1")               \
     X(176, mc_relu_dropout(t, I(3), 0.5f), DTYPE, "relu dropout", "i32")                           \
-    X(177, mc_loss_add_ratio(t, F(2), F(2), F(1)), SHAPE, "loss add", "ratio", "(1)", "(2)")
+    X(177, mc_loss_add_ratio(t, F(2), F(2), F(1)), SHAPE, "loss add", "ratio", "(1)", "(2)")       \
+    X(178, grouped(t, (mc_sdpa_options){.heads = 4, .key_heads = 3}), ARGUMENT, "attention",       \
+      "3 key heads", "4 heads")                                                                    \
+    X(179, grouped(t, (mc_sdpa_options){.heads = 4, .key_heads = -2}), ARGUMENT, "attention",      \
+      "-2 key heads", "4 heads")                                                                   \
+    X(180, grouped(t, (mc_sdpa_options){.heads = 2, .key_heads = 1, .value_dim = 5}), SHAPE,       \
+      "attention", "(4, 12)", "3 * head_dim")                                                      \
+    X(181, grouped(t, (mc_sdpa_options){.heads = 2, .value_dim = 6}), SHAPE, "attention",          \
+      "(4, 12)", "4 * head_dim")                                                                   \
+    X(182, grouped(t, (mc_sdpa_options){.heads = 2, .value_dim = -1}), ARGUMENT, "attention",      \
+      "value_dim -1")                                                                              \
+    X(183, grouped(t, (mc_sdpa_options){.heads = 2, .window_left = -1}), ARGUMENT, "attention",    \
+      "window of -1 and 0")                                                                        \
+    X(184, mc_sdpa_separate(t, packed(t, 8, 1), packed(t, 4, 1), F(4, 6), &three), SHAPE,          \
+      "attention", "v (4, 6)", "4 columns")                                                        \
+    X(185, mc_sdpa_separate(t, packed(t, 8, 1), packed(t, 4, 1), F(3, 4), &three), SHAPE,          \
+      "attention", "v (3, 4)", "k (4, 4)", "rows")                                                 \
+    X(186, mc_sdpa_separate(t, packed(t, 8, 1), F(4, 4), F(4, 4), &three), ARGUMENT, "attention",  \
+      "k (4, 4)", "lengths")                                                                       \
+    X(187, mc_sdpa_separate(t, packed(t, 8, 1), packed(t, 4, 1), NULL, &three), ARGUMENT,          \
+      "attention", "NULL")
 
 #define WRONG_FUNCTION(number, call, ...) \
     static mc_tensor *wrong_##number(mc_tape *t) { return call; }

@@ -810,7 +810,7 @@ extern "C" bool mc_hopper_attention_takes(mc_device *d, const mc_attention_shape
     if (k.dtype != dtype || v.dtype != dtype || out.dtype != dtype) return false;
     if (!s->causal || s->head_dim != HEAD || s->key_mask || s->key_lengths || s->bias.data)
         return false;
-    if (s->position_bias || s->marks) return false;
+    if (s->position_bias || s->marks || mc_attention_needs(s)) return false;
     if (s->dropout.p > 0 || l->fixed || l->total == 0 || l->longest % KEYS) return false;
     if ((int64_t)l->longest * l->count != l->total) return false;
     if (l->total * s->heads > INT32_MAX / 2) return false;

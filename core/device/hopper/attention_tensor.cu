@@ -430,6 +430,7 @@ extern "C" const char *mc_tensor_attention_refusal(mc_device *d, const mc_attent
         return "a head size that is no multiple of 8 up to 256";
     if (!tensor::is_fit(q) || !tensor::is_fit(k) || !tensor::is_fit(v) || !tensor::is_fit(out))
         return "a matrix that is not aligned to 16 bytes";
+    if (mc_attention_needs(s)) return mc_attention_needs(s);
     if (s->key_mask) return "a key mask";
     if (s->bias.data) return "a bias that is not one by distance";
     if (!(s->scale > 0)) return "a scale that is not positive";

@@ -81,9 +81,9 @@ bool heads_fit(const mc_cached_attention *c, mc_matrix q, mc_matrix k, mc_matrix
 {
     mc_dtype dtype = mc_common_dtype(q, k, v, out, c->new_k, c->new_v);
     int64_t rows = c->sequences;
-    return rows_fit(rows) && is_half(dtype) && c->head_dim % 8 == 0 && c->head_dim <= MOST_HEAD &&
-           (int64_t)c->heads * c->head_dim <= MC_CHAIN_WIDEST && is_whole(q, rows) &&
-           is_whole(k, 2) && is_whole(v, 2) && is_whole(out, rows) &&
+    return !mc_cached_needs_more(c) && rows_fit(rows) && is_half(dtype) && c->head_dim % 8 == 0 &&
+           c->head_dim <= MOST_HEAD && (int64_t)c->heads * c->head_dim <= MC_CHAIN_WIDEST &&
+           is_whole(q, rows) && is_whole(k, 2) && is_whole(v, 2) && is_whole(out, rows) &&
            (!c->new_k.data == !c->new_v.data) && (!c->new_k.data || is_whole(c->new_k, rows)) &&
            (!c->new_v.data || is_whole(c->new_v, rows));
 }

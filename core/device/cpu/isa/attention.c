@@ -1,7 +1,8 @@
-/* Attention over packed sequences. One task is one head of one sequence, whatever thread takes it,
- * so results do not depend on the schedule; where the gradient of a bias is summed over sequences,
- * a thread takes all of a head, in order. Queries are taken in blocks whose scores stay in the
- * cache: forward keeps only each row's log-sum-exp, backward computes the probabilities again. */
+/* Attention over packed sequences. One task is one head of one sequence (in backward the heads that
+ * share keys), whatever thread takes it, so results do not depend on the schedule; where the
+ * gradient of a bias is summed over sequences, a thread takes all of a head, in order. Queries are
+ * taken in blocks whose scores stay in the cache, against the keys that one of them sees: forward
+ * keeps only each row's log-sum-exp, backward computes the probabilities again. */
 #include "core/device/cpu/isa/math_internal.h"
 #include "core/device/cpu/isa/panel_internal.h"
 
@@ -14,7 +15,8 @@ typedef struct attention_call {
     mc_matrix q, k, v, out, dout, dq, dk, dv;
     mc_score_bias bias;
     float *log_sum_exp;
-    int64_t wide_dim, wide_keys; /* head_dim and the longest sequence of keys */
+    int64_t value_dim, group;    /* query heads that share keys */
+    int64_t wide_dim, wide_keys; /* the larger head size and the longest sequence of keys */
     int64_t row_words;           /* dropout words of one query */
 } attention_call;
 
@@ -22,10 +24,18 @@ typedef struct attention_call {
 typedef struct attention_task {
     int64_t first, length;   /* rows of the sequence's queries */
     int64_t first_key, keys; /* and of its keys */
-    int64_t head, column;
+    int64_t place;           /* where its first query stands */
+    int64_t head, column, out_column;
+    int64_t key_column, value_column;
     const uint8_t *mask;  /* of the first key; NULL: none */
     const int32_t *marks; /* of the sequence's first token; NULL: none */
 } attention_task;
+
+/* A query of the sequence and those of its block's columns of scores that it sees, the first of
+ * which is that of key `from`. */
+typedef struct score_row {
+    int64_t query, from, first, end;
+} score_row;
 
 /* A thread's scratch memory; (rows, columns) of f32. */
 typedef struct workspace {
@@ -101,87 +111,106 @@ static attention_task task_of(const attention_call *c, int64_t sequence, int64_t
 {
     const mc_attention_shape *s = c->shape;
     int64_t first_key = c->key_lengths->offset[sequence];
+    int64_t length = s->lengths->length[sequence], keys = c->key_lengths->length[sequence];
     return (attention_task){.first = s->lengths->offset[sequence],
-                            .length = s->lengths->length[sequence],
+                            .length = length,
                             .first_key = first_key,
-                            .keys = c->key_lengths->length[sequence],
+                            .keys = keys,
+                            .place = mc_first_place(s, length, keys),
                             .head = head,
                             .column = head * s->head_dim,
+                            .out_column = head * c->value_dim,
+                            .key_column = head / c->group * s->head_dim,
+                            .value_column = head / c->group * c->value_dim,
                             .mask = s->key_mask ? s->key_mask + first_key : NULL,
                             .marks = s->marks ? s->marks + first_key : NULL};
 }
 
-/* How many keys query i of the sequence may look at, masked ones included. */
-static int64_t keys_of(const attention_call *c, const attention_task *t, int64_t i)
+/* The keys that some of `rows` queries from `first` on see, masked ones included, from a whole
+ * panel on. */
+static mc_key_range block_keys(const attention_call *c, const attention_task *t, int64_t first,
+                               int64_t rows)
 {
-    return c->shape->causal ? mc_min_i64(i + 1, t->keys) : t->keys;
+    mc_key_range a = mc_keys_seen(c->shape, t->place + first, t->keys);
+    mc_key_range b = mc_keys_seen(c->shape, t->place + first + rows - 1, t->keys);
+    return (mc_key_range){a.first & -(int64_t)MC_PANEL, b.end};
 }
 
-static void query_factors(const attention_call *c, const attention_task *t, int64_t i, int64_t n,
-                          float *factors)
+static score_row row_of(const attention_call *c, const attention_task *t, int64_t query,
+                        mc_key_range keys)
 {
-    int64_t row = t->head * c->shape->lengths->total + t->first + i;
-    MC_K(dropout_factors)(c->shape->dropout, row * c->row_words, n, factors);
+    mc_key_range seen = mc_keys_seen(c->shape, t->place + query, t->keys);
+    return (score_row){query, keys.first, seen.first - keys.first, seen.end - keys.first};
 }
 
-/* The bias of query i's scores begins here. */
-static int64_t bias_row(const attention_call *c, const attention_task *t, int64_t i)
+/* Of the first n columns of scores. */
+static void query_factors(const attention_call *c, const attention_task *t, const score_row *r,
+                          int64_t n, float *factors)
 {
-    return c->bias.first + t->head * c->bias.head_step + i * c->bias.query_step;
+    int64_t row = t->head * c->shape->lengths->total + t->first + r->query;
+    MC_K(dropout_factors)(c->shape->dropout, row * c->row_words + r->from, n, factors);
 }
 
-/* The first n scores of query i += its bias. */
+/* The bias of the row's scores begins here. */
+static int64_t bias_row(const attention_call *c, const attention_task *t, const score_row *r)
+{
+    int64_t query = r->query + (c->shape->position_bias ? t->place : 0);
+    return c->bias.first + t->head * c->bias.head_step + query * c->bias.query_step + r->from;
+}
+
 static void add_bias(const attention_call *c, const attention_task *t, const workspace *w,
-                     int64_t i, int64_t n, float *scores)
+                     const score_row *r, float *scores)
 {
     if (!c->bias.values.data) return;
-    const float *bias = mc_read(c->bias.values, bias_row(c, t, i), n, w->bias);
+    const float *bias = mc_read(c->bias.values, bias_row(c, t, r), r->end, w->bias);
 #pragma omp simd
-    for (int64_t j = 0; j < n; j++) scores[j] += bias[j];
+    for (int64_t j = 0; j < r->end; j++) scores[j] += bias[j];
 }
 
-/* The first n scores of query i: those of keys that its mark hides become -inf. */
-static void apply_marks(const attention_task *t, int64_t i, int64_t n, float *scores)
+/* Scores of keys that the query's mark hides become -inf. */
+static void apply_marks(const attention_task *t, const score_row *r, float *scores)
 {
-    const int32_t *marks = t->marks, mark = marks[i];
+    const int32_t *marks = t->marks + r->from, mark = t->marks[r->query];
 #pragma omp simd
-    for (int64_t j = 0; j < n; j++)
-        scores[j] = mc_marks_see(mark, marks[j], i, j) ? scores[j] : -INFINITY;
+    for (int64_t j = 0; j < r->end; j++)
+        scores[j] = mc_marks_see(mark, marks[j], r->query, r->from + j) ? scores[j] : -INFINITY;
 }
 
-/* Scores of hidden keys become -inf, and so do those after the n keys up to whole vectors: gives
- * their end. The compiler sees that it is a multiple, and makes no loop for the rest. */
-static int64_t mask_row(const attention_task *t, int64_t i, int64_t n, float *scores)
+/* Scores of hidden keys become -inf, and so do those after the row's end up to whole vectors:
+ * gives their end. The compiler sees that it is a multiple, and makes no loop for the rest. */
+static int64_t mask_row(const attention_task *t, const score_row *r, float *scores)
 {
-    if (t->marks) apply_marks(t, i, n, scores);
+    if (t->marks) apply_marks(t, r, scores);
     if (t->mask) {
-        const uint8_t *mask = t->mask;
+        const uint8_t *mask = t->mask + r->from;
 #pragma omp simd
-        for (int64_t j = 0; j < n; j++) scores[j] = mask[j] ? scores[j] : -INFINITY;
+        for (int64_t j = 0; j < r->end; j++) scores[j] = mask[j] ? scores[j] : -INFINITY;
     }
-    int64_t end = (n + MC_LANES - 1) & -(int64_t)MC_LANES;
-    for (int64_t j = n; j < end; j++) scores[j] = -INFINITY;
+    int64_t end = (r->end + MC_LANES - 1) & -(int64_t)MC_LANES;
+    for (int64_t j = 0; j < r->first; j++) scores[j] = -INFINITY;
+    for (int64_t j = r->end; j < end; j++) scores[j] = -INFINITY;
     return end;
 }
 
-/* scores = factor * q k^T for `rows` queries from `first` against `keys` keys. */
-static void block_scores(const attention_call *c, const workspace *w, int64_t rows, int64_t keys)
+/* scores = factor * q k^T for `rows` queries against a range of keys. */
+static void block_scores(const attention_call *c, const workspace *w, int64_t rows,
+                         mc_key_range keys)
 {
     mc_left q = {w->q, c->wide_dim, false};
-    mc_right k = {w->k_panels, MC_PANEL * c->wide_dim, MC_PANEL};
-    mc_panel_product(false, rows, keys, c->shape->head_dim, q, k, w->scores, c->wide_keys);
+    mc_right k = {w->k_panels + keys.first * c->wide_dim, MC_PANEL * c->wide_dim, MC_PANEL};
+    mc_panel_product(false, rows, keys.end - keys.first, c->shape->head_dim, q, k, w->scores,
+                     c->wide_keys);
 }
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
 /* Scores of one query to e^(score - largest) with dropout; gives 1 / their sum before dropout (0
- * for a query without keys). `keys`: up to where zeros are wanted after the query's own n. */
+ * for a query without keys). `keys`: up to where zeros are wanted after the query's own. */
 static float softmax_row(const attention_call *c, const attention_task *t, const workspace *w,
-                         int64_t i, float *scores, int64_t keys)
+                         const score_row *r, float *scores, int64_t keys)
 {
-    int64_t n = keys_of(c, t, i);
-    add_bias(c, t, w, i, n, scores);
-    int64_t end = mask_row(t, i, n, scores) & -(int64_t)MC_LANES;
+    add_bias(c, t, w, r, scores);
+    int64_t end = mask_row(t, r, scores) & -(int64_t)MC_LANES;
     float largest = mc_largest(scores, end), sum = 0;
     if (largest == -INFINITY) largest = 0.0f; /* no key: e^-inf is 0, and NaN stays NaN */
 #pragma omp simd reduction(+ : sum)
@@ -191,15 +220,15 @@ static float softmax_row(const attention_call *c, const attention_task *t, const
         sum += e;
     }
     bool any = sum != 0.0f;
-    for (int64_t j = n; j < keys; j++) scores[j] = 0.0f;
+    for (int64_t j = r->end; j < keys; j++) scores[j] = 0.0f;
     if (any && c->shape->dropout.p > 0.0f) {
-        query_factors(c, t, i, end, w->factors);
+        query_factors(c, t, r, end, w->factors);
         const float *factors = w->factors;
 #pragma omp simd
         for (int64_t j = 0; j < end; j++) scores[j] *= factors[j];
     }
     if (c->log_sum_exp)
-        c->log_sum_exp[t->head * c->shape->lengths->total + t->first + i] =
+        c->log_sum_exp[t->head * c->shape->lengths->total + t->first + r->query] =
             any ? largest + logf(sum) : INFINITY; /* so that e^(score - it) is 0 */
     return any ? 1.0f / sum : 0.0f;
 }
@@ -207,29 +236,39 @@ static float softmax_row(const attention_call *c, const attention_task *t, const
 static void forward_block(const attention_call *c, const attention_task *t, const workspace *w,
                           int64_t first, int64_t rows)
 {
-    int64_t dim = c->shape->head_dim, keys = keys_of(c, t, first + rows - 1);
+    int64_t dim = c->value_dim;
+    mc_key_range seen = block_keys(c, t, first, rows);
+    int64_t keys = seen.end - seen.first;
     float inverse[QUERIES];
-    load_rows(c->q, t->first + first, rows, t->column, dim, c->shape->scale, w->q, c->wide_dim);
-    block_scores(c, w, rows, keys);
-    for (int64_t i = 0; i < rows; i++)
-        inverse[i] = softmax_row(c, t, w, first + i, w->scores + i * c->wide_keys, keys);
+    load_rows(c->q, t->first + first, rows, t->column, c->shape->head_dim, c->shape->scale, w->q,
+              c->wide_dim);
+    block_scores(c, w, rows, seen);
+    for (int64_t i = 0; i < rows; i++) {
+        score_row r = row_of(c, t, first + i, seen);
+        inverse[i] = softmax_row(c, t, w, &r, w->scores + i * c->wide_keys, keys);
+    }
     mc_left p = {w->scores, c->wide_keys, false};
-    mc_right v = {w->v, MC_PANEL, c->wide_dim};
+    mc_right v = {w->v + seen.first * c->wide_dim, MC_PANEL, c->wide_dim};
     mc_panel_product(false, rows, dim, keys, p, v, w->result, c->wide_dim);
     for (int64_t i = 0; i < rows; i++) {
         float *result = w->result + i * c->wide_dim;
         if (inverse[i] == 0.0f) memset(result, 0, (size_t)dim * sizeof *result);
-        store_row(result, inverse[i], c->out, t->first + first + i, t->column, dim);
+        store_row(result, inverse[i], c->out, t->first + first + i, t->out_column, dim);
     }
+}
+
+static void load_keys(const attention_call *c, const attention_task *t, const workspace *w)
+{
+    load_rows(c->k, t->first_key, t->keys, t->key_column, c->shape->head_dim, 1.0f, w->k,
+              c->wide_dim);
+    load_rows(c->v, t->first_key, t->keys, t->value_column, c->value_dim, 1.0f, w->v, c->wide_dim);
+    mc_pack_transposed(w->k, c->wide_dim, t->keys, c->wide_dim, w->k_panels);
 }
 
 static void forward_task(const attention_call *c, const attention_task *t, const workspace *w)
 {
-    int64_t dim = c->shape->head_dim;
     if (t->length == 0) return;
-    load_rows(c->k, t->first_key, t->keys, t->column, dim, 1.0f, w->k, c->wide_dim);
-    load_rows(c->v, t->first_key, t->keys, t->column, dim, 1.0f, w->v, c->wide_dim);
-    mc_pack_transposed(w->k, c->wide_dim, t->keys, c->wide_dim, w->k_panels);
+    load_keys(c, t, w);
     for (int64_t i = 0; i < t->length; i += QUERIES)
         forward_block(c, t, w, i, mc_min_i64(QUERIES, t->length - i));
 }
@@ -240,15 +279,14 @@ static void forward_task(const attention_call *c, const attention_task *t, const
  * dropout) and the gradient of the scores. `mean`: the sum over keys of probability * gradient,
  * which is the product of the output with its gradient. */
 static void softmax_row_backward(const attention_call *c, const attention_task *t,
-                                 const workspace *w, int64_t i, float mean, int64_t keys,
+                                 const workspace *w, const score_row *r, float mean, int64_t keys,
                                  float *scores, float *dscores)
 {
-    int64_t n = keys_of(c, t, i);
-    add_bias(c, t, w, i, n, scores);
-    int64_t end = mask_row(t, i, n, scores) & -(int64_t)MC_LANES;
-    float log_sum = c->log_sum_exp[t->head * c->shape->lengths->total + t->first + i];
+    add_bias(c, t, w, r, scores);
+    int64_t end = mask_row(t, r, scores) & -(int64_t)MC_LANES;
+    float log_sum = c->log_sum_exp[t->head * c->shape->lengths->total + t->first + r->query];
     if (c->shape->dropout.p > 0.0f) {
-        query_factors(c, t, i, end, w->factors);
+        query_factors(c, t, r, end, w->factors);
         const float *factors = w->factors;
 #pragma omp simd
         for (int64_t j = 0; j < end; j++) {
@@ -264,62 +302,72 @@ static void softmax_row_backward(const attention_call *c, const attention_task *
             dscores[j] = p * (dscores[j] - mean);
         }
     }
-    for (int64_t j = n; j < keys; j++) scores[j] = dscores[j] = 0.0f;
+    for (int64_t j = r->end; j < keys; j++) scores[j] = dscores[j] = 0.0f;
     if (!c->bias.gradient) return;
-    float *dbias = c->bias.gradient + bias_row(c, t, i);
+    float *dbias = c->bias.gradient + bias_row(c, t, r);
 #pragma omp simd
-    for (int64_t j = 0; j < n; j++) dbias[j] += dscores[j];
+    for (int64_t j = r->first; j < r->end; j++) dbias[j] += dscores[j];
 }
 
-/* The product of output and its gradient for one query; `buffer` (head_dim). */
+/* The product of output and its gradient for one query; `buffer` (value_dim). */
 static float output_product(const attention_call *c, int64_t row, int64_t column, const float *dout,
                             float *buffer)
 {
-    const float *out = mc_read(c->out, row * c->out.stride + column, c->shape->head_dim, buffer);
+    const int dim = (int)c->value_dim;
+    const float *out = mc_read(c->out, row * c->out.stride + column, dim, buffer);
     float sum = 0;
 #pragma omp simd reduction(+ : sum)
-    for (int j = 0; j < c->shape->head_dim; j++) sum += out[j] * dout[j];
+    for (int j = 0; j < dim; j++) sum += out[j] * dout[j];
     return sum;
 }
 
 static void backward_block(const attention_call *c, const attention_task *t, const workspace *w,
                            int64_t first, int64_t rows)
 {
-    int64_t dim = c->shape->head_dim, wide = c->wide_dim, keys = keys_of(c, t, first + rows - 1);
+    int64_t dim = c->shape->head_dim, wide = c->wide_dim;
+    mc_key_range seen = block_keys(c, t, first, rows);
+    int64_t keys = seen.end - seen.first, at = seen.first * wide;
     load_rows(c->q, t->first + first, rows, t->column, dim, c->shape->scale, w->q, wide);
-    load_rows(c->dout, t->first + first, rows, t->column, dim, 1.0f, w->dout, wide);
-    block_scores(c, w, rows, keys);
-    mc_panel_product(false, rows, keys, dim, (mc_left){w->dout, wide, false},
-                     (mc_right){w->v_panels, MC_PANEL * wide, MC_PANEL}, w->dscores, c->wide_keys);
+    load_rows(c->dout, t->first + first, rows, t->out_column, c->value_dim, 1.0f, w->dout, wide);
+    block_scores(c, w, rows, seen);
+    mc_panel_product(false, rows, keys, c->value_dim, (mc_left){w->dout, wide, false},
+                     (mc_right){w->v_panels + at, MC_PANEL * wide, MC_PANEL}, w->dscores,
+                     c->wide_keys);
     for (int64_t i = 0; i < rows; i++) {
+        score_row r = row_of(c, t, first + i, seen);
         float mean =
-            output_product(c, t->first + first + i, t->column, w->dout + i * wide, w->result);
-        softmax_row_backward(c, t, w, first + i, mean, keys, w->scores + i * c->wide_keys,
+            output_product(c, t->first + first + i, t->out_column, w->dout + i * wide, w->result);
+        softmax_row_backward(c, t, w, &r, mean, keys, w->scores + i * c->wide_keys,
                              w->dscores + i * c->wide_keys);
     }
-    mc_panel_product(true, keys, dim, rows, (mc_left){w->scores, c->wide_keys, true},
-                     (mc_right){w->dout, MC_PANEL, wide}, w->dv, wide);
+    mc_panel_product(true, keys, c->value_dim, rows, (mc_left){w->scores, c->wide_keys, true},
+                     (mc_right){w->dout, MC_PANEL, wide}, w->dv + at, wide);
     mc_panel_product(true, keys, dim, rows, (mc_left){w->dscores, c->wide_keys, true},
-                     (mc_right){w->q, MC_PANEL, wide}, w->dk, wide);
+                     (mc_right){w->q, MC_PANEL, wide}, w->dk + at, wide);
     mc_panel_product(false, rows, dim, keys, (mc_left){w->dscores, c->wide_keys, false},
-                     (mc_right){w->k, MC_PANEL, wide}, w->result, wide);
+                     (mc_right){w->k + at, MC_PANEL, wide}, w->result, wide);
     store_rows(w->result, wide, c->shape->scale, c->dq, t->first + first, rows, t->column, dim);
 }
 
+/* The heads that share the keys of head t->head, the first of them, one after the other. */
 static void backward_task(const attention_call *c, const attention_task *t, const workspace *w)
 {
-    int64_t dim = c->shape->head_dim, wide = c->wide_dim;
+    int64_t wide = c->wide_dim;
     size_t bytes = (size_t)(t->keys * wide) * sizeof(float);
-    load_rows(c->k, t->first_key, t->keys, t->column, dim, 1.0f, w->k, wide);
-    load_rows(c->v, t->first_key, t->keys, t->column, dim, 1.0f, w->v, wide);
-    mc_pack_transposed(w->k, wide, t->keys, wide, w->k_panels);
+    load_keys(c, t, w);
     mc_pack_transposed(w->v, wide, t->keys, wide, w->v_panels);
     memset(w->dk, 0, bytes);
     memset(w->dv, 0, bytes);
-    for (int64_t i = 0; i < t->length; i += QUERIES)
-        backward_block(c, t, w, i, mc_min_i64(QUERIES, t->length - i));
-    store_rows(w->dk, wide, 1.0f, c->dk, t->first_key, t->keys, t->column, dim);
-    store_rows(w->dv, wide, 1.0f, c->dv, t->first_key, t->keys, t->column, dim);
+    for (int64_t head = t->head; head < t->head + c->group; head++) {
+        attention_task one = *t;
+        one.head = head;
+        one.column = head * c->shape->head_dim;
+        one.out_column = head * c->value_dim;
+        for (int64_t i = 0; i < t->length; i += QUERIES)
+            backward_block(c, &one, w, i, mc_min_i64(QUERIES, t->length - i));
+    }
+    store_rows(w->dk, wide, 1.0f, c->dk, t->first_key, t->keys, t->key_column, c->shape->head_dim);
+    store_rows(w->dv, wide, 1.0f, c->dv, t->first_key, t->keys, t->value_column, c->value_dim);
 }
 
 /* ---- both ------------------------------------------------------------------------------------ */
@@ -327,10 +375,9 @@ static void backward_task(const attention_call *c, const attention_task *t, cons
 typedef void (*task_fn)(const attention_call *c, const attention_task *t, const workspace *w);
 
 /* Rows after the last token. */
-static void zero_tail(const mc_attention_shape *shape, const mc_lengths *lengths, mc_matrix y)
+static void zero_tail(const mc_lengths *lengths, int64_t columns, mc_matrix y)
 {
-    size_t size = mc_dtype_size(y.dtype),
-           bytes = (size_t)shape->heads * (size_t)shape->head_dim * size;
+    size_t size = mc_dtype_size(y.dtype), bytes = (size_t)columns * size;
     int64_t first = lengths->fixed ? lengths->offset[lengths->count] : lengths->total;
     for (int64_t row = first; row < lengths->capacity; row++)
         memset((char *)y.data + (size_t)(row * y.stride) * size, 0, bytes);
@@ -348,11 +395,12 @@ typedef struct tasks_call {
 static void run_item(void *call, int64_t item, int thread)
 {
     const tasks_call *k = call;
-    int64_t heads = k->c->shape->heads, first = item / heads * k->each;
+    int64_t group = k->backward ? k->c->group : 1; /* heads of a task */
+    int64_t each = k->c->shape->heads / group, first = item / each * k->each;
     workspace w;
     workspace_init(&w, k->c, k->backward, k->scratch + k->size * thread);
     for (int64_t sequence = first; sequence < first + k->each; sequence++) {
-        attention_task t = task_of(k->c, sequence, item % heads);
+        attention_task t = task_of(k->c, sequence, item % each * group);
         k->run(k->c, &t, &w);
     }
 }
@@ -362,9 +410,12 @@ static mc_status run_tasks(mc_device *d, attention_call *c, bool backward, task_
     const mc_attention_shape *shape = c->shape;
     const mc_lengths *queries = shape->lengths, *keys = c->key_lengths;
     int64_t each = backward && c->bias.gradient ? queries->count : 1; /* sequences of a task */
-    int64_t tasks = each > 0 ? queries->count / each * shape->heads : 0;
+    c->group = shape->heads / mc_key_heads(shape);
+    int64_t heads = backward ? mc_key_heads(shape) : shape->heads;
+    int64_t tasks = each > 0 ? queries->count / each * heads : 0;
     if (tasks == 0 || (queries->total == 0 && keys->total == 0)) return MC_OK;
-    c->wide_dim = mc_round_up(shape->head_dim, MC_PANEL);
+    int64_t dim = shape->head_dim > c->value_dim ? shape->head_dim : c->value_dim;
+    c->wide_dim = mc_round_up(dim, MC_PANEL);
     c->wide_keys = mc_round_up(keys->longest, MC_PANEL);
     c->row_words = mc_round_up(keys->longest, 4);
     workspace w;
@@ -388,8 +439,9 @@ mc_status MC_K(attention)(mc_device *d, const mc_attention_shape *shape, mc_matr
                         .v = v,
                         .out = out,
                         .bias = mc_score_bias_of(shape),
+                        .value_dim = mc_value_dim(shape),
                         .log_sum_exp = log_sum_exp};
-    zero_tail(shape, shape->lengths, out);
+    zero_tail(shape->lengths, shape->heads * c.value_dim, out);
     return run_tasks(d, &c, false, forward_task);
 }
 
@@ -409,10 +461,11 @@ mc_status MC_K(attention_backward)(mc_device *d, const mc_attention_shape *shape
                         .dk = dk,
                         .dv = dv,
                         .bias = mc_score_bias_of(shape),
+                        .value_dim = mc_value_dim(shape),
                         .log_sum_exp = (float *)log_sum_exp};
-    zero_tail(shape, shape->lengths, dq);
-    zero_tail(shape, c.key_lengths, dk);
-    zero_tail(shape, c.key_lengths, dv);
+    zero_tail(shape->lengths, (int64_t)shape->heads * shape->head_dim, dq);
+    zero_tail(c.key_lengths, (int64_t)mc_key_heads(shape) * shape->head_dim, dk);
+    zero_tail(c.key_lengths, mc_key_heads(shape) * c.value_dim, dv);
     return run_tasks(d, &c, true, backward_task);
 }
 
@@ -425,15 +478,15 @@ static int64_t cached_row(const mc_cached_attention *c, int64_t s, int64_t i)
     return (c->first ? c->first[s] : s * c->capacity) + i;
 }
 
-/* Scores of a query (head_dim) against the first n keys of sequence s, with what `bias` (n; NULL:
- * none) adds to them; gives the largest. */
+/* Scores of a query (head_dim) against keys first .. n - 1 of sequence s, with what `bias` (n;
+ * NULL: none) adds to them; gives the largest. */
 static float cached_scores(const mc_cached_attention *c, int64_t s, const float *q, mc_matrix k,
-                           int64_t n, int64_t column, const float *bias, float *buffer,
-                           float *scores)
+                           int64_t first, int64_t n, int64_t column, const float *bias,
+                           float *buffer, float *scores)
 {
     int dim = c->head_dim;
     float largest = -INFINITY;
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = first; i < n; i++) {
         const float *key = mc_read(k, cached_row(c, s, i) * k.stride + column, dim, buffer);
         float sum = 0;
 #pragma omp simd reduction(+ : sum)
@@ -444,19 +497,20 @@ static float cached_scores(const mc_cached_attention *c, int64_t s, const float 
     return largest;
 }
 
-/* result (head_dim) = softmax(scores) v. */
+/* result (value_dim) = softmax(scores) v. */
 static void cached_result(const mc_cached_attention *c, int64_t s, float *scores, float largest,
-                          mc_matrix v, int64_t n, int64_t column, float *buffer, float *result)
+                          mc_matrix v, int64_t first, int64_t n, int64_t column, float *buffer,
+                          float *result)
 {
-    int dim = c->head_dim;
+    int dim = mc_cached_value_dim(c);
     float sum = 0;
     memset(result, 0, (size_t)dim * sizeof *result);
 #pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = first; i < n; i++) {
         scores[i] = mc_exp_nonpositive(scores[i] - largest);
         sum += scores[i];
     }
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = first; i < n; i++) {
         const float *value = mc_read(v, cached_row(c, s, i) * v.stride + column, dim, buffer);
         float p = scores[i];
 #pragma omp simd
@@ -474,30 +528,42 @@ static void keep_new(mc_matrix x, int64_t s, mc_matrix cache, int64_t row, int64
                (const char *)x.data + (size_t)(s * x.stride + column) * size, (size_t)dim * size);
 }
 
+enum { Q, K, V, OUT };
+
 /* One head of one sequence; `query` is scratch memory for three rows of `wide` and the scores. */
-static void cached_task(const mc_cached_attention *c, int64_t s, int64_t head, int64_t wide,
-                        const mc_matrix *x, float *query)
+static void cached_head(const mc_cached_attention *c, int64_t s, int64_t head, int64_t key_head,
+                        int64_t wide, const mc_matrix *x, float *query)
 {
-    enum { Q, K, V, OUT };
-    int dim = c->head_dim;
-    int64_t column = head * dim, n = c->lengths[s];
+    int dim = c->head_dim, value_dim = mc_cached_value_dim(c);
+    int64_t n = c->lengths[s],
+            first = c->window_left && n > c->window_left ? n - c->window_left : 0;
     float *buffer = query + wide, *result = buffer + wide, *scores = result + wide;
     const float *bias = c->position_bias; /* of the last key's position: L - 1 + j - (n - 1) */
     if (bias) bias += head * (2 * c->position_limit - 1) + c->position_limit - n;
+    load_rows(x[Q], s, 1, head * dim, dim, c->scale, query, wide);
+    float largest =
+        cached_scores(c, s, query, x[K], first, n, key_head * dim, bias, buffer, scores);
+    cached_result(c, s, scores, largest, x[V], first, n, key_head * value_dim, buffer, result);
+    store_row(result, 1.0f, x[OUT], s, head * value_dim, value_dim);
+}
+
+/* The heads of one sequence that share a head of the keys. */
+static void cached_task(const mc_cached_attention *c, int64_t s, int64_t key_head, int64_t wide,
+                        const mc_matrix *x, float *scratch)
+{
+    int64_t n = c->lengths[s], group = c->heads / mc_cached_key_heads(c);
     if (n > 0) {
         int64_t row = cached_row(c, s, n - 1);
-        keep_new(c->new_k, s, x[K], row, column, dim);
-        keep_new(c->new_v, s, x[V], row, column, dim);
+        keep_new(c->new_k, s, x[K], row, key_head * c->head_dim, c->head_dim);
+        keep_new(c->new_v, s, x[V], row, key_head * mc_cached_value_dim(c), mc_cached_value_dim(c));
     }
-    load_rows(x[Q], s, 1, column, dim, c->scale, query, wide);
-    float largest = cached_scores(c, s, query, x[K], n, column, bias, buffer, scores);
-    cached_result(c, s, scores, largest, x[V], n, column, buffer, result);
-    store_row(result, 1.0f, x[OUT], s, column, dim);
+    for (int64_t head = key_head * group; head < (key_head + 1) * group; head++)
+        cached_head(c, s, head, key_head, wide, x, scratch);
 }
 
 typedef struct cached_call {
     const mc_cached_attention *shape;
-    int64_t wide, each; /* head_dim rounded up; floats of a thread's scratch memory */
+    int64_t wide, each; /* larger head size rounded up; floats of a thread's scratch memory */
     mc_matrix x[4];
     float *scratch;
 } cached_call;
@@ -505,16 +571,19 @@ typedef struct cached_call {
 static void cached_item(void *call, int64_t task, int thread)
 {
     const cached_call *k = call;
-    cached_task(k->shape, task / k->shape->heads, task % k->shape->heads, k->wide, k->x,
-                k->scratch + k->each * thread);
+    int64_t heads = mc_cached_key_heads(k->shape);
+    cached_task(k->shape, task / heads, task % heads, k->wide, k->x, k->scratch + k->each * thread);
 }
 
 mc_status MC_K(attention_cached)(mc_device *d, const mc_cached_attention *c, mc_matrix q,
                                  mc_matrix k, mc_matrix v, mc_matrix out)
 {
-    int64_t tasks = c->sequences * c->heads, wide = mc_round_up(c->head_dim, 16);
+    int64_t tasks = c->sequences * mc_cached_key_heads(c), work = c->longest * c->head_dim;
+    int64_t wide = mc_round_up(c->head_dim, 16),
+            wide_value = mc_round_up(mc_cached_value_dim(c), 16);
     if (tasks == 0) return MC_OK;
-    int64_t threads = mc_min_i64(mc_threads_for(tasks * c->longest * c->head_dim), tasks);
+    if (wide_value > wide) wide = wide_value;
+    int64_t threads = mc_min_i64(mc_threads_for(c->sequences * c->heads * work), tasks);
     cached_call call = {
         c, wide, 3 * wide + mc_round_up(c->longest, 16), {q, k, v, out}, .scratch = NULL};
     call.scratch = mc_scratch_new(d, call.each * threads);

@@ -11,12 +11,14 @@ typedef struct probabilities_call {
 
 /* Where a task is: one head of one sequence. */
 typedef struct place {
-    int64_t head, column, first, first_key, keys;
+    int64_t head, first, first_key, keys;
+    int64_t stands; /* where its first query does */
 } place;
 
 static bool is_seen(const mc_attention_shape *s, const place *p, int64_t i, int64_t j)
 {
-    if (s->causal && j > i) return false;
+    mc_key_range seen = mc_keys_seen(s, p->stands + i, p->keys);
+    if (j < seen.first || j >= seen.end) return false;
     if (s->key_mask && !s->key_mask[p->first_key + j]) return false;
     return !s->marks || mc_marks_see(s->marks[p->first + i], s->marks[p->first_key + j], i, j);
 }
@@ -25,11 +27,13 @@ static bool is_seen(const mc_attention_shape *s, const place *p, int64_t i, int6
 static void find_scores(const probabilities_call *c, const place *p, int64_t i, float *buffer,
                         float *scores)
 {
-    int dim = c->shape->head_dim;
-    const float *q = mc_read(c->q, (p->first + i) * c->q.stride + p->column, dim, buffer);
+    int dim = c->shape->head_dim, group = c->shape->heads / mc_key_heads(c->shape);
+    const float *q = mc_read(c->q, (p->first + i) * c->q.stride + p->head * dim, dim, buffer);
+    int64_t bias_query = c->shape->position_bias ? p->stands + i : i;
     for (int64_t j = 0; j < p->keys; j++) {
-        int64_t at = (p->first_key + j) * c->k.stride + p->column;
-        int64_t bias_at = c->bias.first + p->head * c->bias.head_step + i * c->bias.query_step + j;
+        int64_t at = (p->first_key + j) * c->k.stride + p->head / group * dim;
+        int64_t bias_at =
+            c->bias.first + p->head * c->bias.head_step + bias_query * c->bias.query_step + j;
         const float *k = mc_read(c->k, at, dim, buffer + dim);
         float sum = 0, bias = 0;
 #pragma omp simd reduction(+ : sum)
@@ -51,11 +55,12 @@ static void softmax(float *p, int64_t n)
 static void run_task(const probabilities_call *c, int64_t sequence, int64_t head, float *buffer)
 {
     int64_t longest = c->queries->longest, columns = c->keys->longest;
-    place p = {head, head * c->shape->head_dim, c->queries->offset[sequence],
-               c->keys->offset[sequence], c->keys->length[sequence]};
+    int32_t queries = c->queries->length[sequence], keys = c->keys->length[sequence];
+    place p = {head, c->queries->offset[sequence], c->keys->offset[sequence], keys,
+               mc_first_place(c->shape, queries, keys)};
     for (int64_t i = 0; i < longest; i++) {
         float *to = c->out + ((sequence * c->shape->heads + head) * longest + i) * columns;
-        int64_t n = i < c->queries->length[sequence] ? p.keys : 0;
+        int64_t n = i < queries ? p.keys : 0;
         if (n) find_scores(c, &p, i, buffer, to);
         softmax(to, n);
         for (int64_t j = n; j < columns; j++) to[j] = 0.0f;

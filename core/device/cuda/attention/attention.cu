@@ -8,6 +8,7 @@
  * results are taken in groups of at most 128, so that they fit into registers whatever head_dim is:
  * larger heads compute their scores once for each group. */
 #include <cfloat>
+#include <climits>
 #include <cmath>
 #include "core/device/cuda/attention/attention_internal.h"
 #include "core/device/cuda/runtime/kernels.cuh"
@@ -23,6 +24,13 @@ constexpr int THREADS = 256;
 constexpr int CHUNK = mc_width<mc_mixed>; /* elements that a thread loads at once */
 static_assert(2 * DEPTH == TILE, "two operands of a dot product take the place of one tile");
 
+/* What a kernel takes. Registers are few, so that what others need is a constant to it. */
+enum kind {
+    PLAIN,
+    BIASED, /* a bias or marks */
+    ANY,    /* and what mc_attention_needs names */
+};
+
 /* Lengths and first rows of the sequences. */
 struct packing {
     const int32_t *length, *offset;
@@ -31,9 +39,12 @@ struct packing {
 struct call {
     packing queries, keys;
     int count, heads, head_dim, tiles, groups; /* tiles of the longest sequence, of columns */
+    int value_dim, sharing;                    /* sharing: heads that read one head of the keys */
+    int together;                              /* heads of an item: 1, or those that share */
     int64_t items, total, row_words;           /* items: (sequence, head, tile, group) */
     float scale;
-    bool causal;
+    bool causal, bottom_right;
+    int left, right; /* a query sees keys less than so far before and after where it stands */
     const uint8_t *mask;
     const int32_t *marks;
     mc_dropping dropping;
@@ -49,9 +60,11 @@ struct place {
     int64_t head_row;     /* of its first query in (heads, total) */
     int64_t bias_at;      /* the bias of the head's first query and key */
     int length, keys;     /* of the sequence */
+    int shift;            /* where its first query stands */
     int first;            /* query or key of the tile */
     int column;           /* of the head's first */
-    int group_column;     /* of the group's first, within the head */
+    int key_column, value_column, out_column;
+    int group_column; /* of the group's first, within the head */
 };
 
 __device__ void find_sequence(const call &c, int sequence, int head, place *p)
@@ -63,6 +76,20 @@ __device__ void find_sequence(const call &c, int sequence, int head, place *p)
     p->head_row = head * c.total + p->row;
     p->bias_at = c.bias_first + head * c.bias_head;
     p->column = head * c.head_dim;
+    p->key_column = head / c.sharing * c.head_dim;
+    p->value_column = head / c.sharing * c.value_dim;
+    p->out_column = head * c.value_dim;
+    p->shift = c.bottom_right ? p->keys - p->length : 0;
+    if (c.bias_query < 0) p->bias_at -= p->shift; /* by distance */
+}
+
+/* To the next head that reads the same keys. */
+__device__ __forceinline__ void next_head(const call &c, place *p)
+{
+    p->head_row += c.total;
+    p->bias_at += c.bias_head;
+    p->column += c.head_dim;
+    p->out_column += c.value_dim;
 }
 
 /* The same for all threads of the block. The tile may lie after the sequence's end. */
@@ -72,7 +99,8 @@ __device__ void find_place(const call &c, int64_t item, place *p)
     item /= c.groups;
     int tile = (int)(item % c.tiles);
     item /= c.tiles;
-    find_sequence(c, (int)(item / c.heads), (int)(item % c.heads), p);
+    int heads = c.heads / c.together;
+    find_sequence(c, (int)(item / heads), (int)(item % heads) * c.together, p);
     p->first = tile * TILE;
     p->group_column = group * 2 * TILE;
 }
@@ -80,23 +108,40 @@ __device__ void find_place(const call &c, int64_t item, place *p)
 __device__ __forceinline__ int tx() { return threadIdx.x % 16; }
 __device__ __forceinline__ int ty() { return threadIdx.x / 16; }
 
-/* Element of a query or a key of the sequence in the head's first column of m. */
+/* Element of a query or a key of the sequence in the head's first column of m: of q or dq, of out or
+ * dout, of k or dk, of v or dv. */
 __device__ __forceinline__ int64_t query_at(const place &p, const mc_view &m, int query)
 {
     return (p.row + query) * m.stride + p.column;
 }
+template <kind KIND>
+__device__ __forceinline__ int64_t out_at(const place &p, const mc_view &m, int query)
+{
+    return (p.row + query) * m.stride + (KIND == ANY ? p.out_column : p.column);
+}
+template <kind KIND>
 __device__ __forceinline__ int64_t key_at(const place &p, const mc_view &m, int key)
 {
-    return (p.key_row + key) * m.stride + p.column;
+    return (p.key_row + key) * m.stride + (KIND == ANY ? p.key_column : p.column);
+}
+template <kind KIND>
+__device__ __forceinline__ int64_t value_at(const place &p, const mc_view &m, int key)
+{
+    return (p.key_row + key) * m.stride + (KIND == ANY ? p.value_column : p.column);
+}
+template <kind KIND> __device__ __forceinline__ int value_dim(const call &c)
+{
+    return KIND == ANY ? c.value_dim : c.head_dim;
 }
 
-/* to[column][row] = m for TILE rows and DEPTH columns, of which `rows` and `columns` are there; the
- * rest becomes 0. */
-__device__ void load_transposed(const mc_view &m, int64_t at, int rows, int columns, float *to)
+/* to[column][row] = m for TILE rows and DEPTH columns, of which rows skip .. rows - 1 and `columns`
+ * are there; the rest becomes 0. */
+__device__ void load_transposed(const mc_view &m, int64_t at, int skip, int rows, int columns,
+                                float *to)
 {
     for (int i = threadIdx.x; i < TILE * DEPTH / CHUNK; i += THREADS) {
         int row = i / (DEPTH / CHUNK), column = i % (DEPTH / CHUNK) * CHUNK;
-        int n = row < rows ? min(columns - column, CHUNK) : 0;
+        int n = row >= skip && row < rows ? min(columns - column, CHUNK) : 0;
         float x[CHUNK];
         mc_load<mc_mixed>(m, at + row * m.stride + column, n, x);
 #pragma unroll
@@ -132,10 +177,11 @@ __device__ __forceinline__ void add_products(const float *a, const float *b, flo
     }
 }
 
-/* x = a b^T for a tile of rows of each over the head's columns. Begins with a barrier; `work` (a
- * tile) is still being read when a thread comes back. */
-__device__ void dot_products(const mc_view &a, int64_t a_at, int a_rows, const mc_view &b,
-                             int64_t b_at, int b_rows, int head_dim, float *work, float (&x)[4][4])
+/* x = a b^T for a tile of rows of each over the head's columns; a's first a_skip rows are zeros.
+ * Begins with a barrier; `work` (a tile) is still being read when a thread comes back. */
+__device__ void dot_products(const mc_view &a, int64_t a_at, int a_skip, int a_rows,
+                             const mc_view &b, int64_t b_at, int b_rows, int head_dim, float *work,
+                             float (&x)[4][4])
 {
 #pragma unroll
     for (int i = 0; i < 4; i++)
@@ -143,25 +189,25 @@ __device__ void dot_products(const mc_view &a, int64_t a_at, int a_rows, const m
         for (int j = 0; j < 4; j++) x[i][j] = 0.0f;
     for (int column = 0; column < head_dim; column += DEPTH) {
         __syncthreads();
-        load_transposed(a, a_at + column, a_rows, head_dim - column, work);
-        load_transposed(b, b_at + column, b_rows, head_dim - column, work + DEPTH * PITCH);
+        load_transposed(a, a_at + column, a_skip, a_rows, head_dim - column, work);
+        load_transposed(b, b_at + column, 0, b_rows, head_dim - column, work + DEPTH * PITCH);
         __syncthreads();
         add_products<DEPTH>(work, work + DEPTH * PITCH, x);
     }
 }
 
-/* result += weights^T m for a tile of `rows` rows of m, from the head's element `at` on, and the
- * group's columns; `weights` [row of m][row of result]. Barriers stand before and after the loads.
- */
+/* result += weights^T m for a tile of `rows` rows of m, from the element `at` of a head of `dim` on,
+ * and the group's columns; `weights` [row of m][row of result]. Barriers stand before and after the
+ * loads. */
 template <int COLUMNS>
-__device__ void add_weighted(const call &c, const place &p, const mc_view &m, int64_t at, int rows,
+__device__ void add_weighted(int dim, const place &p, const mc_view &m, int64_t at, int rows,
                              const float *weights, float *work, float (&result)[COLUMNS][4][4])
 {
     at += p.group_column;
 #pragma unroll
     for (int b = 0; b < COLUMNS; b++) {
         __syncthreads();
-        load_tile(m, at + b * TILE, rows, c.head_dim - p.group_column - b * TILE, work);
+        load_tile(m, at + b * TILE, rows, dim - p.group_column - b * TILE, work);
         __syncthreads();
         add_products<TILE>(weights, work, result[b]);
     }
@@ -177,9 +223,9 @@ __device__ __forceinline__ void put_transposed(const float (&x)[4][4], float *to
 }
 
 /* Rows of the tile, of which `rows` are there, times a factor for each, into the group's columns of
- * m, from the head's element `at` on. */
+ * m, from the element `at` of a head of `dim` on. */
 template <int COLUMNS>
-__device__ void put_result(const call &c, const place &p, const mc_view &m, int64_t at, int rows,
+__device__ void put_result(int dim, const place &p, const mc_view &m, int64_t at, int rows,
                            float (&result)[COLUMNS][4][4], const float (&factor)[4])
 {
 #pragma unroll
@@ -189,38 +235,63 @@ __device__ void put_result(const call &c, const place &p, const mc_view &m, int6
 #pragma unroll
         for (int b = 0; b < COLUMNS; b++) {
             int column = p.group_column + b * TILE + 4 * tx();
-            if (column >= c.head_dim) continue;
+            if (column >= dim) continue;
             float x[CHUNK];
 #pragma unroll
             for (int j = 0; j < 4; j++) x[j] = result[b][i][j] * factor[i];
-            mc_store<mc_mixed>(m, at + row * m.stride + column, min(c.head_dim - column, CHUNK), x);
+            mc_store<mc_mixed>(m, at + row * m.stride + column, min(dim - column, CHUNK), x);
         }
     }
 }
 
-template <bool EXTRAS>
+template <kind KIND>
 __device__ __forceinline__ bool is_seen(const call &c, const place &p, int query, int key)
 {
-    bool seen = query < p.length && key < p.keys && (!c.causal || key <= query) &&
+    bool seen = query < p.length && key < p.keys && (KIND == ANY || !c.causal || key <= query) &&
                 (!c.mask || c.mask[p.key_row + key]);
-    if (!EXTRAS || !c.marks || !seen) return seen;
+    if (KIND == ANY) {
+        int ahead = key - query - p.shift;
+        seen = seen && query >= 0 && ahead < c.right && -ahead < c.left;
+    }
+    if (KIND == PLAIN || !c.marks || !seen) return seen;
     int32_t q = c.marks[p.row + query], k = c.marks[p.key_row + key];
     return ((q ^ k) & ~1) == 0 && ((k & 1) || (!(q & 1) && key <= query)); /* mc_marks_see */
 }
 
 /* How many keys some query before `end` may see, masked ones included. */
+template <kind KIND>
 __device__ __forceinline__ int keys_before(const call &c, const place &p, int end)
 {
-    return c.causal ? min(p.keys, end) : p.keys;
+    if (KIND != ANY) return c.causal ? min(p.keys, end) : p.keys;
+    return c.right == INT_MAX ? p.keys : max(0, min(p.keys, end - 1 + p.shift + c.right));
+}
+/* The first tile of keys that a query from `first` on may see. */
+template <kind KIND>
+__device__ __forceinline__ int keys_from(const call &c, const place &p, int first)
+{
+    if (KIND != ANY || c.left == INT_MAX) return 0;
+    return max(0, first + p.shift + 1 - c.left) / TILE * TILE;
+}
+/* The first tile of queries that may see a key from p.first on, and the end of those that may see
+ * one of its tile. */
+template <kind KIND> __device__ __forceinline__ int queries_from(const call &c, const place &p)
+{
+    if (KIND != ANY) return c.causal ? p.first : 0;
+    return c.right == INT_MAX ? 0 : max(0, p.first + 1 - c.right - p.shift) / TILE * TILE;
+}
+template <kind KIND> __device__ __forceinline__ int queries_before(const call &c, const place &p)
+{
+    if (KIND != ANY || c.left == INT_MAX) return p.length;
+    return min(p.length, p.first + TILE - 1 + c.left - p.shift);
 }
 
-/* What is added to the scores of four keys of one query, `key` a multiple of 4. EXTRAS: there is a
- * bias, or there are marks. Without they are constants, for registers are few. */
-template <bool EXTRAS>
+/* What is added to the scores of four keys of one query, `key` a multiple of 4. */
+template <kind KIND>
 __device__ __forceinline__ void load_bias(const call &c, const place &p, int query, int key,
                                           float (&b)[4])
 {
-    int n = EXTRAS && c.bias.data && query < p.length ? min(p.keys - key, 4) : 0;
+    bool there = KIND != PLAIN && c.bias.data && (KIND != ANY || query >= 0) && query < p.length;
+    int n = there ? min(p.keys - key, 4) : 0;
     mc_load<mc_mixed>(c.bias, p.bias_at + query * c.bias_query + key, n, b);
 }
 
@@ -267,25 +338,25 @@ __device__ float join_row(float (&x)[4], float *largest, float *sum)
     return factor;
 }
 
-template <int COLUMNS, bool EXTRAS>
+template <int COLUMNS, kind KIND>
 __device__ void forward_tile(const call &c, const place &p, float *work, float *weights)
 {
     float result[COLUMNS][4][4] = {}, largest[4], sum[4] = {}, x[4][4];
 #pragma unroll
     for (int i = 0; i < 4; i++) largest[i] = -INFINITY;
-    int end = keys_before(c, p, p.first + TILE), queries = p.length - p.first;
-    for (int key = 0; key < end; key += TILE) {
-        dot_products(c.q, query_at(p, c.q, p.first), queries, c.k, key_at(p, c.k, key),
+    int end = keys_before<KIND>(c, p, p.first + TILE), queries = p.length - p.first;
+    for (int key = keys_from<KIND>(c, p, p.first); key < end; key += TILE) {
+        dot_products(c.q, query_at(p, c.q, p.first), 0, queries, c.k, key_at<KIND>(p, c.k, key),
                      p.keys - key, c.head_dim, work, x);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             int query = p.first + 4 * ty() + i, at = key + 4 * tx();
             float bias[4];
-            load_bias<EXTRAS>(c, p, query, at, bias);
+            load_bias<KIND>(c, p, query, at, bias);
 #pragma unroll
             for (int j = 0; j < 4; j++)
                 x[i][j] =
-                    is_seen<EXTRAS>(c, p, query, at + j) ? x[i][j] * c.scale + bias[j] : -INFINITY;
+                    is_seen<KIND>(c, p, query, at + j) ? x[i][j] * c.scale + bias[j] : -INFINITY;
             float factor = join_row(x[i], &largest[i], &sum[i]);
 #pragma unroll
             for (int b = 0; b < COLUMNS; b++)
@@ -294,7 +365,8 @@ __device__ void forward_tile(const call &c, const place &p, float *work, float *
             drop(c, p, query, at, x[i]);
         }
         put_transposed(x, weights);
-        add_weighted<COLUMNS>(c, p, c.v, key_at(p, c.v, key), p.keys - key, weights, work, result);
+        add_weighted<COLUMNS>(value_dim<KIND>(c), p, c.v, value_at<KIND>(p, c.v, key), p.keys - key,
+                              weights, work, result);
     }
     float inverse[4];
 #pragma unroll
@@ -305,37 +377,38 @@ __device__ void forward_tile(const call &c, const place &p, float *work, float *
             c.log_sum_exp[p.head_row + query] = /* so that e^(score - it) is 0 without keys */
                 sum[i] == 0.0f ? INFINITY : largest[i] + logf(sum[i]);
     }
-    put_result<COLUMNS>(c, p, c.out, query_at(p, c.out, p.first), queries, result, inverse);
+    put_result<COLUMNS>(value_dim<KIND>(c), p, c.out, out_at<KIND>(p, c.out, p.first), queries,
+                        result, inverse);
 }
 
-template <int COLUMNS, bool EXTRAS>
-__global__ void __launch_bounds__(THREADS, COLUMNS == 1 && !EXTRAS ? 3 : 2)
+template <int COLUMNS, kind KIND>
+__global__ void __launch_bounds__(THREADS, COLUMNS == 1 && KIND == PLAIN ? 3 : 2)
     forward(const __grid_constant__ call c)
 {
     __shared__ __align__(16) float work[TILE * PITCH], weights[TILE * PITCH];
     place p;
     for (int64_t item = blockIdx.x; item < c.items; item += gridDim.x) {
         find_place(c, item, &p);
-        if (p.first < p.length) forward_tile<COLUMNS, EXTRAS>(c, p, work, weights);
+        if (p.first < p.length) forward_tile<COLUMNS, KIND>(c, p, work, weights);
     }
 }
 
 /* ---- backward -------------------------------------------------------------------------------- */
 
-/* delta = the sum over head_dim of out * dout. One warp for each (row, head). */
+/* delta = the sum over value_dim of out * dout. One warp for each (row, head). */
 __global__ void __launch_bounds__(THREADS) find_delta(const __grid_constant__ call c)
 {
     int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / 32;
     if (i >= c.total * c.heads) return;
     int64_t row = i / c.heads;
     int head = (int)(i % c.heads);
-    int64_t out_at = row * c.out.stride + (int64_t)head * c.head_dim;
-    int64_t dout_at = row * c.dout.stride + (int64_t)head * c.head_dim;
+    int64_t out_at = row * c.out.stride + (int64_t)head * c.value_dim;
+    int64_t dout_at = row * c.dout.stride + (int64_t)head * c.value_dim;
     float sum = 0.0f;
-    for (int column = threadIdx.x % 32 * CHUNK; column < c.head_dim; column += 32 * CHUNK) {
+    for (int column = threadIdx.x % 32 * CHUNK; column < c.value_dim; column += 32 * CHUNK) {
         float x[CHUNK], dx[CHUNK];
-        mc_load<mc_mixed>(c.out, out_at + column, min(c.head_dim - column, CHUNK), x);
-        mc_load<mc_mixed>(c.dout, dout_at + column, min(c.head_dim - column, CHUNK), dx);
+        mc_load<mc_mixed>(c.out, out_at + column, min(c.value_dim - column, CHUNK), x);
+        mc_load<mc_mixed>(c.dout, dout_at + column, min(c.value_dim - column, CHUNK), dx);
 #pragma unroll
         for (int j = 0; j < CHUNK; j++) sum = fmaf(x[j], dx[j], sum);
     }
@@ -344,20 +417,20 @@ __global__ void __launch_bounds__(THREADS) find_delta(const __grid_constant__ ca
 }
 
 /* The probability of a score, which is a product yet. */
-template <bool EXTRAS>
+template <kind KIND>
 __device__ __forceinline__ float probability(const call &c, const place &p, int query, int key,
                                              float product, float bias, float log_sum)
 {
-    return is_seen<EXTRAS>(c, p, query, key) ? expf(product * c.scale + bias - log_sum) : 0.0f;
+    return is_seen<KIND>(c, p, query, key) ? expf(product * c.scale + bias - log_sum) : 0.0f;
 }
 
 __device__ __forceinline__ float of_query(const float *values, const place &p, int query)
 {
-    return query < p.length ? values[p.head_row + query] : 0.0f;
+    return (unsigned)query < (unsigned)p.length ? values[p.head_row + query] : 0.0f;
 }
 
 /* dk and dv of the tile's keys over one tile of queries. x[i][j] is key i, query j. */
-template <int COLUMNS, bool EXTRAS>
+template <int COLUMNS, kind KIND>
 __device__ void add_key_gradients(const call &c, const place &p, int first_query, float *work,
                                   float *weights, float (&dk)[COLUMNS][4][4],
                                   float (&dv)[COLUMNS][4][4])
@@ -365,25 +438,27 @@ __device__ void add_key_gradients(const call &c, const place &p, int first_query
     float x[4][4], factor[4][4], dx[4][4];
     int key = p.first + 4 * ty(), query = first_query + 4 * tx();
     int keys = p.keys - p.first, queries = p.length - first_query;
-    int64_t dout_at = query_at(p, c.dout, first_query), q_at = query_at(p, c.q, first_query);
-    dot_products(c.k, key_at(p, c.k, p.first), keys, c.q, q_at, queries, c.head_dim, work, x);
+    int64_t dout_at = out_at<KIND>(p, c.dout, first_query);
+    int64_t q_at = query_at(p, c.q, first_query);
+    dot_products(c.k, key_at<KIND>(p, c.k, p.first), 0, keys, c.q, q_at, queries, c.head_dim, work,
+                 x);
 #pragma unroll
     for (int j = 0; j < 4; j++) {
         float log_sum = of_query(c.log_sum_exp, p, query + j), f[4] = {1.0f, 1.0f, 1.0f, 1.0f};
         float bias[4];
         drop(c, p, query + j, key, f);
-        load_bias<EXTRAS>(c, p, query + j, key, bias);
+        load_bias<KIND>(c, p, query + j, key, bias);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            x[i][j] = probability<EXTRAS>(c, p, query + j, key + i, x[i][j], bias[i], log_sum);
+            x[i][j] = probability<KIND>(c, p, query + j, key + i, x[i][j], bias[i], log_sum);
             factor[i][j] = f[i];
             dx[i][j] = x[i][j] * f[i];
         }
     }
     put_transposed(dx, weights);
-    add_weighted<COLUMNS>(c, p, c.dout, dout_at, queries, weights, work, dv);
-    dot_products(c.v, key_at(p, c.v, p.first), keys, c.dout, dout_at, queries, c.head_dim, work,
-                 dx);
+    add_weighted<COLUMNS>(value_dim<KIND>(c), p, c.dout, dout_at, queries, weights, work, dv);
+    dot_products(c.v, value_at<KIND>(p, c.v, p.first), 0, keys, c.dout, dout_at, queries,
+                 value_dim<KIND>(c), work, dx);
 #pragma unroll
     for (int j = 0; j < 4; j++) {
         float delta = of_query(c.delta, p, query + j);
@@ -391,10 +466,10 @@ __device__ void add_key_gradients(const call &c, const place &p, int first_query
         for (int i = 0; i < 4; i++) dx[i][j] = x[i][j] * (dx[i][j] * factor[i][j] - delta);
     }
     put_transposed(dx, weights);
-    add_weighted<COLUMNS>(c, p, c.q, q_at, queries, weights, work, dk);
+    add_weighted<COLUMNS>(c.head_dim, p, c.q, q_at, queries, weights, work, dk);
 }
 
-template <int COLUMNS, bool EXTRAS>
+template <int COLUMNS, kind KIND>
 __global__ void __launch_bounds__(THREADS) backward_keys(const __grid_constant__ call c)
 {
     __shared__ __align__(16) float work[TILE * PITCH], weights[TILE * PITCH];
@@ -405,51 +480,57 @@ __global__ void __launch_bounds__(THREADS) backward_keys(const __grid_constant__
         int keys = p.keys - p.first;
         if (keys <= 0) continue;
         float dk[COLUMNS][4][4] = {}, dv[COLUMNS][4][4] = {};
-        for (int query = c.causal ? p.first : 0; query < p.length; query += TILE)
-            add_key_gradients<COLUMNS, EXTRAS>(c, p, query, work, weights, dk, dv);
-        put_result<COLUMNS>(c, p, c.dk, key_at(p, c.dk, p.first), keys, dk, scale);
-        put_result<COLUMNS>(c, p, c.dv, key_at(p, c.dv, p.first), keys, dv, one);
+        for (int i = 0; i < (KIND == ANY ? c.together : 1); i++) {
+            if (i) next_head(c, &p);
+            int end = queries_before<KIND>(c, p);
+            for (int query = queries_from<KIND>(c, p); query < end; query += TILE)
+                add_key_gradients<COLUMNS, KIND>(c, p, query, work, weights, dk, dv);
+        }
+        put_result<COLUMNS>(c.head_dim, p, c.dk, key_at<KIND>(p, c.dk, p.first), keys, dk, scale);
+        put_result<COLUMNS>(value_dim<KIND>(c), p, c.dv, value_at<KIND>(p, c.dv, p.first), keys, dv,
+                            one);
     }
 }
 
 /* x = the gradients of the scores of a tile. x[i][j] is query i, key j. */
-template <bool EXTRAS>
+template <kind KIND>
 __device__ void score_gradients(const call &c, const place &p, int first_query, int first_key,
                                 float *work, float (&x)[4][4])
 {
     float dx[4][4];
     int query = first_query + 4 * ty(), key = first_key + 4 * tx();
     int queries = p.length - first_query, keys = p.keys - first_key;
-    dot_products(c.q, query_at(p, c.q, first_query), queries, c.k, key_at(p, c.k, first_key), keys,
-                 c.head_dim, work, x);
-    dot_products(c.dout, query_at(p, c.dout, first_query), queries, c.v, key_at(p, c.v, first_key),
-                 keys, c.head_dim, work, dx);
+    int skip = KIND == ANY ? -first_query : 0; /* a tile may begin before the first query */
+    dot_products(c.q, query_at(p, c.q, first_query), skip, queries, c.k,
+                 key_at<KIND>(p, c.k, first_key), keys, c.head_dim, work, x);
+    dot_products(c.dout, out_at<KIND>(p, c.dout, first_query), skip, queries, c.v,
+                 value_at<KIND>(p, c.v, first_key), keys, value_dim<KIND>(c), work, dx);
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         float log_sum = of_query(c.log_sum_exp, p, query + i), bias[4];
         float delta = of_query(c.delta, p, query + i);
         drop(c, p, query + i, key, dx[i]);
-        load_bias<EXTRAS>(c, p, query + i, key, bias);
+        load_bias<KIND>(c, p, query + i, key, bias);
 #pragma unroll
         for (int j = 0; j < 4; j++)
-            x[i][j] = probability<EXTRAS>(c, p, query + i, key + j, x[i][j], bias[j], log_sum) *
+            x[i][j] = probability<KIND>(c, p, query + i, key + j, x[i][j], bias[j], log_sum) *
                       (dx[i][j] - delta);
     }
 }
 
 /* dq of the tile's queries over one tile of keys. */
-template <int COLUMNS, bool EXTRAS>
+template <int COLUMNS, kind KIND>
 __device__ void add_query_gradients(const call &c, const place &p, int first_key, float *work,
                                     float *weights, float (&dq)[COLUMNS][4][4])
 {
     float x[4][4];
-    score_gradients<EXTRAS>(c, p, p.first, first_key, work, x);
+    score_gradients<KIND>(c, p, p.first, first_key, work, x);
     put_transposed(x, weights);
-    add_weighted<COLUMNS>(c, p, c.k, key_at(p, c.k, first_key), p.keys - first_key, weights, work,
-                          dq);
+    add_weighted<COLUMNS>(c.head_dim, p, c.k, key_at<KIND>(p, c.k, first_key), p.keys - first_key,
+                          weights, work, dq);
 }
 
-template <int COLUMNS, bool EXTRAS>
+template <int COLUMNS, kind KIND>
 __global__ void __launch_bounds__(THREADS, 2) backward_queries(const __grid_constant__ call c)
 {
     __shared__ __align__(16) float work[TILE * PITCH], weights[TILE * PITCH];
@@ -457,12 +538,12 @@ __global__ void __launch_bounds__(THREADS, 2) backward_queries(const __grid_cons
     place p;
     for (int64_t item = blockIdx.x; item < c.items; item += gridDim.x) {
         find_place(c, item, &p);
-        int queries = p.length - p.first, end = keys_before(c, p, p.first + TILE);
+        int queries = p.length - p.first, end = keys_before<KIND>(c, p, p.first + TILE);
         if (queries <= 0) continue;
         float dq[COLUMNS][4][4] = {};
-        for (int key = 0; key < end; key += TILE)
-            add_query_gradients<COLUMNS, EXTRAS>(c, p, key, work, weights, dq);
-        put_result<COLUMNS>(c, p, c.dq, query_at(p, c.dq, p.first), queries, dq, scale);
+        for (int key = keys_from<KIND>(c, p, p.first); key < end; key += TILE)
+            add_query_gradients<COLUMNS, KIND>(c, p, key, work, weights, dq);
+        put_result<COLUMNS>(c.head_dim, p, c.dq, query_at(p, c.dq, p.first), queries, dq, scale);
     }
 }
 
@@ -483,8 +564,10 @@ __device__ void add_bias_gradients(const call &c, const bias_gradient &b, int pa
         place p;
         float x[4][4];
         find_sequence(c, sequence, head, &p);
-        if (first_query >= p.length || first_key >= keys_before(c, p, first_query + TILE)) continue;
-        score_gradients<true>(c, p, first_query, first_key, work, x);
+        if (first_query >= p.length || first_key < keys_from<ANY>(c, p, first_query) ||
+            first_key >= keys_before<ANY>(c, p, first_query + TILE))
+            continue;
+        score_gradients<ANY>(c, p, first_query, first_key, work, x);
 #pragma unroll
         for (int i = 0; i < 4; i++)
 #pragma unroll
@@ -542,7 +625,8 @@ __device__ float sum_diagonal(const float (&x)[4][4], float *work)
     return sum;
 }
 
-/* All tiles (query, key) of one diagonal, which have the same distances at the same places. */
+/* All tiles (where queries stand, key) of one diagonal, which have the same distances at the same
+ * places. */
 __device__ void add_distance_gradients(const call &c, const distance_gradient &b, int part,
                                        int head, int diagonal, float *work, float (&sum)[4][4])
 {
@@ -550,11 +634,12 @@ __device__ void add_distance_gradients(const call &c, const distance_gradient &b
     for (int sequence = part * share; sequence < end; sequence++) {
         place p;
         find_sequence(c, sequence, head, &p);
-        for (int query = max(0, -diagonal) * TILE; query < p.length; query += TILE) {
+        int before = p.shift < 0 ? (TILE - 1 - p.shift) / TILE : -(p.shift / TILE);
+        for (int tile = max(-before, -diagonal); tile * TILE < p.length + p.shift; tile++) {
             float x[4][4];
-            int key = query + diagonal * TILE;
-            if (key >= keys_before(c, p, query + TILE)) break;
-            score_gradients<true>(c, p, query, key, work, x);
+            int query = tile * TILE - p.shift, key = (tile + diagonal) * TILE;
+            if (key >= keys_before<ANY>(c, p, query + TILE)) break;
+            score_gradients<ANY>(c, p, query, key, work, x);
 #pragma unroll
             for (int i = 0; i < 4; i++)
 #pragma unroll
@@ -597,11 +682,17 @@ call call_of(const mc_attention_shape *s)
     c.count = s->lengths->count;
     c.heads = s->heads;
     c.head_dim = s->head_dim;
-    c.groups = (int)mc_ceil_div(s->head_dim, 2 * TILE);
+    c.value_dim = mc_value_dim(s);
+    c.sharing = s->heads / mc_key_heads(s);
+    c.groups = (int)mc_ceil_div(mc_most(c.head_dim, c.value_dim), 2 * TILE);
     c.total = s->lengths->total;
     c.row_words = mc_ceil_div(keys->longest, 4) * 4;
     c.scale = s->scale;
     c.causal = s->causal;
+    c.bottom_right = s->bottom_right;
+    const int far = 1 << 30; /* no sequence is as long, and places are added to it */
+    c.left = s->window_left ? (int)mc_least(s->window_left, far) : INT_MAX;
+    c.right = s->causal ? 1 : s->window_right ? (int)mc_least(s->window_right, far) : INT_MAX;
     c.mask = s->key_mask;
     c.dropping = mc_dropping_of(s->dropout);
     c.marks = s->marks;
@@ -619,23 +710,32 @@ call call_of(const mc_attention_shape *s)
 mc_view view_of(mc_matrix m, const mc_lengths *lengths, const mc_attention_shape *s)
 {
     mc_view v = mc_view_of(m, lengths->total, CHUNK);
-    v.whole = v.whole && s->head_dim % CHUNK == 0;
+    v.whole = v.whole && s->head_dim % CHUNK == 0 && mc_value_dim(s) % CHUNK == 0;
     return v;
 }
 
-/* A kernel for groups of one tile of columns and of two, each without extras and with them. */
+/* A kernel of each kind for groups of one tile of columns and of two. */
 struct versions {
-    void (*kernel[2][2])(call);
+    void (*kernel[2][ANY + 1])(call);
 };
 
-/* Runs the version that serves the case over the tiles of queries or of keys. */
-void launch(mc_device *d, call c, const mc_lengths *lengths, versions v)
+kind kind_of(const call &c, const mc_attention_shape *s)
+{
+    return mc_attention_needs(s) ? ANY : c.bias.data || c.marks ? BIASED : PLAIN;
+}
+
+/* Runs the version that serves the case over the tiles of queries or of keys, for so many heads
+ * together. */
+void launch(mc_device *d, call c, const mc_attention_shape *s, const mc_lengths *lengths,
+            int together, versions v)
 {
     c.tiles = (int)mc_ceil_div(lengths->longest, TILE);
-    c.items = (int64_t)c.count * c.heads * c.tiles * c.groups;
+    c.together = together;
+    c.items = (int64_t)c.count * (c.heads / together) * c.tiles * c.groups;
     if (c.items == 0) return;
     unsigned blocks = (unsigned)mc_least(c.items, INT32_MAX);
-    auto kernel = v.kernel[c.head_dim > TILE][c.bias.data || c.marks];
+    bool wide = mc_most(c.head_dim, c.value_dim) > TILE;
+    auto kernel = v.kernel[wide][kind_of(c, s)];
     kernel<<<blocks, THREADS, 0, mc_cuda_of(d)->stream>>>(c);
 }
 
@@ -692,8 +792,9 @@ extern "C" mc_status mc_own_attention(mc_device *d, const mc_attention_shape *sh
     c.v = view_of(v, keys, shape);
     c.out = view_of(out, queries, shape);
     c.log_sum_exp = log_sum_exp;
-    launch(d, c, queries,
-           {{{forward<1, false>, forward<1, true>}, {forward<2, false>, forward<2, true>}}});
+    launch(d, c, shape, queries, 1,
+           {{{forward<1, PLAIN>, forward<1, BIASED>, forward<1, ANY>},
+             {forward<2, PLAIN>, forward<2, BIASED>, forward<2, ANY>}}});
     return mc_cuda_launched(d, "attention");
 }
 
@@ -717,12 +818,12 @@ extern "C" mc_status mc_own_attention_backward(mc_device *d, const mc_attention_
     c.log_sum_exp = (float *)log_sum_exp;
     unsigned blocks = (unsigned)mc_ceil_div(c.total * c.heads, THREADS / 32);
     if (blocks) find_delta<<<blocks, THREADS, 0, mc_cuda_of(d)->stream>>>(c);
-    launch(d, c, keys,
-           {{{backward_keys<1, false>, backward_keys<1, true>},
-             {backward_keys<2, false>, backward_keys<2, true>}}});
-    launch(d, c, queries,
-           {{{backward_queries<1, false>, backward_queries<1, true>},
-             {backward_queries<2, false>, backward_queries<2, true>}}});
+    launch(d, c, shape, keys, c.sharing,
+           {{{backward_keys<1, PLAIN>, backward_keys<1, BIASED>, backward_keys<1, ANY>},
+             {backward_keys<2, PLAIN>, backward_keys<2, BIASED>, backward_keys<2, ANY>}}});
+    launch(d, c, shape, queries, 1,
+           {{{backward_queries<1, PLAIN>, backward_queries<1, BIASED>, backward_queries<1, ANY>},
+             {backward_queries<2, PLAIN>, backward_queries<2, BIASED>, backward_queries<2, ANY>}}});
     mc_status status = launch_bias(d, c, shape);
     if (!status) status = launch_distances(d, c, shape);
     if (bytes) d->free(d, c.delta, bytes); /* what comes later on the stream may have it */
@@ -740,20 +841,20 @@ constexpr int MATRICES = 3;
 struct tails {
     mc_view y[MATRICES];
     const int32_t *tokens[MATRICES]; /* in device memory */
-    int64_t capacity[MATRICES], columns;
+    int64_t capacity[MATRICES], columns[MATRICES];
 };
 
 /* blockIdx.y: which matrix. */
 __global__ void __launch_bounds__(THREADS) zero_tails(const __grid_constant__ tails t)
 {
     const int m = blockIdx.y;
-    int64_t per_row = (t.columns + CHUNK - 1) / CHUNK, first = *t.tokens[m];
+    int64_t per_row = (t.columns[m] + CHUNK - 1) / CHUNK, first = *t.tokens[m];
     int64_t chunks = (t.capacity[m] - first) * per_row;
     const float zeros[CHUNK] = {};
     for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < chunks;
          i += (int64_t)gridDim.x * THREADS) {
         int64_t column = i % per_row * CHUNK;
-        int n = (int)(t.columns - column < CHUNK ? t.columns - column : CHUNK);
+        int n = (int)(t.columns[m] - column < CHUNK ? t.columns[m] - column : CHUNK);
         mc_store<mc_mixed>(t.y[m], (first + i / per_row) * t.y[m].stride + column, n, zeros);
     }
 }
@@ -773,7 +874,10 @@ extern "C" mc_status mc_sdpa_zero_tails(mc_device *d, const mc_attention_shape *
     const mc_lengths *keys = mc_key_lengths(s);
     if (!has_tail(s->lengths) && (count == 1 || !has_tail(keys))) return MC_OK;
     if (mc_cuda_is_planning(d)) return MC_OK;
-    tails t = {{}, {}, {}, (int64_t)s->heads * s->head_dim};
+    const int64_t heads = s->heads, key_heads = mc_key_heads(s), dim = s->head_dim;
+    const int64_t values = mc_value_dim(s);
+    tails t = {
+        {}, {}, {}, {heads * (count == 1 ? values : dim), key_heads * dim, key_heads * values}};
     int64_t chunks = 0;
     for (int i = 0; i < count; i++) {
         const mc_lengths *l = i ? keys : s->lengths;
@@ -781,7 +885,7 @@ extern "C" mc_status mc_sdpa_zero_tails(mc_device *d, const mc_attention_shape *
         t.y[i] = mc_view_of(y[i], l->capacity, CHUNK);
         t.tokens[i] = on_device + 2 * l->count;
         t.capacity[i] = l->capacity;
-        chunks = mc_most(chunks, l->capacity * mc_ceil_div(t.columns, CHUNK));
+        chunks = mc_most(chunks, l->capacity * mc_ceil_div(t.columns[i], CHUNK));
     }
     unsigned most = (unsigned)mc_cuda_of(d)->multiprocessors * 2;
     dim3 grid((unsigned)mc_least(mc_ceil_div(chunks, THREADS), most), (unsigned)count);

@@ -186,6 +186,7 @@ static const char *refusal(const mc_attention_shape *s, mc_matrix q, mc_matrix k
 {
     if (q.dtype != MC_F16 && q.dtype != MC_BF16) return "a dtype that is neither f16 nor bf16";
     if (k.dtype != q.dtype || v.dtype != q.dtype || out.dtype != q.dtype) return "mixed dtypes";
+    if (mc_attention_needs(s)) return mc_attention_needs(s);
     if (s->key_mask) return "a key mask";
     if (s->position_bias) return "a bias by distance";
     if (s->marks) return "marks of tokens";

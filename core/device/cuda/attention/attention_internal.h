@@ -113,8 +113,8 @@ bool mc_sdpa_is_ragged(const mc_attention_shape *shape);
 
 mc_status mc_sdpa_write_inputs(mc_device *d, const mc_sdpa_inputs *inputs);
 
-/* Zeros in the rows after the last token of `count` (1 to 3) matrices, of which the first is
- * packed as the queries, the others as the keys. */
+/* Zeros in the rows after the last token of one matrix, out, or of three: dq, packed as the
+ * queries, dk and dv, as the keys. */
 mc_status mc_sdpa_zero_tails(mc_device *d, const mc_attention_shape *shape, int count,
                              const mc_matrix *y);
 

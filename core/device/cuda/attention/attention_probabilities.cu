@@ -1,4 +1,5 @@
 /* The probabilities of attention, for looking at them: a warp for each query of each head. */
+#include <climits>
 #include <cmath>
 #include "core/device/cuda/runtime/kernels.cuh"
 
@@ -9,10 +10,11 @@ constexpr int THREADS = 128;
 
 struct call {
     const int32_t *length, *offset, *key_length, *key_offset;
-    int heads, head_dim, longest, columns;
-    int64_t items; /* (sequence, head, query) */
+    int heads, head_dim, longest, columns, sharing; /* sharing: heads that read one of the keys */
+    int64_t items;                                  /* (sequence, head, query) */
     float scale;
-    bool causal;
+    bool bottom_right;
+    int left, right; /* a query sees keys less than so far before and after where it stands */
     const uint8_t *mask;
     const int32_t *marks;
     mc_view q, k, bias;
@@ -21,13 +23,14 @@ struct call {
 };
 
 struct place {
-    int sequence, head, query, keys;
+    int sequence, head, query, keys, shift; /* shift: where the first query stands */
     int64_t row, key_row;
 };
 
 __device__ bool is_seen(const call &c, const place &p, int key)
 {
-    if (c.causal && key > p.query) return false;
+    int ahead = key - p.query - p.shift;
+    if (ahead >= c.right || -ahead >= c.left) return false;
     if (c.mask && !c.mask[p.key_row + key]) return false;
     if (!c.marks) return true;
     int32_t q = c.marks[p.row], k = c.marks[p.key_row + key];
@@ -37,12 +40,13 @@ __device__ bool is_seen(const call &c, const place &p, int key)
 __device__ float score(const call &c, const place &p, int key)
 {
     int64_t q_at = p.row * c.q.stride + (int64_t)p.head * c.head_dim;
-    int64_t k_at = (p.key_row + key) * c.k.stride + (int64_t)p.head * c.head_dim;
+    int64_t k_at = (p.key_row + key) * c.k.stride + (int64_t)(p.head / c.sharing) * c.head_dim;
     float sum = 0.0f;
     if (!is_seen(c, p, key)) return -INFINITY;
     for (int i = 0; i < c.head_dim; i++)
         sum = fmaf(mc_load_one(c.q, q_at + i), mc_load_one(c.k, k_at + i), sum);
-    int64_t bias_at = c.bias_first + p.head * c.bias_head + p.query * c.bias_query + key;
+    int query = p.query + (c.bias_query < 0 ? p.shift : 0); /* by distance */
+    int64_t bias_at = c.bias_first + p.head * c.bias_head + query * c.bias_query + key;
     return sum * c.scale + (c.bias.data ? mc_load_one(c.bias, bias_at) : 0.0f);
 }
 
@@ -57,6 +61,7 @@ __global__ void __launch_bounds__(THREADS) find_probabilities(const __grid_const
     p.row = c.offset[p.sequence] + p.query;
     p.key_row = c.key_offset[p.sequence];
     p.keys = p.query < c.length[p.sequence] ? c.key_length[p.sequence] : 0;
+    p.shift = c.bottom_right ? c.key_length[p.sequence] - c.length[p.sequence] : 0;
     float *out = c.out + item * c.columns, most = -INFINITY, sum = 0.0f;
     for (int key = threadIdx.x % 32; key < p.keys; key += 32)
         most = fmaxf(most, out[key] = score(c, p, key));
@@ -90,7 +95,10 @@ extern "C" mc_status mc_cuda_attention_probabilities(mc_device *d, const mc_atte
     c.columns = keys->longest;
     c.items = (int64_t)queries->count * s->heads * queries->longest;
     c.scale = s->scale;
-    c.causal = s->causal;
+    c.sharing = s->heads / mc_key_heads(s);
+    c.bottom_right = s->bottom_right;
+    c.left = s->window_left ? s->window_left : INT_MAX;
+    c.right = s->causal ? 1 : s->window_right ? s->window_right : INT_MAX;
     c.mask = s->key_mask;
     c.marks = s->marks;
     c.q = mc_view_of(q, 2, mc_width<mc_mixed>);

@@ -440,6 +440,95 @@ int parts_for(mc_device *d, int64_t tasks, int64_t longest, int64_t least)
 
 } // namespace
 
+/* ---- what mc_cached_needs_more says ---------------------------------------------------------- */
+
+namespace
+{
+
+constexpr int ANY_WARPS = 4, ANY_COLUMNS = 4, /* of a lane */
+    ANY_GROUP = 32 * ANY_COLUMNS;             /* columns of the values that a block has */
+
+/* A block for each (sequence, head, group of columns), whose warps take a key each by turns. Head
+ * sizes, heads that share keys and the window are what they are; scores are computed again for each
+ * group. */
+struct any_call {
+    call c; /* parts, results and arrivals are not used */
+    int value_dim, sharing, window, groups;
+};
+
+__device__ void keep_new(const mc_view &x, int sequence, const mc_view &cache, int64_t row,
+                         int column, int n)
+{
+    for (int i = threadIdx.x; i < n; i += ANY_WARPS * 32)
+        mc_store_one(cache, row * cache.stride + column + i,
+                     mc_load_one(x, sequence * x.stride + column + i));
+}
+
+__global__ void __launch_bounds__(ANY_WARPS * 32) attend_any(const __grid_constant__ any_call a)
+{
+    const call &c = a.c;
+    __shared__ float largest[ANY_WARPS], sums[ANY_WARPS], values[ANY_WARPS * ANY_GROUP];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int group = blockIdx.x % a.groups, head = blockIdx.x / a.groups % c.heads;
+    place p = {};
+    p.sequence = (int)(blockIdx.x / a.groups / c.heads);
+    p.begin = c.first_rows ? c.first_rows[p.sequence] : (int)(p.sequence * c.capacity);
+    const int n = c.lengths[p.sequence], first = a.window && n > a.window ? n - a.window : 0;
+    const int k_column = head / a.sharing * c.head_dim, v_column = head / a.sharing * a.value_dim;
+    const float *bias = c.bias ? c.bias + head * (2 * c.limit - 1) + c.limit - n : NULL;
+    mc_softmax<ANY_COLUMNS> s = {-INFINITY, 0.0f, {}};
+    for (int key = first + warp; key < n; key += ANY_WARPS) {
+        const bool is_new = key == n - 1 && c.new_k.data;
+        const mc_view &k = is_new ? c.new_k : c.k, &v = is_new ? c.new_v : c.v;
+        const int64_t row = is_new ? p.sequence : row_of(c, p, key);
+        float score = 0.0f;
+        for (int i = lane; i < c.head_dim; i += 32)
+            score = fmaf(mc_load_one(c.q, p.sequence * c.q.stride + head * c.head_dim + i),
+                         mc_load_one(k, row * k.stride + k_column + i), score);
+        score = mc_warp_sum(score) * c.scale + (bias ? bias[key] : 0.0f);
+        const float most = fmaxf(s.largest, score), base = most == -INFINITY ? 0.0f : most;
+        const float factor = mc_exp(s.largest - base), weight = mc_exp(score - base);
+        s.largest = most;
+        s.sum = s.sum * factor + weight;
+#pragma unroll
+        for (int j = 0; j < ANY_COLUMNS; j++) {
+            int i = group * ANY_GROUP + j * 32 + lane;
+            float x = i < a.value_dim ? mc_load_one(v, row * v.stride + v_column + i) : 0.0f;
+            s.value[j] = fmaf(weight, x, s.value[j] * factor);
+        }
+    }
+    if (lane == 0) {
+        largest[warp] = s.largest;
+        sums[warp] = s.sum;
+    }
+#pragma unroll
+    for (int j = 0; j < ANY_COLUMNS; j++) values[warp * ANY_GROUP + j * 32 + lane] = s.value[j];
+    __syncthreads();
+    float most, sum;
+    int column = group * ANY_GROUP + (int)threadIdx.x;
+    float x =
+        join<ANY_WARPS>(largest, sums, values, ANY_WARPS, ANY_GROUP, threadIdx.x, &most, &sum);
+    if (column < a.value_dim)
+        mc_store_one(c.out, p.sequence * c.out.stride + head * a.value_dim + column,
+                     sum == 0.0f ? 0.0f : x / sum);
+    if (!c.new_k.data || n == 0 || group || head % a.sharing) return;
+    keep_new(c.new_k, p.sequence, c.k, row_of(c, p, n - 1), k_column, c.head_dim);
+    keep_new(c.new_v, p.sequence, c.v, row_of(c, p, n - 1), v_column, a.value_dim);
+}
+static_assert(ANY_GROUP == ANY_WARPS * 32, "a thread stores a column");
+
+mc_status launch_any(mc_device *d, const mc_cached_attention *shape, call c)
+{
+    any_call a = {c, mc_cached_value_dim(shape), shape->heads / mc_cached_key_heads(shape),
+                  shape->window_left, 1};
+    a.groups = (int)mc_ceil_div(a.value_dim, ANY_GROUP);
+    unsigned blocks = (unsigned)(shape->sequences * shape->heads * a.groups);
+    attend_any<<<blocks, ANY_WARPS * 32, 0, mc_cuda_of(d)->stream>>>(a);
+    return mc_cuda_launched(d, "attention_cached");
+}
+
+} // namespace
+
 extern "C" mc_status mc_cuda_attention_cached(mc_device *d, const mc_cached_attention *shape,
                                               mc_matrix q, mc_matrix k, mc_matrix v, mc_matrix out)
 {
@@ -478,6 +567,7 @@ extern "C" mc_status mc_cuda_attention_cached(mc_device *d, const mc_cached_atte
     c.new_k = view_of(shape->new_k, shape->sequences);
     c.new_v = view_of(shape->new_v, shape->sequences);
     c.out = view_of(out, shape->sequences);
+    if (mc_cached_needs_more(shape)) return launch_any(d, shape, c);
     int64_t items = tasks * c.parts;
     size_t bytes = c.parts > 1 ? (size_t)(items * (head_dim + 2)) * sizeof(float) : 0;
     float *scratch = bytes ? (float *)d->alloc(d, bytes) : NULL;
