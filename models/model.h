@@ -126,6 +126,7 @@ MC_API void mc_model_free(mc_model *model); /* NULL is allowed */
 typedef struct mc_model_shape {
     mc_model_kind kind;
     int64_t vocab_size, dim, dim_ff, heads, head_dim;
+    int64_t key_heads;      /* of keys and values, where they are fewer (grouped heads); else 0 */
     int64_t layers;         /* of the encoder, or of the only stack */
     int64_t decoder_layers; /* of an encoder-decoder's decoder, else 0 */
     int64_t positions;      /* tokens at most of a sequence; 0: no limit */

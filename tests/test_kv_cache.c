@@ -10,8 +10,20 @@
 #include "core/ops/ops_internal.h"
 #include "tests/optim/optim_test.h"
 
-/* Heads whose width is not that of the model, which no one asks about here. */
+/* Heads of the keys, whose width is not that of the model, which no one asks about here. */
 enum { SEQUENCES = 3, HEADS = 2, DIM = 5, WIDTH = HEADS * DIM, CAPACITY = 9, LIMIT = 9, STEPS = 3 };
+enum { MOST_GROUP = 3 };
+
+/* Heads of the queries for each of the keys: 1 or MOST_GROUP. */
+static int group = 1;
+
+static mc_sdpa_options some_options(void)
+{
+    return (mc_sdpa_options){
+        .heads = group * HEADS, .key_heads = group > 1 ? HEADS : 0, .scale = 0.8f};
+}
+static int query_columns(void) { return group * WIDTH; }
+static int all_columns(void) { return query_columns() + 2 * WIDTH; }
 
 static const int32_t prompts[SEQUENCES] = {4, 1, 6};
 
@@ -26,7 +38,7 @@ static float value(int sequence, int position, int column)
 static mc_tensor *rows_of(mc_tape *t, const int32_t *first, const int32_t *lengths,
                           const int32_t *name, int count, int columns)
 {
-    static float v[SEQUENCES * CAPACITY * 3 * WIDTH];
+    static float v[SEQUENCES * CAPACITY * (MOST_GROUP + 2) * WIDTH];
     int64_t row = 0;
     for (int s = 0; s < count; s++)
         for (int i = 0; i < lengths[s]; i++, row++)
@@ -39,9 +51,9 @@ static mc_tensor *rows_of(mc_tape *t, const int32_t *first, const int32_t *lengt
 
 static mc_tensor *some_bias(mc_tape *t)
 {
-    float v[HEADS * (2 * LIMIT - 1)];
-    for (int i = 0; i < HEADS * (2 * LIMIT - 1); i++) v[i] = cosf((float)i * 3.1f);
-    return mc_tape_input(t, MC_F32, MC_SHAPE(HEADS, 2 * LIMIT - 1), v, false);
+    float v[MOST_GROUP * HEADS * (2 * LIMIT - 1)];
+    for (size_t i = 0; i < sizeof v / sizeof *v; i++) v[i] = cosf((float)i * 3.1f);
+    return mc_tape_input(t, MC_F32, MC_SHAPE(group * HEADS, 2 * LIMIT - 1), v, false);
 }
 
 /* Of all tokens but those after the prompts context, where there are marks at all. */
@@ -59,28 +71,30 @@ static const int32_t identity[] = {0, 1, 2};
 static void expect(mc_context *ctx, const int32_t *before, const int32_t *lengths, bool biased,
                    bool marked, float *y)
 {
-    static float all[SEQUENCES * CAPACITY * WIDTH];
+    static float all[SEQUENCES * CAPACITY * MOST_GROUP * WIDTH];
+    const int columns = query_columns();
     int32_t whole[SEQUENCES];
     for (int s = 0; s < SEQUENCES; s++) whole[s] = before[s] + lengths[s];
     mc_tape *t = mc_tape_begin_eval(ctx);
-    mc_tensor *x = rows_of(t, NULL, whole, identity, SEQUENCES, 3 * WIDTH);
-    mc_sdpa_options o = {.heads = HEADS, .scale = 0.8f, .causal = !marked};
+    mc_tensor *x = rows_of(t, NULL, whole, identity, SEQUENCES, all_columns());
+    mc_sdpa_options o = some_options();
+    o.causal = !marked;
     if (biased) o.position_bias = some_bias(t);
     if (marked) o.marks = some_marks(t, whole);
     mc_tensor *out = mc_sdpa(t, x, &o);
     assert_good(ctx);
     mc_tensor_read_f32(ctx, out, all, mc_tensor_count(out));
     for (int s = 0; s < SEQUENCES; s++) {
-        const float *from = all + (x->lengths->offset[s] + before[s]) * WIDTH;
-        memcpy(y, from, (size_t)(lengths[s] * WIDTH) * sizeof *y);
-        y += lengths[s] * WIDTH;
+        const float *from = all + (x->lengths->offset[s] + before[s]) * columns;
+        memcpy(y, from, (size_t)(lengths[s] * columns) * sizeof *y);
+        y += lengths[s] * columns;
     }
     mc_tape_end(t);
 }
 
 static void compare(mc_context *ctx, const mc_tensor *y, const float *expected)
 {
-    static float got[SEQUENCES * CAPACITY * WIDTH];
+    static float got[SEQUENCES * CAPACITY * MOST_GROUP * WIDTH];
     assert_good(ctx);
     mc_tensor_read_f32(ctx, y, got, mc_tensor_count(y));
     for (int64_t i = 0; i < mc_tensor_count(y); i++)
@@ -118,7 +132,7 @@ static mc_tensor *rows_with(mc_context *ctx, const mc_kv_pages *p, const int32_t
 static void run_step(mc_context *ctx, mc_kv_cache *cache, const int32_t *before,
                      const int32_t *lengths, bool prompt, bool biased, bool marked)
 {
-    static float expected[SEQUENCES * CAPACITY * WIDTH];
+    static float expected[SEQUENCES * CAPACITY * MOST_GROUP * WIDTH];
     int32_t after[SEQUENCES];
     bool any = false;
     for (int s = 0; s < SEQUENCES; s++) any |= before[s] > 0;
@@ -126,11 +140,11 @@ static void run_step(mc_context *ctx, mc_kv_cache *cache, const int32_t *before,
     expect(ctx, before, lengths, biased, marked, expected);
     mc_tensor *rows = rows_with(ctx, cache->pages, after);
     mc_tape *t = mc_tape_begin_eval(ctx);
-    mc_tensor *x = rows_of(t, before, lengths, identity, SEQUENCES, 3 * WIDTH);
+    mc_tensor *x = rows_of(t, before, lengths, identity, SEQUENCES, all_columns());
     assert_true(prompt
                     ? mc_kv_cache_begin_prompts(cache, t, x->lengths, identity, any ? before : NULL)
                     : mc_kv_cache_begin_rows(cache, t, x->lengths, rows));
-    mc_sdpa_options o = {.heads = HEADS, .scale = 0.8f};
+    mc_sdpa_options o = some_options();
     if (biased) o.position_bias = some_bias(t);
     if (marked && prompt) o.marks = some_marks(t, prompts);
     compare(ctx, cache->decode.attend(t, cache, 0, x, &o), expected);
@@ -216,7 +230,7 @@ static mc_tensor *queries(mc_context *ctx, mc_tape *t, const int32_t *name, int 
     static const int32_t one[] = {1, 1, 1};
     int32_t lengths[SEQUENCES];
     for (int i = 0; i < count; i++) lengths[i] = inputs[name[i]];
-    mc_tensor *q = rows_of(t, NULL, one, identity, count, WIDTH);
+    mc_tensor *q = rows_of(t, NULL, one, identity, count, query_columns());
     mc_tensor *kv = rows_of(t, NULL, lengths, name, count, 2 * WIDTH);
     mc_tensor *y = mc_sdpa_cross(t, q, kv, o);
     assert_good(ctx);
@@ -227,8 +241,8 @@ static mc_tensor *queries(mc_context *ctx, mc_tape *t, const int32_t *name, int 
 /* The inputs come, with a query each. */
 static void bring_inputs(mc_context *ctx, mc_kv_memory *m)
 {
-    static float expected[SEQUENCES * WIDTH];
-    const mc_sdpa_options o = {.heads = HEADS, .scale = 1.1f};
+    static float expected[SEQUENCES * MOST_GROUP * WIDTH];
+    const mc_sdpa_options o = some_options();
     mc_tape *t = mc_tape_begin_eval(ctx);
     mc_tensor *kv = rows_of(t, NULL, inputs, identity, SEQUENCES, 2 * WIDTH);
     assert_true(mc_kv_memory_begin_prompts(m, t, kv->lengths, identity));
@@ -242,8 +256,8 @@ static void bring_inputs(mc_context *ctx, mc_kv_memory *m)
 /* A step of sequences that have the inputs `name`. */
 static void run_memory_rows(mc_context *ctx, mc_kv_memory *m, const int32_t *name, int count)
 {
-    static float expected[SEQUENCES * WIDTH];
-    const mc_sdpa_options o = {.heads = HEADS, .scale = 1.1f};
+    static float expected[SEQUENCES * MOST_GROUP * WIDTH];
+    const mc_sdpa_options o = some_options();
     int32_t state[MC_ROW_FIELDS][SEQUENCES] = {{0}};
     for (int i = 0; i < count; i++) {
         state[MC_ROW_MEMORY][i] = mc_kv_pages_first(m->pages, name[i]);
@@ -271,6 +285,16 @@ static void test_memory(void **state)
         run_memory_rows(ctx, m, shared, SEQUENCES);
         mc_kv_memory_free(m);
     }
+}
+
+/* Fewer heads of the keys than of the queries, in all that is tested above. */
+static void test_grouped_heads(void **state)
+{
+    group = MOST_GROUP;
+    test_steps(state);
+    test_pieces(state);
+    test_memory(state);
+    group = 1;
 }
 
 static void test_memory_errors(void **state)
@@ -328,8 +352,13 @@ static void test_memory_that_runs_out(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(test_steps),  TEST(test_pieces),        TEST(test_errors),
-        TEST(test_memory), TEST(test_memory_errors), TEST(test_memory_that_runs_out),
+        TEST(test_steps),
+        TEST(test_pieces),
+        TEST(test_errors),
+        TEST(test_memory),
+        TEST(test_grouped_heads),
+        TEST(test_memory_errors),
+        TEST(test_memory_that_runs_out),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

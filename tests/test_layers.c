@@ -288,6 +288,88 @@ static void test_feed_forward_errors(void **state)
     mc_tape_end(t);
 }
 
+/* ---- attention ------------------------------------------------------------------------------- */
+
+enum { HEADS = 4, KEY_HEADS = 2, HEAD = 6, PARAMETERS = 8 };
+
+typedef struct attention_values {
+    float y[ROWS * DIM], gradient[PARAMETERS][HEADS * HEAD * DIM];
+} attention_values;
+
+static mc_tensor *packed(mc_tape *t, mc_tensor *x)
+{
+    return mc_with_lengths(t, x, mc_tape_lengths(t, (const int32_t[]){4, 2}, 2, 1));
+}
+
+/* Of self-attention with rotary positions, or of cross attention to x itself. */
+static mc_tensor *attention_by_hand(mc_tape *t, mc_module *m, const mc_attention_options *o,
+                                    const mc_call *call, mc_tensor *x)
+{
+    mc_tensor *q = product_of(t, m, "a.project_q", x, 1),
+              *k = product_of(t, m, "a.project_k", x, 1);
+    mc_tensor *v = product_of(t, m, "a.project_v", x, 1);
+    mc_rotary_options rotary = {.head_dim = HEAD, .rotary_dim = o->rotary_dim};
+    rotary.positions = call->positions;
+    rotary.heads = HEADS;
+    if (o->rotary_dim) q = mc_rotary(t, q, &rotary);
+    rotary.heads = KEY_HEADS;
+    if (o->rotary_dim) k = mc_rotary(t, k, &rotary);
+    mc_sdpa_options sdpa = {.heads = HEADS, .key_heads = KEY_HEADS, .causal = o->causal};
+    mc_tensor *y = mc_sdpa_separate(t, packed(t, q), packed(t, k), v, &sdpa);
+    return product_of(t, m, "a.attention_out", y, 1);
+}
+
+static void run_attention(mc_context *ctx, bool cross, bool by_hand, attention_values *v)
+{
+    memset(v, 0, sizeof *v);
+    mc_attention_options o = {.head_dim = HEAD, .key_heads = KEY_HEADS, .init_std = 0.4f};
+    o.cross = cross;
+    o.causal = !cross;
+    o.rotary_dim = cross ? 0 : 4;
+    mc_module *m = new_root(ctx, MC_F32);
+    mc_attention *a = mc_attention_add(m, "a", DIM, HEADS, &o);
+    mc_module_zero_grad(m);
+    mc_tape *t = mc_tape_begin(ctx);
+    mc_tensor *x = packed(t, input_of(t, DIM));
+    static const int32_t positions[ROWS] = {0, 1, 2, 3, 0, 1};
+    mc_call call = {.positions = mc_tape_input(t, MC_I32, MC_SHAPE(ROWS), positions, false)};
+    if (cross) call.memory = x;
+    mc_tensor *y =
+        by_hand ? attention_by_hand(t, m, &o, &call, x) : mc_attention_forward(t, a, x, &call);
+    assert_good(ctx);
+    float dy[ROWS * DIM];
+    for (int i = 0; i < ROWS * DIM; i++) dy[i] = cosf((float)i);
+    mc_tape_backward(t, y, mc_tape_input(t, MC_F32, MC_SHAPE(ROWS, DIM), dy, false));
+    read_values(ctx, y, v->y, ROWS * DIM);
+    mc_tape_end(t);
+    mc_parameter_iterator it = {0};
+    int n = 0;
+    for (mc_parameter *p; (p = mc_module_next_parameter(m, &it)); n++)
+        assert_int_equal(mc_parameter_read_gradient(p, v->gradient[n]), MC_OK);
+    assert_int_equal(n, PARAMETERS);
+    mc_module_free(m);
+}
+
+/* Fewer heads of the keys than of the queries: a layer's, and by its parameters' names. */
+static void test_grouped_attention(void **state)
+{
+    mc_context *ctx = *state;
+    static attention_values layer, hand;
+    for (int cross = 0; cross < 2; cross++) {
+        run_attention(ctx, cross, false, &layer);
+        run_attention(ctx, cross, true, &hand);
+        for (int i = 0; i < ROWS * DIM; i++)
+            assert_near((double)layer.y[i], (double)hand.y[i], 1e-6);
+        for (int n = 0; n < PARAMETERS; n++)
+            for (int i = 0; i < HEADS * HEAD * DIM; i++)
+                assert_near((double)layer.gradient[n][i], (double)hand.gradient[n][i], 1e-5);
+    }
+    mc_module *m = new_root(ctx, MC_F32);
+    assert_null(mc_attention_add(m, "bad", DIM, 4, &(mc_attention_options){.key_heads = 3}));
+    assert_error(ctx, MC_ERR_ARGUMENT, "attention", "3 key heads", "4 heads");
+    mc_module_free(m);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up_context, tear_down_context)
 
 int main(void)
@@ -299,6 +381,7 @@ int main(void)
         cmocka_unit_test(test_gate_is_dropped),
         TEST(test_feed_forward_dropout),
         TEST(test_feed_forward_errors),
+        TEST(test_grouped_attention),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -24,12 +24,13 @@ static void add_projection(mc_attention *a, int first, int last, int64_t dim, mc
                                           "project_v.weight"};
     static const char *const biases[] = {"project_q.bias", "project_k.bias", "project_v.bias"};
     const mc_attention_options *o = &a->options;
-    int64_t rows = (int64_t)a->heads * o->head_dim;
+    int64_t q_rows = (int64_t)a->heads * o->head_dim, rows = (int64_t)o->key_heads * o->head_dim;
     mc_parameter_part w[PARTS], b[PARTS];
     for (int i = first; i <= last; i++) {
         float std = mc_option(i == Q ? o->q_std : o->init_std, 0.02f);
-        w[i - first] = (mc_parameter_part){weights[i], rows, mc_init_normal(0, std)};
-        b[i - first] = (mc_parameter_part){biases[i], rows, mc_init_zeros()};
+        int64_t own = i == Q ? q_rows : rows;
+        w[i - first] = (mc_parameter_part){weights[i], own, mc_init_normal(0, std)};
+        b[i - first] = (mc_parameter_part){biases[i], own, mc_init_zeros()};
     }
     int count = last - first + 1;
     *weight = mc_parameter_new_stacked(&a->module, w, count, MC_SHAPE(dim), NULL);
@@ -48,6 +49,12 @@ mc_attention *mc_attention_add(mc_module *parent, const char *name, int64_t dim,
     if (heads < 1 || (!o->head_dim && dim % heads)) {
         mc_fail(parent->ctx, MC_ERR_ARGUMENT, "attention: dim %lld is no multiple of %d heads",
                 (long long)dim, heads);
+        return NULL;
+    }
+    if (!o->key_heads) o->key_heads = heads;
+    if (o->key_heads < 1 || heads % o->key_heads) {
+        mc_fail(parent->ctx, MC_ERR_ARGUMENT,
+                "attention: %d key heads, expected a divisor of %d heads", o->key_heads, heads);
         return NULL;
     }
     a->heads = heads;
@@ -78,7 +85,8 @@ static mc_tensor *project(mc_tape *t, mc_tensor *x, mc_parameter *weight, mc_par
 static mc_sdpa_options sdpa_options(const mc_attention *a, const mc_call *call)
 {
     const mc_attention_options *o = &a->options;
-    mc_sdpa_options out = {.heads = a->heads, .scale = o->scale, .dropout = o->dropout};
+    mc_sdpa_options out = {
+        .heads = a->heads, .key_heads = o->key_heads, .scale = o->scale, .dropout = o->dropout};
     if (o->cross) {
         out.key_mask = call->memory_mask;
         return out;
@@ -105,7 +113,7 @@ static mc_tensor *attend_self(mc_tape *t, mc_attention *a, mc_tensor *x, const m
     mc_tensor *qkv = project(t, x, a->q_weight, a->q_bias);
     if (qkv && o->rotary_dim)
         qkv = mc_rotary(t, qkv,
-                        &(mc_rotary_options){.heads = 2 * a->heads,
+                        &(mc_rotary_options){.heads = a->heads + o->key_heads,
                                              .head_dim = o->head_dim,
                                              .rotary_dim = o->rotary_dim,
                                              .positions = call->positions});

@@ -94,6 +94,7 @@ typedef struct mc_attention_options {
     bool cross;     /* keys and values come from call->memory, not from x */
     bool causal;    /* a token sees itself and those before it; call->marks replace it */
     int head_dim;   /* 0: dim / heads */
+    int key_heads;  /* of keys and values, each read by as many heads of the queries; 0: heads */
     bool no_bias;   /* projections without biases */
     float dropout;  /* on the attention probabilities */
     float init_std; /* 0: 0.02 */
@@ -111,9 +112,10 @@ typedef struct mc_attention_options {
 } mc_attention_options;
 
 /* Multi-head attention, projections included. Parameters "project_q", "project_k", "project_v" and
- * "attention_out", each with weight (heads * head_dim, dim), attention_out's (dim, heads *
- * head_dim), and bias. What one product computes is stored as one: q, k and v, or under `cross` k
- * and v. Errors: heads below 1 or, without head_dim, none that divides dim. */
+ * "attention_out", each with weight (heads * head_dim, dim), those of k and v (key_heads *
+ * head_dim, dim), attention_out's (dim, heads * head_dim), and bias. What one product computes is
+ * stored as one: q, k and v, or under `cross` k and v. Errors: heads below 1, heads that don't
+ * divide dim without head_dim, key_heads that don't divide heads. */
 MC_API mc_attention *mc_attention_add(mc_module *parent, const char *name, int64_t dim, int heads,
                                       const mc_attention_options *options);
 MC_API void mc_attention_set_dropout(mc_attention *attention, float p);

@@ -52,7 +52,7 @@ static mc_kv_shape kv_shape(const mc_model *m)
     const mc_model_shape *s = &m->shape;
     return (mc_kv_shape){.dtype = m->module.root->dtype,
                          .layers = (int)(m->encoder ? s->decoder_layers : s->layers),
-                         .width = s->heads * s->head_dim};
+                         .width = (s->key_heads ? s->key_heads : s->heads) * s->head_dim};
 }
 
 mc_cache_plan mc_batch_model_plan(const mc_model *m, const mc_batch_shape *o)

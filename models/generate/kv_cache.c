@@ -141,81 +141,112 @@ static bool check_position_bias(const mc_kv_cache *c, mc_tape *t, const mc_sdpa_
                     MC_SHAPE_TEXT(bias->shape), o->heads, (long long)c->longest);
 }
 
-static bool check_call(const mc_kv_cache *c, mc_tape *t, const mc_tensor *qkv,
-                       const mc_sdpa_options *o)
+int mc_kv_head_dim(mc_tape *t, const char *name, const mc_kv_shape *shape, const mc_tensor *x,
+                   const mc_sdpa_options *o)
 {
-    int64_t width = c->shape.width;
-    if (!mc_op_ready(t, op, qkv) || !mc_op_same_dtype(t, op, "qkv", qkv, c->shape.dtype) ||
-        !mc_op_shape(t, op, "qkv", qkv, MC_SHAPE(c->tokens->total, 3 * width)))
-        return false;
-    if (o->heads < 1 || width % o->heads)
-        return !mc_fail(mc_tape_context(t), MC_ERR_SHAPE,
-                        "%s: qkv %s, expected 3 * %d heads * head_dim columns", op,
-                        MC_SHAPE_TEXT(qkv->shape), o->heads);
-    return check_position_bias(c, t, o);
+    int heads = o->key_heads ? o->key_heads : o->heads;
+    if (heads > 0 && o->heads % heads == 0 && shape->width % heads == 0)
+        return (int)(shape->width / heads);
+    mc_fail(mc_tape_context(t), MC_ERR_SHAPE,
+            "%s: %s with %d heads and %d of the keys, whose %lld columns they don't divide", name,
+            MC_SHAPE_TEXT(x->shape), o->heads, heads, (long long)shape->width);
+    return 0;
 }
 
-/* Column block `number` of the three of qkv. */
-static mc_matrix third_of(const mc_kv_cache *c, const mc_tensor *qkv, int number)
+mc_cached_attention mc_kv_attention(const mc_sdpa_options *o, const mc_kv_pages *pages,
+                                    int head_dim)
+{
+    return (mc_cached_attention){.heads = o->heads,
+                                 .key_heads = o->key_heads,
+                                 .head_dim = head_dim,
+                                 .scale = o->scale != 0 ? o->scale : 1.0f / sqrtf((float)head_dim),
+                                 .pages = mc_kv_pages_table(pages),
+                                 .page_shift = mc_kv_pages_shift(pages)};
+}
+
+/* One call: qkv, and what comes of its options. */
+typedef struct kv_call {
+    mc_tensor *qkv;
+    const mc_sdpa_options *o;
+    int head_dim;
+    int64_t queries, width; /* columns of the queries, and of the keys and the values each */
+    mc_matrix keys, values; /* the layer's in the cache */
+} kv_call;
+
+static bool check_call(const mc_kv_cache *c, mc_tape *t, kv_call *call)
+{
+    const mc_tensor *qkv = call->qkv;
+    if (!mc_op_ready(t, op, qkv) || !mc_op_same_dtype(t, op, "qkv", qkv, c->shape.dtype))
+        return false;
+    call->head_dim = mc_kv_head_dim(t, op, &c->shape, qkv, call->o);
+    call->queries = (int64_t)call->o->heads * call->head_dim;
+    call->width = c->shape.width;
+    mc_shape expected = MC_SHAPE(c->tokens->total, call->queries + 2 * call->width);
+    return call->head_dim && mc_op_shape(t, op, "qkv", qkv, expected) &&
+           check_position_bias(c, t, call->o);
+}
+
+/* The columns of q, k or v in a matrix like qkv. */
+static mc_matrix part_of(const kv_call *call, const mc_tensor *qkv, int number)
 {
     mc_matrix x = mc_matrix_of(qkv);
-    x.data = (char *)x.data + (size_t)(number * c->shape.width) * mc_dtype_size(qkv->dtype);
+    int64_t at = number ? call->queries + (number - 1) * call->width : 0;
+    x.data = (char *)x.data + (size_t)at * mc_dtype_size(qkv->dtype);
     return x;
 }
 
-static mc_tensor *attend_piece(mc_tape *t, mc_kv_cache *c, mc_tensor *qkv, mc_matrix keys,
-                               mc_matrix values, const mc_sdpa_options *o)
+static mc_tensor *attend_piece(mc_tape *t, mc_kv_cache *c, const kv_call *call,
+                               const mc_sdpa_options *o)
 {
     const mc_kv_piece *p = c->piece;
-    int64_t width = c->shape.width, rows = p->all->total;
-    mc_tensor *all = mc_tape_tensor(t, qkv->dtype, MC_SHAPE(rows, 3 * width), NULL);
+    int64_t width = call->width, rows = p->all->total;
+    mc_shape shape = MC_SHAPE(rows, call->queries + 2 * width);
+    mc_tensor *all = mc_tape_tensor(t, call->qkv->dtype, shape, NULL);
     if (!all || !(all = mc_with_lengths(t, all, p->all))) return NULL;
     const int32_t *from = mc_tensor_data(p->rows);
-    MC_KERNEL(t, op, gather_rows, rows, width, mc_matrix_of(qkv), mc_tensor_data(p->queries),
-              third_of(c, all, 0));
-    MC_KERNEL(t, op, gather_rows, rows, width, keys, from, third_of(c, all, 1));
-    MC_KERNEL(t, op, gather_rows, rows, width, values, from, third_of(c, all, 2));
+    MC_KERNEL(t, op, gather_rows, rows, call->queries, mc_matrix_of(call->qkv),
+              mc_tensor_data(p->queries), part_of(call, all, 0));
+    MC_KERNEL(t, op, gather_rows, rows, width, call->keys, from, part_of(call, all, 1));
+    MC_KERNEL(t, op, gather_rows, rows, width, call->values, from, part_of(call, all, 2));
     mc_tensor *y = mc_sdpa(t, all, o);
     y = y ? mc_gather_rows(t, y, p->of_new, c->tokens->total) : NULL;
     return y ? mc_with_lengths(t, y, c->tokens) : NULL;
 }
 
 /* Prompts, which are seen from their first token on. */
-static mc_tensor *attend_prompts(mc_tape *t, mc_kv_cache *c, mc_tensor *qkv, mc_matrix keys,
-                                 mc_matrix values, const mc_sdpa_options *given)
+static mc_tensor *attend_prompts(mc_tape *t, mc_kv_cache *c, const kv_call *call)
 {
-    int64_t width = c->shape.width, rows = c->tokens->total;
+    int64_t rows = c->tokens->total;
     const int32_t *to = mc_tensor_data(c->rows);
-    MC_KERNEL(t, op, scatter_rows, rows, width, third_of(c, qkv, 1), to, keys);
-    MC_KERNEL(t, op, scatter_rows, rows, width, third_of(c, qkv, 2), to, values);
-    const mc_sdpa_options o = {.heads = given->heads,
-                               .scale = given->scale,
-                               .causal = !given->marks,
-                               .position_bias = given->position_bias,
-                               .marks = given->marks};
-    return c->piece ? attend_piece(t, c, qkv, keys, values, &o) : mc_sdpa(t, qkv, &o);
+    MC_KERNEL(t, op, scatter_rows, rows, call->width, part_of(call, call->qkv, 1), to, call->keys);
+    MC_KERNEL(t, op, scatter_rows, rows, call->width, part_of(call, call->qkv, 2), to,
+              call->values);
+    const mc_sdpa_options o = {.heads = call->o->heads,
+                               .key_heads = call->o->key_heads,
+                               .scale = call->o->scale,
+                               .causal = !call->o->marks,
+                               .position_bias = call->o->position_bias,
+                               .marks = call->o->marks};
+    return c->piece ? attend_piece(t, c, call, &o) : mc_sdpa(t, call->qkv, &o);
 }
 
-static mc_tensor *attend_rows(mc_tape *t, mc_kv_cache *c, mc_tensor *qkv, mc_matrix keys,
-                              mc_matrix values, const mc_sdpa_options *o)
+static mc_tensor *attend_rows(mc_tape *t, mc_kv_cache *c, const kv_call *call)
 {
-    mc_tensor *y = mc_tape_tensor(t, qkv->dtype, MC_SHAPE(c->tokens->total, c->shape.width), qkv);
+    const mc_tensor *qkv = call->qkv, *bias = call->o->position_bias;
+    mc_shape out = MC_SHAPE(c->tokens->total, call->queries);
+    mc_tensor *y = mc_tape_tensor(t, qkv->dtype, out, qkv);
     if (!y) return NULL;
-    int head_dim = (int)(c->shape.width / o->heads);
-    mc_cached_attention shape = {.sequences = c->tokens->count,
-                                 .heads = o->heads,
-                                 .head_dim = head_dim,
-                                 .scale = o->scale != 0 ? o->scale : 1.0f / sqrtf((float)head_dim),
-                                 .lengths = mc_tensor_data(c->lengths),
-                                 .first = mc_tensor_data(c->firsts),
-                                 .pages = mc_kv_pages_table(c->pages),
-                                 .page_shift = mc_kv_pages_shift(c->pages),
-                                 .longest = c->longest,
-                                 .new_k = third_of(c, qkv, 1),
-                                 .new_v = third_of(c, qkv, 2),
-                                 .position_bias = mc_tensor_data(o->position_bias)};
-    if (o->position_bias) shape.position_limit = (o->position_bias->shape.dim[1] + 1) / 2;
-    MC_KERNEL(t, op, attention_cached, &shape, third_of(c, qkv, 0), keys, values, mc_matrix_of(y));
+    mc_cached_attention shape = mc_kv_attention(call->o, c->pages, call->head_dim);
+    shape.sequences = c->tokens->count;
+    shape.lengths = mc_tensor_data(c->lengths);
+    shape.first = mc_tensor_data(c->firsts);
+    shape.longest = c->longest;
+    shape.new_k = part_of(call, qkv, 1);
+    shape.new_v = part_of(call, qkv, 2);
+    shape.position_bias = mc_tensor_data(bias);
+    if (bias) shape.position_limit = (bias->shape.dim[1] + 1) / 2;
+    MC_KERNEL(t, op, attention_cached, &shape, part_of(call, qkv, 0), call->keys, call->values,
+              mc_matrix_of(y));
     return mc_failed(mc_tape_context(t)) ? NULL : y;
 }
 
@@ -223,11 +254,11 @@ static mc_tensor *attend(mc_tape *t, void *cache, int layer, mc_tensor *qkv,
                          const mc_sdpa_options *o)
 {
     mc_kv_cache *c = cache;
-    if (!check_call(c, t, qkv, o)) return NULL;
-    mc_matrix keys = {c->k[layer], qkv->dtype, c->shape.width},
-              values = {c->v[layer], qkv->dtype, c->shape.width};
-    return c->rows ? attend_prompts(t, c, qkv, keys, values, o)
-                   : attend_rows(t, c, qkv, keys, values, o);
+    kv_call call = {.qkv = qkv, .o = o};
+    if (!check_call(c, t, &call)) return NULL;
+    call.keys = (mc_matrix){c->k[layer], qkv->dtype, c->shape.width};
+    call.values = (mc_matrix){c->v[layer], qkv->dtype, c->shape.width};
+    return c->rows ? attend_prompts(t, c, &call) : attend_rows(t, c, &call);
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */

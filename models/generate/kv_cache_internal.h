@@ -19,7 +19,7 @@ mc_tensor *mc_row_field(mc_tape *t, mc_tensor *state, int field, int count);
 typedef struct mc_kv_shape {
     mc_dtype dtype;
     int layers;
-    int64_t width; /* heads * head_dim */
+    int64_t width; /* of the keys, and of the values: key_heads * head_dim */
 } mc_kv_shape;
 
 /* Bytes of the keys and values of so many tokens. */
@@ -58,11 +58,11 @@ bool mc_kv_cache_begin_rows(mc_kv_cache *cache, mc_tape *t, const mc_lengths *to
 void mc_kv_cache_end(mc_kv_cache *cache);
 /* Keeps the layers' position bias, which is of (heads, 2 * L - 1), L >= pages->longest. */
 void mc_kv_cache_keep_bias(mc_kv_cache *cache, const mc_tensor *bias);
-/* decode.attend keeps k and v of the step's tokens and attends to all that are there: qkv (total, 3 *
- * width) as in mc_sdpa, causal. Gives (total, width). Of the options are read: heads, scale,
- * position_bias (of distances up to the longest sequence, the new token included), and marks, which
- * whole prompts are run with instead of causal. Later tokens see all that is there: they go on with
- * a prompt of one span. */
+/* decode.attend keeps k and v of the step's tokens and attends to all that are there: qkv as in
+ * mc_sdpa, causal. Gives (total, heads * head_dim). Of the options are read: heads, key_heads,
+ * scale, position_bias (of distances up to the longest sequence, the new token included), and
+ * marks, which whole prompts are run with instead of causal. Later tokens see all that is there:
+ * they go on with a prompt of one span. */
 
 /* ---- the memory of an encoder ---------------------------------------------------------------- */
 
@@ -101,6 +101,17 @@ bool mc_kv_memory_begin_rows(mc_kv_memory *memory, mc_tape *t, const mc_lengths 
                              mc_tensor *state);
 /* decode.keep copies kv: (rows, 2 * width), each row k and v, of the packed inputs in their order;
  * rows after the last token are left out. decode.attend: each of the step's tokens, q (total,
- * width), attends to all of its input: (total, width). Of the options heads and scale are read. */
+ * heads * head_dim), attends to all of its input. Of the options are read: heads, key_heads, scale.
+ */
+
+/* ---- both ------------------------------------------------------------------------------------ */
+
+/* The head size of a cache's keys with these options; 0 after an error, which names `op` and x, the
+ * tensor of the call. */
+int mc_kv_head_dim(mc_tape *t, const char *op, const mc_kv_shape *shape, const mc_tensor *x,
+                   const mc_sdpa_options *o);
+/* What each call of the kernel has: heads, scale, pages. Sequences and lengths are added. */
+mc_cached_attention mc_kv_attention(const mc_sdpa_options *o, const mc_kv_pages *pages,
+                                    int head_dim);
 
 #endif

@@ -3,7 +3,6 @@
  * first row and the rows of its input, whichever sequence it belongs to. */
 #include "models/generate/kv_cache_internal.h"
 
-#include <math.h>
 #include "core/base/memory_internal.h"
 #include "core/ops/ops_internal.h"
 
@@ -55,26 +54,16 @@ static mc_tensor *attend(mc_tape *t, void *memory, int layer, mc_tensor *q,
 {
     mc_kv_memory *m = memory;
     int64_t width = m->shape.width, rows = mc_tensor_count(m->first);
-    if (!mc_op_ready(t, op, q) || !mc_op_same_dtype(t, op, "q", q, m->shape.dtype) ||
-        !mc_op_shape(t, op, "q", q, MC_SHAPE(rows, width)))
-        return NULL;
-    if (o->heads < 1 || width % o->heads) {
-        mc_fail(mc_tape_context(t), MC_ERR_SHAPE, "%s: q %s, expected %d heads * head_dim columns",
-                op, MC_SHAPE_TEXT(q->shape), o->heads);
-        return NULL;
-    }
+    if (!mc_op_ready(t, op, q) || !mc_op_same_dtype(t, op, "q", q, m->shape.dtype)) return NULL;
+    int head_dim = mc_kv_head_dim(t, op, &m->shape, q, o);
+    if (!head_dim || !mc_op_shape(t, op, "q", q, MC_SHAPE(rows, o->heads * head_dim))) return NULL;
     mc_tensor *y = mc_tape_tensor(t, q->dtype, q->shape, q);
     if (!y) return NULL;
-    int head_dim = (int)(width / o->heads);
-    mc_cached_attention shape = {.sequences = rows,
-                                 .heads = o->heads,
-                                 .head_dim = head_dim,
-                                 .scale = o->scale != 0 ? o->scale : 1.0f / sqrtf((float)head_dim),
-                                 .lengths = mc_tensor_data(m->lengths),
-                                 .first = mc_tensor_data(m->first),
-                                 .pages = mc_kv_pages_table(m->pages),
-                                 .page_shift = mc_kv_pages_shift(m->pages),
-                                 .longest = m->longest};
+    mc_cached_attention shape = mc_kv_attention(o, m->pages, head_dim);
+    shape.sequences = rows;
+    shape.lengths = mc_tensor_data(m->lengths);
+    shape.first = mc_tensor_data(m->first);
+    shape.longest = m->longest;
     mc_matrix k = {m->kv[layer], q->dtype, 2 * width}, v = k;
     v.data = (char *)k.data + (size_t)width * mc_dtype_size(q->dtype);
     MC_KERNEL(t, op, attention_cached, &shape, mc_matrix_of(q), k, v, mc_matrix_of(y));
