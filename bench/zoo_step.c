@@ -206,7 +206,7 @@ int main(int argc, char **argv)
     mc_optim_manager_report(r.optim, 0, &report);
     if (mc_print_error(r.ctx, stderr)) return 1;
     qsort(seconds + FIRST, (size_t)r.steps, sizeof *seconds, compare);
-    double median = seconds[FIRST + r.steps / 2], ranks = mc_world_size(r.ctx);
+    double median = seconds[FIRST + r.steps / 2], ranks = mc_data_size(r.ctx);
     mc_print_rank(
         r.ctx, 0,
         "result family=%s config=%s device=%s batch=%d length=%d loss=%.5f norm=%.4f ms=%.3f "

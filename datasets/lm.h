@@ -154,7 +154,7 @@ typedef struct mc_lm_loader_options {
     bool keep_last;      /* do not leave out the windows that fill no batch */
     int64_t vocabulary;  /* a token of this id or more is an error. 0: not checked */
     int64_t epoch_start; /* number of the first epoch */
-    int world, rank;     /* world 0: the context's rank and number of ranks */
+    int world, rank;     /* world 0: mc_data_rank and mc_data_size of the context */
     bool separate_documents;
     int32_t document_token;   /* with separate_documents, begins each document of a file that has no
                                index (llm.c's); required there. MC_LM_TOKEN_0: 0 */

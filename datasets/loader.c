@@ -365,8 +365,8 @@ static bool set_up(mc_dataloader *l, const mc_dataloader_options *o)
 {
     int64_t rows = mc_dataset_rows(l->dataset);
     l->batch_size = o->batch_size;
-    l->world = o->world ? o->world : mc_world_size(l->ctx);
-    l->rank = o->world ? o->rank : mc_rank(l->ctx);
+    l->world = o->world ? o->world : mc_data_size(l->ctx);
+    l->rank = o->world ? o->rank : mc_data_rank(l->ctx);
     l->prefetch = o->prefetch ? o->prefetch : DEFAULT_PREFETCH;
     l->epoch = o->epoch_start;
     l->batch_rows = (int64_t)l->batch_size * l->world;

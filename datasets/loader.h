@@ -66,7 +66,7 @@ typedef struct mc_dataloader_options {
     int round_to;    /* round the capacity of packed tensors up to a multiple of this. 0: 1 */
     int sizes;       /* batches of at most so many shapes, 1 to 16. 0: each has its own */
     int prefetch;    /* batches made ahead, 1 to 64. 0: 2 */
-    int world, rank; /* world 0: the context's rank and number of ranks */
+    int world, rank; /* world 0: mc_data_rank and mc_data_size of the context */
 } mc_dataloader_options;
 
 /* A batch of `rows` rows; sequences are row * choices + choice. Tokens are packed: no padding

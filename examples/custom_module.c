@@ -115,7 +115,7 @@ static void next_batch(mc_context *ctx, uint64_t *state, batch *b)
     for (int i = 0; i < ROWS; i++) {
         float x[DIM];
         for (int k = 0; k < DIM; k++) x[k] = next_random(state);
-        if (i % mc_world_size(ctx) != mc_rank(ctx)) continue;
+        if (i % mc_data_size(ctx) != mc_data_rank(ctx)) continue;
         memcpy(b->x[b->rows], x, sizeof x);
         b->label[b->rows++] = (x[0] > 0) == (x[1] > 0);
     }

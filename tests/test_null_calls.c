@@ -96,6 +96,7 @@ static const char *const optional[] = {
     "mc_checkpoint_poll.step",
     "mc_comm_count.comm",
     "mc_comm_new.id",
+    "mc_data_size.ctx",
     "mc_error_message.ctx",
     "mc_failed.ctx",
     "mc_tensor_file_verify.found",

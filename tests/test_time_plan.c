@@ -8,6 +8,7 @@
 #include "core/device/plan_internal.h"
 #include "core/dist/comm.h"
 #include "core/modelcenter.h"
+#include "core/nn/memory_plan_internal.h"
 #include "core/predict/rates_internal.h"
 #include "tests/optim/optim_test.h"
 
@@ -150,28 +151,31 @@ static void test_collectives(void **state)
     r->bus_count = 3;
     r->ranks_per_host = 4;
     r->network = 5;
-    double ag = mc_rates_collective(r, MC_BUS_ALL_GATHER, 4, 100);
+    double ag = mc_rates_collective(r, MC_BUS_ALL_GATHER, 4, 1, 100);
     assert_near(ag, 100 * 0.75 / 10, 1e-12);
-    assert_near(mc_rates_collective(r, MC_BUS_ALL_GATHER, 4, 10), 10 * 0.75 / 10, 1e-12);
-    assert_near(mc_rates_collective(r, MC_BUS_ALL_GATHER, 4, 1e6), 1e6 * 0.75 / 30, 1e-9);
-    assert_near(mc_rates_collective(r, MC_BUS_ALL_GATHER, 2, 1000), 1000 * 0.5 / 20, 1e-12);
-    assert_near(mc_rates_collective(r, MC_BUS_ALL_REDUCE, 4, 1000), 2 * 1000 * 0.75 / 40, 1e-12);
-    assert_near(mc_rates_collective(r, MC_BUS_ALL_GATHER, 1, 1000), 0, 0);
+    assert_near(mc_rates_collective(r, MC_BUS_ALL_GATHER, 4, 1, 10), 10 * 0.75 / 10, 1e-12);
+    assert_near(mc_rates_collective(r, MC_BUS_ALL_GATHER, 4, 1, 1e6), 1e6 * 0.75 / 30, 1e-9);
+    assert_near(mc_rates_collective(r, MC_BUS_ALL_GATHER, 2, 1, 1000), 1000 * 0.5 / 20, 1e-12);
+    assert_near(mc_rates_collective(r, MC_BUS_ALL_REDUCE, 4, 1, 1000), 2 * 1000 * 0.75 / 40, 1e-12);
+    assert_near(mc_rates_collective(r, MC_BUS_ALL_GATHER, 1, 1, 1000), 0, 0);
     /* two hosts of four ranks: 4 x 5 bytes a second between them, less than 30 within */
-    assert_near(mc_rates_collective(r, MC_BUS_ALL_GATHER, 8, 1e4), 1e4 * 7 / 8 / 20, 1e-9);
+    assert_near(mc_rates_collective(r, MC_BUS_ALL_GATHER, 8, 1, 1e4), 1e4 * 7 / 8 / 20, 1e-9);
     /* a second host of one rank: 5 */
-    assert_near(mc_rates_collective(r, MC_BUS_ALL_GATHER, 5, 1e4), 1e4 * 4 / 5 / 5, 1e-9);
+    assert_near(mc_rates_collective(r, MC_BUS_ALL_GATHER, 5, 1, 1e4), 1e4 * 4 / 5 / 5, 1e-9);
+    /* every second rank: two on each of four hosts; every eighth: one on each of two */
+    assert_near(mc_rates_collective(r, MC_BUS_ALL_GATHER, 8, 2, 1e4), 1e4 * 7 / 8 / 10, 1e-9);
+    assert_near(mc_rates_collective(r, MC_BUS_ALL_GATHER, 2, 8, 1e4), 1e4 * 1 / 2 / 5, 1e-9);
     /* steps of the ring: 7 of which 2 are between hosts, and the beginning */
     r->begin = 0.5;
     r->hop = 0.01;
     r->network_hop = 0.1;
-    assert_near(mc_rates_collective(r, MC_BUS_ALL_GATHER, 8, 1e4),
+    assert_near(mc_rates_collective(r, MC_BUS_ALL_GATHER, 8, 1, 1e4),
                 0.5 + 5 * 0.01 + 2 * 0.1 + 1e4 * 7 / 8 / 20, 1e-9);
-    assert_near(mc_rates_collective(r, MC_BUS_ALL_REDUCE, 2, 1000),
+    assert_near(mc_rates_collective(r, MC_BUS_ALL_REDUCE, 2, 1, 1000),
                 0.5 + 2 * (0.01 + 1000 * 0.5 / 40), 1e-9);
     /* a bandwidth that was given */
     r->bus_most = 2;
-    assert_near(mc_rates_collective(r, MC_BUS_ALL_REDUCE, 2, 1000),
+    assert_near(mc_rates_collective(r, MC_BUS_ALL_REDUCE, 2, 1, 1000),
                 0.5 + 2 * (0.01 + 1000 * 0.5 / 2), 1e-9);
     mc_rates_free(r);
 }
@@ -214,9 +218,10 @@ typedef struct outcome {
     double parameter_size;
 } outcome;
 
-static outcome run_plan(mc_context *ctx, const model *m, int ranks, int level, const speeds *s)
+static outcome run_mesh(mc_context *ctx, const model *m, const mc_mesh_sizes *sizes, int level,
+                        const speeds *s)
 {
-    mc_context *dry = mc_plan_context_new_ranks(ctx, ranks, (mc_zero_level)(MC_ZERO_0 + level));
+    mc_context *dry = mc_plan_context_new_mesh(ctx, sizes, (mc_zero_level)(MC_ZERO_0 + level));
     assert_non_null(dry);
     work w = new_work(dry, m);
     outcome out = {.parameter_size = (double)mc_dtype_size(m->dtype)};
@@ -232,6 +237,11 @@ static outcome run_plan(mc_context *ctx, const model *m, int ranks, int level, c
     }
     mc_context_free(dry);
     return out;
+}
+
+static outcome run_plan(mc_context *ctx, const model *m, int ranks, int level, const speeds *s)
+{
+    return run_mesh(ctx, m, &(mc_mesh_sizes){.data = ranks}, level, s);
 }
 
 /* Of one pass over the blocks, forward. */
@@ -319,6 +329,27 @@ static void test_volume(void **state)
         }
     }
     assert_int_equal(run_plan(*state, &plain, 1, 3, NULL).plan.sent, 0);
+}
+
+/* What a rank keeps and sends follows from the group that shares parameters, data x context,
+ * however many ranks the mesh has along its other axes. */
+static void test_groups(void **state)
+{
+    static const mc_mesh_sizes meshes[] = {
+        {.data = 4, .context = 2},
+        {.data = 2, .context = 4, .tensor = 2},
+        {.data = 8, .tensor = 2, .pipeline = 3},
+    };
+    for (int level = 0; level <= 3; level++) {
+        outcome flat = run_plan(*state, &plain, 8, level, NULL);
+        for (int i = 0; i < 3; i++) {
+            outcome o = run_mesh(*state, &plain, &meshes[i], level, NULL);
+            assert_int_equal(o.plan.parameters, flat.plan.parameters);
+            assert_int_equal(o.plan.optimizer, flat.plan.optimizer);
+            assert_int_equal(o.plan.sent, flat.plan.sent);
+            assert_int_equal(o.plan.collectives, flat.plan.collectives);
+        }
+    }
 }
 
 /* Gradients that travel in 16 bits. */
@@ -587,6 +618,7 @@ int main(void)
         cmocka_unit_test(test_collectives),
         cmocka_unit_test_setup_teardown(test_work_is_counted, set_up_context, tear_down_context),
         cmocka_unit_test_setup_teardown(test_volume, set_up_context, tear_down_context),
+        cmocka_unit_test_setup_teardown(test_groups, set_up_context, tear_down_context),
         cmocka_unit_test(test_volume_of_small_gradients),
         cmocka_unit_test_setup_teardown(test_overlap, set_up_context, tear_down_context),
         cmocka_unit_test_setup_teardown(test_slower_links, set_up_context, tear_down_context),

@@ -92,7 +92,7 @@ static mc_model *open_model(finetune *f, const mc_model_labels *had)
 static void make_train_loaders(finetune *f, int sizes)
 {
     const finetune_options *o = &f->o;
-    int ranks = mc_world_size(f->ctx);
+    int ranks = mc_data_size(f->ctx);
     f->train = calloc((size_t)o->accumulation, sizeof *f->train);
     f->batch = calloc((size_t)o->accumulation, sizeof *f->batch);
     if (!f->train || !f->batch)
@@ -106,7 +106,7 @@ static void make_train_loaders(finetune *f, int sizes)
                                                                     : MC_BATCHING_IN_ORDER,
                                      .sizes = sizes,
                                      .world = (int)o->accumulation * ranks,
-                                     .rank = i * ranks + mc_rank(f->ctx)});
+                                     .rank = i * ranks + mc_data_rank(f->ctx)});
 }
 
 /* The rows, and a model with a head for them. */
@@ -176,7 +176,7 @@ static void open_tokenizer(finetune *f)
 static bool check_rows_per_step(finetune *f)
 {
     const finetune_options *o = &f->o;
-    int ranks = mc_world_size(f->ctx);
+    int ranks = mc_data_size(f->ctx);
     int64_t unit = o->batch_size * ranks;
     if (o->rows_per_step != o->accumulation * unit)
         return finetune_refuse(f,

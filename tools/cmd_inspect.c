@@ -23,7 +23,7 @@ typedef struct inspect_options {
 /* ---- running it on a text -------------------------------------------------------------------- */
 
 /* The text is the first rank's: the others run a batch of no rows. */
-static int64_t rows_here(const mc_context *ctx) { return mc_rank(ctx) == 0; }
+static int64_t rows_here(const mc_context *ctx) { return mc_data_rank(ctx) == 0; }
 
 /* Forward and backward of the language model's loss: each token from those before it. */
 static void run_decoder(mc_context *ctx, mc_model *model, const int32_t *ids, int64_t count)

@@ -74,7 +74,7 @@ typedef struct ranks_text {
 static ranks_text of_ranks(const pretrain *p, const char *before)
 {
     ranks_text t = {""};
-    int ranks = mc_world_size(p->ctx);
+    int ranks = mc_data_size(p->ctx);
     if (ranks > 1) snprintf(t.text, sizeof t.text, "%s%d", before, ranks);
     return t;
 }
@@ -83,7 +83,7 @@ static ranks_text of_ranks(const pretrain *p, const char *before)
 static bool check_tokens_per_step(pretrain *p)
 {
     const pretrain_options *o = &p->o;
-    int ranks = mc_world_size(p->ctx);
+    int ranks = mc_data_size(p->ctx);
     int64_t batch = o->batch_size ? o->batch_size : 1, unit = batch * ranks * o->seq_length;
     if (o->tokens_per_step % unit == 0 && o->tokens_per_step / unit <= INT32_MAX) return true;
     return pretrain_refuse(p,

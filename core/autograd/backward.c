@@ -230,7 +230,7 @@ static int64_t agree_on_rows(mc_context *ctx, int64_t rows)
     int64_t most = rows < 1 ? 1 : rows, *shared = device->alloc(device, sizeof *shared);
     if (!shared) return mc_fail_nomem(ctx, "the seed of a loss"), 0;
     device->copy_in(device, shared, &most, sizeof most);
-    mc_comm_all_reduce(ctx->comm, shared, shared, 1, MC_I64, MC_REDUCE_MAX);
+    mc_comm_all_reduce(ctx->mesh.data.comm, shared, shared, 1, MC_I64, MC_REDUCE_MAX);
     if (!mc_failed(ctx) && !device->copy_out(device, &most, shared, sizeof most))
         mc_fail(ctx, MC_ERR_DEVICE, "the seed of a loss: %s", device->failure);
     device->free(device, shared, sizeof *shared);
@@ -245,8 +245,8 @@ const float *mc_loss_seed_of(mc_tape *tape, int64_t rows, double count)
     if (!seed) return NULL;
     if (!seed->manager) return seed_on_tape(tape, count);
     if (seed->nominal <= 0) {
-        if (ctx->comm && !(rows = agree_on_rows(ctx, rows))) return NULL;
-        double global = (double)rows * seed->micro_steps * ctx->world_size;
+        if (ctx->mesh.data.comm && !(rows = agree_on_rows(ctx, rows))) return NULL;
+        double global = (double)rows * seed->micro_steps * ctx->mesh.data.size;
         seed->nominal = global > 0 ? global : 1;
         mc_device *device = ctx->device;
         mc_op_ok(tape, "the seed of a loss",

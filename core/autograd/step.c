@@ -130,14 +130,15 @@ static mc_status run_recording(mc_context *ctx, entry *e)
 {
     mc_device *device = ctx->device;
     struct mc_steps *s = ctx->steps;
-    mc_status status = ctx->comm ? mc_comm_check(ctx->comm) : mc_error_status(ctx);
+    mc_status status =
+        ctx->mesh.world.comm ? mc_comm_check(ctx->mesh.world.comm) : mc_error_status(ctx);
     if (!status) status = call_hooks(ctx, e->before);
     if (status) return status;
     device->copy_in(device, s->rng_offset, &ctx->rng_offset, sizeof ctx->rng_offset);
     ctx->rng_offset += e->dropouts;
     status = device->replay(device, e->recording);
     if (status) return mc_fail(ctx, status, "a recorded step: %s", device->failure);
-    mc_comm_mark(ctx->comm, "a recorded step");
+    mc_comm_mark(ctx->mesh.world.comm, "a recorded step");
     return call_hooks(ctx, e->after);
 }
 
@@ -208,7 +209,7 @@ static bool can_record(mc_context *ctx)
     bool never = graphs && strcmp(graphs, "0") == 0, always = graphs && strcmp(graphs, "1") == 0;
     if (ctx->device->record_begin && graphs && *graphs && !never && !always)
         mc_fail(ctx, MC_ERR_ARGUMENT, "MC_CUDA_GRAPHS=%s, expected 0 or 1", graphs);
-    return ctx->device->record_begin && !never && (always || !ctx->comm);
+    return ctx->device->record_begin && !never && (always || !ctx->mesh.world.comm);
 }
 
 mc_status mc_step_run(mc_context *ctx, uint64_t key, mc_step_fn fn, void *user)

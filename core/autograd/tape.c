@@ -253,7 +253,7 @@ mc_dropout_mask mc_tape_dropout(mc_tape *tape, float p)
     if (!tape->training || p <= 0) return (mc_dropout_mask){0};
     uint64_t *offset = tape->replaying ? &tape->replay_offset : &tape->ctx->rng_offset;
     /* ranks have other rows, and drop other elements: each has a stream of its own */
-    uint64_t seed = tape->ctx->seed ^ (uint64_t)tape->ctx->rank * 0x9E3779B97F4A7C15u;
+    uint64_t seed = tape->ctx->seed ^ (uint64_t)tape->ctx->mesh.data.rank * 0x9E3779B97F4A7C15u;
     mc_dropout_mask mask = {.p = p, .seed = seed, .offset = (*offset)++};
     if (mc_step_is_recording(tape->ctx)) mask.base = mc_step_dropout(tape->ctx, &mask.offset);
     return mask;

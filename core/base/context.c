@@ -5,6 +5,7 @@
 #include <string.h>
 #include "core/base/version.h"
 #include "core/device/device_internal.h"
+#include "core/dist/mesh_internal.h"
 #include "core/dist/world_internal.h"
 
 const char *mc_version(void) { return MC_VERSION; }
@@ -42,7 +43,7 @@ mc_context *mc_init_distributed(const mc_init_options *options)
     mc_init_options none = {0};
     if (!options) options = &none;
     ctx->owned.previous = ctx->owned.next = &ctx->owned;
-    ctx->world_size = 1;
+    mc_mesh_place(&ctx->mesh, &(mc_mesh_sizes){0}, 0);
     set_options(ctx, options);
     if (options->single)
         ctx->local_rank = mc_world_local_rank();
@@ -64,8 +65,7 @@ mc_context *mc_context_new_like(const mc_context *like, mc_device *device)
     }
     ctx->owned.previous = ctx->owned.next = &ctx->owned;
     ctx->seed = like->seed;
-    ctx->rank = like->rank;
-    ctx->world_size = like->world_size;
+    mc_mesh_place(&ctx->mesh, &(mc_mesh_sizes){0}, 0);
     ctx->grad_dtype = like->grad_dtype;
     ctx->reduce_bytes = like->reduce_bytes;
     ctx->device = device;
@@ -86,8 +86,10 @@ void mc_context_free(mc_context *ctx)
     mc_free(ctx);
 }
 
-int mc_rank(const mc_context *ctx) { return ctx ? ctx->rank : 0; }
-int mc_world_size(const mc_context *ctx) { return ctx ? ctx->world_size : 1; }
+int mc_rank(const mc_context *ctx) { return ctx ? ctx->mesh.world.rank : 0; }
+int mc_world_size(const mc_context *ctx) { return ctx ? ctx->mesh.world.size : 1; }
+int mc_data_rank(const mc_context *ctx) { return ctx ? ctx->mesh.data.rank : 0; }
+int mc_data_size(const mc_context *ctx) { return ctx ? ctx->mesh.data.size : 1; }
 uint64_t mc_seed(const mc_context *ctx) { return ctx ? ctx->seed : 0; }
 
 bool mc_failed(const mc_context *ctx) { return !ctx || mc_error_is_set(&ctx->error); }
@@ -129,7 +131,7 @@ void mc_clear_error(mc_context *ctx)
 
 void mc_print_rank(mc_context *ctx, int rank, const char *format, ...)
 {
-    if (mc_failed(ctx) || !mc_given(ctx, format) || ctx->rank != rank) return;
+    if (mc_failed(ctx) || !mc_given(ctx, format) || ctx->mesh.world.rank != rank) return;
     va_list args;
     va_start(args, format);
     vprintf(format, args);

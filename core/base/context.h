@@ -121,6 +121,10 @@ MC_API void mc_context_free(mc_context *ctx);
 
 MC_API int mc_rank(const mc_context *ctx);       /* 0-based; 0 for a single process */
 MC_API int mc_world_size(const mc_context *ctx); /* 1 for a single process */
+/* This rank's place among those that train on other rows of a batch, and their number: what a
+ * program divides its rows by. So far these are all ranks, in their order. */
+MC_API int mc_data_rank(const mc_context *ctx);
+MC_API int mc_data_size(const mc_context *ctx);
 MC_API uint64_t mc_seed(const mc_context *ctx);
 
 /* Whether an error is set (or ctx is NULL). */

@@ -16,11 +16,32 @@ typedef struct mc_owned {
 
 typedef struct mc_device mc_device; /* core/device/device_internal.h */
 
+/* Some ranks of the job, which do one thing together, and this rank's place among them. */
+typedef struct mc_rank_group {
+    struct mc_comm *comm; /* NULL with one rank */
+    int size, rank;
+} mc_rank_group;
+
+/* The groups that this rank is in, by what they do together; core/dist/mesh.c makes them. world =
+ * tensor x context x data x pipeline: of these, `tensor` is the fastest axis, so that its ranks
+ * are neighbours on a host, then come context and data, and `pipeline` is the slowest. So far
+ * tensor, context and pipeline have one rank in every job; a plan may have more. */
+typedef struct mc_mesh {
+    mc_rank_group world;    /* all ranks: files, errors, what rank 0 prints */
+    mc_rank_group tensor;   /* share the work of each layer */
+    mc_rank_group context;  /* have parts of the same sequences */
+    mc_rank_group data;     /* have other rows: batches, sums over them, streams of dropout */
+    mc_rank_group pipeline; /* have other layers */
+    /* data x context: share parameters, gradients and optimizer state (ZeRO), and sum gradients */
+    mc_rank_group shard;
+} mc_mesh;
+
 struct mc_context {
     mc_error error;
     uint64_t seed;
     uint64_t rng_offset; /* counter of dropout calls: the Philox offset of the next one */
-    int rank, world_size, local_rank;
+    mc_mesh mesh;
+    int local_rank;         /* on this host; -1: unknown */
     int threads;            /* mc_init_options.threads */
     struct mc_world *world; /* core/dist: how it was started; NULL for a single context */
     mc_log_fn log;
@@ -29,8 +50,7 @@ struct mc_context {
     void *download_user;
     mc_owned owned; /* list head; the newest object comes first and is freed first */
     mc_device *device;
-    struct mc_comm *comm;  /* core/dist: all ranks of the job; NULL with one */
-    struct mc_comm *alone; /* what a program with one rank uses in its place, once it asks for it */
+    struct mc_comm *alone; /* core/dist: mc_context_comm of a program with one rank */
     int zero_level;        /* of modules that say nothing else: 0 to 3 */
     mc_grad_dtype grad_dtype;
     size_t reduce_bytes; /* levels 0 and 1: of gradients that are summed over ranks together */
@@ -66,8 +86,8 @@ bool mc_given_at(mc_context *ctx, bool given, const char *function, const char *
 /* Logs one line through the context's callback, if there is one. */
 void mc_log(mc_context *ctx, mc_log_level level, const char *format, ...) MC_PRINTF(3, 4);
 
-/* A context like `ctx` (seed, rank, number of ranks; without a log) on another device, which it
- * owns from now on. NULL when memory is out; the device is closed then. */
+/* A context of one rank like `ctx` (its seed; without a log) on another device, which it owns from
+ * now on. NULL when memory is out; the device is closed then. */
 mc_context *mc_context_new_like(const mc_context *ctx, mc_device *device);
 
 /* Registers `object`, to be freed by `free_object` when the context is; mc_disown takes it off the

@@ -282,9 +282,9 @@ mc_status mc_model_folder_begin(mc_context *ctx, const char *folder, char *aside
     mc_status status = aside_path(&ctx->error, folder, path);
     if (!status && strlen(path) >= room)
         status = mc_fail(ctx, MC_ERR_ARGUMENT, "path too long: %.100s...", path);
-    if (!status && !ctx->rank) status = mc_make_folders(&ctx->error, folder);
-    if (!status && !ctx->rank) status = remove_aside(&ctx->error, path);
-    if (!status && !ctx->rank) status = mc_make_folders(&ctx->error, path);
+    if (!status && !ctx->mesh.world.rank) status = mc_make_folders(&ctx->error, folder);
+    if (!status && !ctx->mesh.world.rank) status = remove_aside(&ctx->error, path);
+    if (!status && !ctx->mesh.world.rank) status = mc_make_folders(&ctx->error, path);
     if (!status) memcpy(aside, path, strlen(path) + 1);
     return mc_ranks_meet(ctx);
 }
@@ -293,8 +293,8 @@ mc_status mc_model_folder_begin(mc_context *ctx, const char *folder, char *aside
 static mc_status give_up(mc_context *ctx, const char *folder, const char *path)
 {
     mc_error ignored = {0};
-    if (!ctx->rank) remove_aside(&ignored, path);
-    if (!ctx->rank) rmdir(folder);
+    if (!ctx->mesh.world.rank) remove_aside(&ignored, path);
+    if (!ctx->mesh.world.rank) rmdir(folder);
     mc_error_clear(&ignored);
     return mc_error_status(ctx);
 }
@@ -310,6 +310,6 @@ mc_status mc_model_folder_commit(mc_context *ctx, const char *folder)
     }
     if (!mc_failed(ctx)) mc_ranks_meet(ctx); /* all have written */
     if (mc_failed(ctx)) return give_up(ctx, folder, path);
-    if (!ctx->rank) move_all(&ctx->error, path, folder);
+    if (!ctx->mesh.world.rank) move_all(&ctx->error, path, folder);
     return mc_ranks_meet(ctx);
 }

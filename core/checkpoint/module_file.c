@@ -43,7 +43,7 @@ mc_status mc_module_save_as(mc_module *module, const char *path, const mc_save_o
 static mc_status convert(mc_context *ctx, const char *from, const char *path)
 {
     mc_ranks_work work;
-    if (ctx->rank) return mc_ranks_work_wait(ctx);
+    if (ctx->mesh.world.rank) return mc_ranks_work_wait(ctx);
     mc_ranks_work_begin(&work, ctx);
     mc_tensor_file *file = mc_tensor_file_open(ctx, from, NULL);
     mc_status status = mc_error_status(ctx);
@@ -65,7 +65,7 @@ mc_status mc_module_save_torch(mc_module *module, const char *path)
         return mc_fail(ctx, MC_ERR_ARGUMENT, "%s: is in the way of what is written there meanwhile",
                        aside);
     if (mc_module_save(module, aside) == MC_OK) convert(ctx, aside, path);
-    if (!ctx->rank) remove(aside);
+    if (!ctx->mesh.world.rank) remove(aside);
     return mc_ranks_meet(ctx); /* none takes the file aside for somebody else's, later */
 }
 

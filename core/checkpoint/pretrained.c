@@ -18,7 +18,8 @@ static void begin_config(mc_context *ctx, mc_file_writer *config, const char *fo
                          const char *name, const char *text)
 {
     char path[MC_PATH_MAX];
-    if (!text || ctx->rank || mc_failed(ctx) || mc_path_join(&ctx->error, path, folder, name) ||
+    if (!text || ctx->mesh.world.rank || mc_failed(ctx) ||
+        mc_path_join(&ctx->error, path, folder, name) ||
         mc_file_writer_init(&ctx->error, config, path))
         return;
     mc_file_write(config, text, strlen(text));
@@ -57,7 +58,7 @@ static void write_files(const mc_pretrained_folder *what, const char *folder,
         writers[i] = (mc_file_writer){.aside = {.fd = -1}};
         begin_config(ctx, &writers[i], folder, files[i].name, files[i].text);
     }
-    bool other = false, first = !ctx->rank;
+    bool other = false, first = !ctx->mesh.world.rank;
     for (int i = 0; i < FILES; i++) other = other || differs(folder, files[i].name, files[i].text);
     /* no model is there while its weights and what describes them are of two */
     if (other && first && !mc_failed(ctx)) mc_model_folder_unname(&ctx->error, folder);
@@ -76,7 +77,7 @@ mc_status mc_pretrained_write(const mc_pretrained_folder *what, const char *fold
     char weights_path[MC_PATH_MAX];
     if (mc_failed(ctx)) return mc_error_status(ctx);
     if (!what->config) return mc_fail_nomem(ctx, "config.json");
-    if ((!ctx->rank && mc_make_folders(&ctx->error, folder)) ||
+    if ((!ctx->mesh.world.rank && mc_make_folders(&ctx->error, folder)) ||
         mc_path_join(&ctx->error, weights_path, folder,
                      what->adapter ? "adapter_model.safetensors" : "model.safetensors"))
         return mc_error_status(ctx);

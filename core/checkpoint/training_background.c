@@ -30,7 +30,7 @@ static mc_status mark_path(mc_saving *s, int rank, char path[MC_PATH_MAX])
 static mc_status make_mark(mc_saving *s)
 {
     char path[MC_PATH_MAX];
-    mc_status status = mark_path(s, s->ctx->rank, path);
+    mc_status status = mark_path(s, s->ctx->mesh.world.rank, path);
     if (status) return status;
     int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
     if (fd < 0) return mc_saving_failed_to(s, "create it", path);
@@ -62,9 +62,9 @@ static mc_status take_mark(mc_saving *s, int rank)
 static mc_status write_all(mc_saving *s)
 {
     mc_status status = mc_save_queue_write(s->err, &s->queue, check_job, s);
-    if (status || s->ctx->rank) return status ? status : make_mark(s);
-    int ranks = s->ctx->comm ? s->ctx->world_size : 1;
-    for (int rank = 1; rank < ranks && !status; rank++) status = take_mark(s, rank);
+    if (status || s->ctx->mesh.world.rank) return status ? status : make_mark(s);
+    for (int rank = 1; rank < s->ctx->mesh.world.size && !status; rank++)
+        status = take_mark(s, rank);
     if (!status) status = mc_save_queue_rename(&s->queue);
     return status ? status : mc_saving_finish(s);
 }
@@ -125,7 +125,7 @@ mc_status mc_saving_start(mc_saving *s)
 static mc_status wait_for_first(mc_saving *s)
 {
     mc_ranks_work work;
-    if (s->ctx->rank) return mc_ranks_work_wait(s->ctx);
+    if (s->ctx->mesh.world.rank) return mc_ranks_work_wait(s->ctx);
     mc_ranks_work_begin(&work, s->ctx);
     mc_status status = MC_OK;
     for (; !status && !atomic_load(&s->done); status = mc_ranks_work_tick(&work)) pause_ms(1);
@@ -165,9 +165,9 @@ mc_status mc_checkpoint_poll(mc_context *ctx, int64_t *step)
 {
     mc_saving *s = ctx ? ctx->saving : NULL;
     if (s && atomic_load(&s->done)) {
-        if (!ctx->comm || mc_error_is_set(&s->error))
+        if (!ctx->mesh.world.comm || mc_error_is_set(&s->error))
             end(s);
-        else if (!ctx->rank)
+        else if (!ctx->mesh.world.rank)
             ctx->saved_step = s->step;
     }
     if (step) *step = ctx ? ctx->saved_step : 0;

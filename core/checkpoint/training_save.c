@@ -52,7 +52,7 @@ static mc_status write_aside(mc_saving *s, const mc_checkpoint_options *o)
 static mc_status finish(mc_saving *s)
 {
     mc_ranks_work work;
-    if (s->ctx->rank) return mc_ranks_work_wait(s->ctx);
+    if (s->ctx->mesh.world.rank) return mc_ranks_work_wait(s->ctx);
     mc_ranks_work_begin(&work, s->ctx);
     s->tick = mc_ranks_work_tick;
     s->tick_user = &work;
@@ -88,7 +88,7 @@ static mc_status find_room(mc_saving *s, mc_optim_manager *optim, bool *room)
 
 static mc_status save(mc_saving *s, const char *folder, mc_checkpoint_options *o)
 {
-    bool first = s->ctx->rank == 0;
+    bool first = s->ctx->mesh.world.rank == 0;
     mc_status status = find_paths(s, folder);
     if (!status && o->background) status = find_room(s, o->optim, &o->background);
     if (!status && first) status = describe(s, o);

@@ -125,7 +125,7 @@ static mc_status open_one(mc_checkpoint *c, mc_error *err, int64_t step)
     if (c->step != step)
         return mc_error_set(err, MC_ERR_FORMAT, "%s: says step %lld, its folder %lld", path,
                             (long long)c->step, (long long)step);
-    if (c->ctx->rank) return MC_OK;
+    if (c->ctx->mesh.world.rank) return MC_OK;
     status = check_files(c, err, c->folder, path, c->json);
     return status ? status : check_best(c, err);
 }
@@ -184,9 +184,9 @@ static mc_status find(mc_checkpoint *c, int64_t *step)
 static mc_status open_found(mc_checkpoint *c, int64_t *step)
 {
     mc_context *ctx = c->ctx;
-    mc_status status = ctx->rank ? mc_ranks_work_wait(ctx) : find(c, step);
+    mc_status status = ctx->mesh.world.rank ? mc_ranks_work_wait(ctx) : find(c, step);
     if (!status) status = mc_ranks_share(ctx, step, sizeof *step);
-    if (!status && ctx->rank && *step) status = open_one(c, &ctx->error, *step);
+    if (!status && ctx->mesh.world.rank && *step) status = open_one(c, &ctx->error, *step);
     return status ? status : mc_ranks_meet(ctx);
 }
 
@@ -260,12 +260,12 @@ mc_status mc_checkpoint_restore(mc_checkpoint *c, mc_optim_manager *optim)
                        c->folder, (unsigned long long)c->seed, (unsigned long long)c->ctx->seed);
     mc_status status = mc_path_join(&c->ctx->error, path, c->folder, MC_TRAINING_OPTIMIZER);
     if (!status) status = mc_optim_manager_load(optim, path);
-    if (!status && !c->ctx->rank) status = set_newer_aside(c);
-    if (!status && !c->ctx->rank) status = mc_checkpoint_clean(&c->ctx->error, c->run);
-    if (!status && !c->ctx->rank)
+    if (!status && !c->ctx->mesh.world.rank) status = set_newer_aside(c);
+    if (!status && !c->ctx->mesh.world.rank) status = mc_checkpoint_clean(&c->ctx->error, c->run);
+    if (!status && !c->ctx->mesh.world.rank)
         status = mc_checkpoint_publish(&c->ctx->error, c->run, c->step, c->best, false);
     if (!status) status = mc_ranks_meet(c->ctx);
     if (!status) c->ctx->rng_offset = c->rng_offset;
-    if (!status && c->ctx->comm) c->ctx->agreed_rows = c->loss_rows;
+    if (!status && c->ctx->mesh.data.comm) c->ctx->agreed_rows = c->loss_rows;
     return status;
 }

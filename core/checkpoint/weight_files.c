@@ -60,7 +60,7 @@ void mc_weight_files_note(mc_weight_files *files, const char *name, int64_t elem
     char path[MC_PATH_MAX];
     files->parameters += elements;
     files->bytes += (int64_t)bytes;
-    if (!files->index || files->ctx->rank) return;
+    if (!files->index || files->ctx->mesh.world.rank) return;
     if (mc_shard_path(&files->ctx->error, path, files->path, files->count - 1, files->most)) return;
     const char *slash = strrchr(path, '/');
     cJSON *map = cJSON_GetObjectItemCaseSensitive(files->index, "weight_map");
@@ -90,7 +90,7 @@ static bool sort_items(cJSON *object)
 void mc_weight_files_write_index(mc_weight_files *files)
 {
     char path[MC_PATH_MAX];
-    if (!files || !files->index || files->ctx->rank || mc_failed(files->ctx)) return;
+    if (!files || !files->index || files->ctx->mesh.world.rank || mc_failed(files->ctx)) return;
     mc_error *err = &files->ctx->error;
     cJSON *metadata = cJSON_GetObjectItemCaseSensitive(files->index, "metadata");
     cJSON *map = cJSON_GetObjectItemCaseSensitive(files->index, "weight_map");
@@ -131,7 +131,7 @@ mc_status mc_weight_files_rename(mc_weight_files *files)
 {
     if (!files) return MC_ERR_ARGUMENT;
     mc_context *ctx = files->ctx;
-    bool first = !ctx->rank, at_once = !ctx->save_queue;
+    bool first = !ctx->mesh.world.rank, at_once = !ctx->save_queue;
     if (mc_failed(ctx)) return mc_error_status(ctx);
     if (first && at_once) bridge(files);
     for (size_t i = 0; i < files->count && !mc_failed(ctx); i++)

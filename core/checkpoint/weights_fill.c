@@ -377,7 +377,8 @@ static void check_all(const fill *f, mc_tensor_file *file)
     if (!runs) mc_fail_nomem(f->ctx, "checking a file");
     for (size_t i = 0; runs && i < f->count; i++)
         if (!f->pieces[i].scattered && f->pieces[i].read.size) runs[count++] = f->pieces[i].read;
-    if (runs) mc_tensor_parts_check(file, runs, count, f->ctx->rank, mc_world_size(f->ctx));
+    if (runs)
+        mc_tensor_parts_check(file, runs, count, f->ctx->mesh.world.rank, f->ctx->mesh.world.size);
     mc_free(runs);
 }
 

@@ -319,8 +319,8 @@ void mc_comm_abort(mc_comm *c)
 mc_comm *mc_context_comm(mc_context *ctx)
 {
     if (mc_failed(ctx)) return NULL;
-    if (!ctx->comm && !ctx->alone) ctx->alone = mc_comm_new(ctx, NULL, 1, 0, NULL);
-    return ctx->comm ? ctx->comm : ctx->alone;
+    if (!ctx->mesh.world.comm && !ctx->alone) ctx->alone = mc_comm_new(ctx, NULL, 1, 0, NULL);
+    return ctx->mesh.world.comm ? ctx->mesh.world.comm : ctx->alone;
 }
 
 int mc_comm_count(const mc_comm *c) { return c ? c->size : 1; }

@@ -144,6 +144,7 @@ struct mc_comm {
     const mc_comm_transport *transport;
     int size, rank;
     int *members; /* (size) their ranks in the group that was made with an id; NULL: the same */
+    int apart;    /* in a plan: how far its neighbours are apart among all ranks; 0: 1 */
     double timeout;
     mc_comm_hooks hooks;
     uint64_t sequence;  /* of the last collective: the same on all ranks */

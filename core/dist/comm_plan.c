@@ -30,7 +30,8 @@ static void pass(mc_comm *c, mc_comm_request *r, plan_state *state)
     bool shares = call->kind == MC_COMM_ALL_GATHER || call->kind == MC_COMM_REDUCE_SCATTER;
     if (shares) bytes *= c->size;
     if (timer)
-        state->done = timer->collective(timer, bus_kind(call->kind), c->size, bytes, r->later);
+        state->done =
+            timer->collective(timer, bus_kind(call->kind), c->size, c->apart, bytes, r->later);
 }
 
 static void wait_for(mc_comm *c, const plan_state *state)

@@ -40,12 +40,12 @@ static int count_sharing(const place *all, int ranks, int rank, int *number)
 static mc_status gather_places(mc_context *ctx, place *all)
 {
     mc_device *device = ctx->device;
-    size_t ranks = (size_t)ctx->world_size, bytes = (ranks + 1) * sizeof *all;
+    size_t ranks = (size_t)ctx->mesh.world.size, bytes = (ranks + 1) * sizeof *all;
     place mine = place_here(), *there = device->alloc(device, bytes);
     if (!there) return mc_fail_nomem(ctx, "the places of all ranks");
     device->copy_in(device, there + ranks, &mine, sizeof mine);
     mc_status status =
-        mc_comm_all_gather(ctx->comm, there + ranks, there, (int64_t)sizeof mine, MC_U8);
+        mc_comm_all_gather(ctx->mesh.world.comm, there + ranks, there, (int64_t)sizeof mine, MC_U8);
     if (!status && !device->copy_out(device, all, there, ranks * sizeof *all))
         status = mc_fail(ctx, MC_ERR_DEVICE, "the places of all ranks: %s", device->failure);
     device->free(device, there, bytes);
@@ -56,12 +56,12 @@ int mc_world_sharing_cores(mc_context *ctx, int *number)
 {
     int sharing = 1;
     *number = 0;
-    if (!ctx->comm) return sharing;
-    place *all = mc_calloc((size_t)ctx->world_size, sizeof *all);
+    if (!ctx->mesh.world.comm) return sharing;
+    place *all = mc_calloc((size_t)ctx->mesh.world.size, sizeof *all);
     if (!all)
         mc_fail_nomem(ctx, "the places of all ranks");
     else if (!gather_places(ctx, all))
-        sharing = count_sharing(all, ctx->world_size, ctx->rank, number);
+        sharing = count_sharing(all, ctx->mesh.world.size, ctx->mesh.world.rank, number);
     mc_free(all);
     return sharing ? sharing : 1;
 }
@@ -71,7 +71,7 @@ void mc_world_set_threads(mc_context *ctx)
     const char *chosen = getenv("OMP_NUM_THREADS");
     if (mc_failed(ctx)) return;
     if (ctx->threads > 0) omp_set_num_threads(ctx->threads);
-    if (ctx->threads != MC_THREADS_SHARED || !ctx->comm || !ctx->device->is_host) return;
+    if (ctx->threads != MC_THREADS_SHARED || !ctx->mesh.world.comm || !ctx->device->is_host) return;
     int number, sharing = mc_world_sharing_cores(ctx, &number);
     cpu_set_t cores = place_here().cores;
     int threads = CPU_COUNT(&cores) / sharing;

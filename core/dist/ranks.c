@@ -6,8 +6,8 @@
 
 mc_status mc_ranks_meet(mc_context *ctx)
 {
-    if (!ctx->comm || mc_failed(ctx)) return mc_error_status(ctx);
-    return mc_comm_barrier(ctx->comm);
+    if (!ctx->mesh.world.comm || mc_failed(ctx)) return mc_error_status(ctx);
+    return mc_comm_barrier(ctx->mesh.world.comm);
 }
 
 /* Communicators take the device's memory: runs one of the calls below on a copy there. */
@@ -15,12 +15,12 @@ typedef mc_status (*exchange_fn)(struct mc_comm *comm, void *data, int64_t count
 
 static mc_status exchange(mc_context *ctx, void *data, size_t bytes, int64_t count, exchange_fn fn)
 {
-    if (!ctx->comm || mc_failed(ctx)) return mc_error_status(ctx);
+    if (!ctx->mesh.world.comm || mc_failed(ctx)) return mc_error_status(ctx);
     mc_device *device = ctx->device;
     void *there = device->alloc(device, bytes);
     if (!there) return mc_fail_nomem(ctx, "what ranks tell one another");
     device->copy_in(device, there, data, bytes);
-    mc_status status = fn(ctx->comm, there, count);
+    mc_status status = fn(ctx->mesh.world.comm, there, count);
     if (!status && !device->copy_out(device, data, there, bytes))
         status = mc_fail(ctx, MC_ERR_DEVICE, "what ranks tell one another: %s", device->failure);
     device->free(device, there, bytes);
@@ -75,7 +75,8 @@ mc_status mc_ranks_work_tick(void *user)
 {
     enum { SECONDS = 1 }; /* less than any timeout that makes sense */
     mc_ranks_work *work = user;
-    if (!work->ctx->comm || now() - work->told < SECONDS) return mc_error_status(work->ctx);
+    if (!work->ctx->mesh.world.comm || now() - work->told < SECONDS)
+        return mc_error_status(work->ctx);
     uint8_t goes_on = 1;
     work->told = now();
     return mc_ranks_share(work->ctx, &goes_on, sizeof goes_on);

@@ -6,6 +6,7 @@
 #include "core/dist/comm_internal.h"
 #include "core/dist/control/control_internal.h"
 #include "core/dist/launch_internal.h"
+#include "core/dist/mesh_internal.h"
 
 struct mc_world {
     mc_launch launch;
@@ -16,7 +17,6 @@ struct mc_world {
 
 void mc_world_read(mc_context *ctx)
 {
-    ctx->world_size = 1;
     struct mc_world *w = mc_calloc(1, sizeof *w);
     if (!w) {
         mc_fail_nomem(ctx, "the job's ranks");
@@ -24,12 +24,12 @@ void mc_world_read(mc_context *ctx)
     }
     ctx->world = w;
     if (mc_launch_read(&ctx->error, &w->launch)) return;
-    ctx->rank = w->launch.rank;
-    ctx->world_size = w->launch.world_size;
+    mc_mesh_place(&ctx->mesh, &(mc_mesh_sizes){.data = w->launch.world_size}, w->launch.rank);
     /* -1 where nothing says: one rank may still take the first GPU */
-    ctx->local_rank = ctx->world_size == 1 && w->launch.local_rank < 0 ? 0 : w->launch.local_rank;
-    if (ctx->world_size > 1 && ctx->rank == 0)
-        mc_log(ctx, MC_LOG_INFO, "%d ranks, by the variables of %s", ctx->world_size,
+    ctx->local_rank =
+        ctx->mesh.world.size == 1 && w->launch.local_rank < 0 ? 0 : w->launch.local_rank;
+    if (ctx->mesh.world.size > 1 && ctx->mesh.world.rank == 0)
+        mc_log(ctx, MC_LOG_INFO, "%d ranks, by the variables of %s", ctx->mesh.world.size,
                w->launch.which);
 }
 
@@ -175,7 +175,7 @@ void mc_world_hooks(mc_context *ctx, const mc_comm_id *id, mc_comm_hooks *hooks)
                              .user = w,
                              .group = id ? mc_hash(MC_HASH_START, id->bytes, sizeof id->bytes)
                                          : ++w->groups,
-                             .ranks = ctx->world_size};
+                             .ranks = ctx->mesh.world.size};
 }
 
 static void report(void *ctx) { mc_world_report(ctx); }
@@ -186,7 +186,7 @@ static size_t reduce_bytes_here(const mc_context *ctx)
 {
     int local_rank, local_size;
     mc_control_place(ctx->world->control, &local_rank, &local_size);
-    bool linked = ctx->device->linked && local_size == ctx->world_size;
+    bool linked = ctx->device->linked && local_size == ctx->mesh.world.size;
     return linked ? (size_t)256 << 20 : ctx->reduce_bytes;
 }
 
@@ -211,7 +211,8 @@ static bool agree_on_options(mc_context *ctx)
         if (mine[i] != first[i])
             mc_fail(ctx, MC_ERR_ARGUMENT,
                     "mc_init_options.%s is %llu on rank %d and %llu on rank 0, expected the same",
-                    names[i], (unsigned long long)mine[i], ctx->rank, (unsigned long long)first[i]);
+                    names[i], (unsigned long long)mine[i], ctx->mesh.world.rank,
+                    (unsigned long long)first[i]);
     return !mc_failed(ctx);
 }
 
@@ -219,7 +220,7 @@ void mc_world_join(mc_context *ctx, double timeout)
 {
     struct mc_world *w = ctx->world;
     double seconds;
-    if (mc_failed(ctx) || !w || !check_launcher(ctx) || ctx->world_size < 2) return;
+    if (mc_failed(ctx) || !w || !check_launcher(ctx) || ctx->mesh.world.size < 2) return;
     ctx->error.raised = report;
     ctx->error.raised_user = ctx;
     if (mc_launch_timeout(&ctx->error, timeout, &seconds) || !meet(ctx, seconds)) return;
@@ -227,14 +228,13 @@ void mc_world_join(mc_context *ctx, double timeout)
     mc_comm_id id;
     memset(&id, 0, sizeof id);
     if (!ctx->device->is_host) {
-        if (ctx->rank == 0) mc_comm_unique_id(ctx, &id);
+        if (ctx->mesh.world.rank == 0) mc_comm_unique_id(ctx, &id);
         if (mc_failed(ctx) ||
             !mc_control_share(w->control, &ctx->error, "the communicator's id", &id, sizeof id))
             return;
     }
     mc_comm_options options = {.timeout = seconds};
-    ctx->comm =
-        mc_comm_new(ctx, ctx->device->is_host ? NULL : &id, ctx->world_size, ctx->rank, &options);
+    mc_mesh_connect(ctx, ctx->device->is_host ? NULL : &id, &options);
 }
 
 void mc_world_leave(mc_context *ctx)
@@ -258,7 +258,7 @@ void mc_world_report(mc_context *ctx)
 int mc_world_ranks_here(const mc_context *ctx)
 {
     int local_rank, local_size = 1;
-    if (ctx->comm && ctx->world && ctx->world->control)
+    if (ctx->mesh.world.comm && ctx->world && ctx->world->control)
         mc_control_place(ctx->world->control, &local_rank, &local_size);
     return local_size > 1 ? local_size : 1;
 }

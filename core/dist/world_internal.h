@@ -10,8 +10,8 @@
 void mc_world_read(mc_context *ctx);
 /* This process's number on its host by the launcher's variables; 0 where nothing says. */
 int mc_world_local_rank(void);
-/* With more than one rank: meets the others over the control channel and makes the communicator of
- * all, ctx->comm. Called when the device is open. Errors stay on the context. */
+/* With more than one rank: meets the others over the control channel and makes the communicators
+ * of ctx->mesh. Called when the device is open. Errors stay on the context. */
 void mc_world_join(mc_context *ctx, double timeout);
 enum { MC_THREADS_MAX = 1024 }; /* OpenMP ends the program where it gets no thread */
 /* What mc_init_options.threads asks for, on the calling thread, whose context it is.

@@ -247,7 +247,7 @@ static bool write_header(mc_safetensors_writer *writer, const char *path, const 
 static bool join_file(mc_safetensors_writer *writer, const char *path, const text *t)
 {
     mc_context *ctx = writer->ctx;
-    bool first = ctx->rank == 0;
+    bool first = ctx->mesh.world.rank == 0;
     uint64_t tag = 0;
     if (first && !write_header(writer, path, t)) return false;
     tag = writer->file.aside.tag;
@@ -272,7 +272,7 @@ static mc_safetensors_writer *new_writer(mc_context *ctx, const char *path,
     if (!writer) return NULL;
     writer->ctx = ctx;
     writer->file.aside.fd = -1;
-    writer->shared = shared && ctx->comm;
+    writer->shared = shared && ctx->mesh.world.comm;
     writer->queued = shared && ctx->save_queue;
     bool good = path != NULL;
     if (!good) mc_fail(ctx, MC_ERR_ARGUMENT, "no name given for the safetensors file");

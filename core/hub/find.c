@@ -37,7 +37,7 @@ static void tell_ranks(mc_hub_watch *w)
 /* Waits until no rank is at work any more. */
 static mc_status meet_ranks(mc_context *ctx)
 {
-    uint8_t busy = ctx->comm != NULL;
+    uint8_t busy = ctx->mesh.world.comm != NULL;
     while (busy && !mc_failed(ctx)) {
         busy = 0;
         mc_ranks_any(ctx, &busy, 1);
@@ -188,7 +188,7 @@ static mc_status download(mc_context *ctx, const char *identifier, const mc_hub_
     mc_hub_watch watch = {
         .ctx = ctx, .progress = {.repository = name}, .together = request->together};
     /* the first rank is the one that shows progress: it gets the lock */
-    if (ctx->rank) nanosleep(&(struct timespec){.tv_nsec = 200 * 1000 * 1000}, NULL);
+    if (ctx->mesh.world.rank) nanosleep(&(struct timespec){.tv_nsec = 200 * 1000 * 1000}, NULL);
     int lock = take_lock(&watch, answer, &p);
     size_t wrong;
     if (lock >= 0 && mc_hub_lock_noted(lock)) mc_hub_verify(&watch, p.folder, &wrong);

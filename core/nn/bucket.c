@@ -193,13 +193,13 @@ static bool plan_values(mc_module_root *root, mc_bucket *b, const place *places)
 /* Plans where everything goes. Buckets that values are moved to are whole for the time being. */
 static bool plan_buckets(mc_module_root *root, mc_bucket *plan, int *count, place *places)
 {
-    int ranks = root->ctx->comm ? root->ctx->world_size : 1;
+    int ranks = root->ctx->mesh.shard.size;
     plan_places(root, plan, count, places);
     for (int i = 0; i < *count; i++) {
         mc_bucket *b = &plan[i];
         b->count = aligned(b->count, (int64_t)MC_BUCKET_ALIGN * ranks);
         b->share = b->count / ranks;
-        b->first = b->share * root->ctx->rank;
+        b->first = b->share * root->ctx->mesh.shard.rank;
         b->level = root->bucket_count ? 0 : mc_bucket_level(root, b, false);
         b->gradient_dtype = mc_bucket_gradient_dtype(root, b);
         b->kept_dtype = MC_F32;
@@ -286,7 +286,7 @@ static void move_stored(mc_module_root *root, mc_stored *stored, place to)
 mc_status mc_bucket_shrink(mc_module_root *root, mc_bucket *b)
 {
     mc_device *device = device_of(root);
-    int64_t unit = (int64_t)MC_BUCKET_ALIGN * (root->ctx->comm ? root->ctx->world_size : 1);
+    int64_t unit = (int64_t)MC_BUCKET_ALIGN * root->ctx->mesh.shard.size;
     int64_t count = 0, at = 0;
     size_t size = mc_dtype_size(b->dtype);
     int kept = 0;
@@ -314,7 +314,7 @@ mc_status mc_bucket_shrink(mc_module_root *root, mc_bucket *b)
     b->stored_count = kept;
     b->count = count;
     b->share = count * MC_BUCKET_ALIGN / unit;
-    b->first = b->share * root->ctx->rank;
+    b->first = b->share * root->ctx->mesh.shard.rank;
     return MC_OK;
 }
 
@@ -479,7 +479,7 @@ static const mc_tape_watch hold = {before_backward, after_backward, at_end};
 static mc_status hold_bucket(mc_tape *tape, mc_bucket *b, bool trained)
 {
     mc_module_root *root = b->owner->root;
-    if (!root->ctx->comm && b->level < 2) return MC_OK;
+    if (!root->ctx->mesh.shard.comm && b->level < 2) return MC_OK;
     if (b->holder == mc_tape_id(tape))
         return refresh(root, b) || !trained ? mc_error_status(root->ctx)
                                             : mc_bucket_begin_gradient(root, b);

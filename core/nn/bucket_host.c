@@ -173,7 +173,7 @@ mc_status mc_bucket_fill_master(mc_module_root *root, mc_bucket *b, int64_t elem
 int mc_bucket_level(const mc_module_root *root, const mc_bucket *b, bool host)
 {
     int level = b->owner->zero_level ? b->owner->zero_level - MC_ZERO_0 : root->ctx->zero_level;
-    if (!root->ctx->comm) level = 0;
+    if (!root->ctx->mesh.shard.comm) level = 0;
     if (host && b->trainable && level < 2) return 2;
     return b->trainable || level == 3 ? level : 0; /* frozen ones have nothing else to share */
 }
@@ -258,11 +258,12 @@ static mc_status any_short(mc_context *ctx, bool *is_short)
 {
     mc_device *device = ctx->device;
     float sum = *is_short;
-    if (!ctx->comm) return MC_OK;
+    if (!ctx->mesh.shard.comm) return MC_OK;
     float *flag = device->alloc(device, sizeof *flag);
     if (!flag) return mc_fail_nomem(ctx, "AdamOffload");
     device->copy_in(device, flag, &sum, sizeof sum);
-    mc_status status = mc_comm_all_reduce(ctx->comm, flag, flag, 1, MC_F32, MC_REDUCE_SUM);
+    mc_status status =
+        mc_comm_all_reduce(ctx->mesh.shard.comm, flag, flag, 1, MC_F32, MC_REDUCE_SUM);
     if (!status && !device->copy_out(device, &sum, flag, sizeof sum))
         status = mc_fail(ctx, MC_ERR_DEVICE, "AdamOffload: %s", device->failure);
     device->free(device, flag, sizeof *flag);
@@ -403,7 +404,7 @@ static mc_status move_to_device(mc_module_root *root, mc_bucket *b)
     if (status) return status;
     mc_bucket_free_host(root, b);
     status = change_level(root, b, mc_bucket_level(root, b, false));
-    b->summed = root->ctx->comm && b->level < 2 && b->gradient;
+    b->summed = root->ctx->mesh.shard.comm && b->level < 2 && b->gradient;
     return status;
 }
 

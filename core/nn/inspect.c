@@ -54,12 +54,13 @@ static double deviation(const mc_moments *m)
 static mc_status gather(mc_context *ctx, const void *own, void *all, size_t bytes)
 {
     mc_device *device = ctx->device;
-    size_t total = bytes * (size_t)ctx->world_size;
+    size_t total = bytes * (size_t)ctx->mesh.shard.size;
     char *memory = device->alloc(device, total);
     if (!memory) return mc_fail_nomem(ctx, "a table of statistics");
-    char *mine = memory + bytes * (size_t)ctx->rank;
+    char *mine = memory + bytes * (size_t)ctx->mesh.shard.rank;
     device->copy_in(device, mine, own, bytes);
-    mc_status status = mc_comm_all_gather(ctx->comm, mine, memory, (int64_t)bytes, MC_U8);
+    mc_status status =
+        mc_comm_all_gather(ctx->mesh.shard.comm, mine, memory, (int64_t)bytes, MC_U8);
     if (!status && !device->copy_out(device, all, memory, total))
         status = mc_fail(ctx, MC_ERR_DEVICE, "a table of statistics: %s", device->failure);
     device->free(device, memory, total);
@@ -76,10 +77,10 @@ static mc_status check_rows(mc_context *ctx, int count, const char *const *names
 {
     row_mark mine = {(uint64_t)count, MC_HASH_START};
     for (int i = 0; i < count; i++) mine.hash = mc_hash(mine.hash, names[i], strlen(names[i]) + 1);
-    row_mark *all = mc_calloc((size_t)ctx->world_size, sizeof *all);
+    row_mark *all = mc_calloc((size_t)ctx->mesh.shard.size, sizeof *all);
     if (!all) return mc_fail_nomem(ctx, "a table of statistics");
     mc_status status = gather(ctx, &mine, all, sizeof mine);
-    for (int r = 0; !status && r < ctx->world_size; r++)
+    for (int r = 0; !status && r < ctx->mesh.shard.size; r++)
         if (memcmp(&all[r], &all[0], sizeof mine) != 0)
             status = mc_fail(ctx, MC_ERR_STATE,
                              "inspection: rank %d has %llu rows and rank 0 has %llu, or their "
@@ -93,13 +94,13 @@ static mc_status add_over_ranks(mc_context *ctx, int count, const char *const *n
                                 mc_row_parts *parts)
 {
     size_t n = (size_t)count;
-    if (!ctx->comm || mc_failed(ctx)) return mc_error_status(ctx);
+    if (!ctx->mesh.shard.comm || mc_failed(ctx)) return mc_error_status(ctx);
     if (check_rows(ctx, count, names)) return mc_error_status(ctx);
-    mc_row_parts *all = mc_calloc(n * (size_t)ctx->world_size + 1, sizeof *all);
+    mc_row_parts *all = mc_calloc(n * (size_t)ctx->mesh.shard.size + 1, sizeof *all);
     if (!all) return mc_fail_nomem(ctx, "a table of statistics");
     mc_status status = gather(ctx, parts, all, n * sizeof *all);
     if (!status) memcpy(parts, all, n * sizeof *all);
-    for (size_t r = 1; !status && r < (size_t)ctx->world_size; r++)
+    for (size_t r = 1; !status && r < (size_t)ctx->mesh.shard.size; r++)
         for (size_t i = 0; i < n; i++) {
             const mc_row_parts *part = &all[r * n + i];
             mc_moments_add(&parts[i].value, &part->value);
@@ -245,7 +246,7 @@ static mc_status choose(mc_module *module, const char *pattern, chosen *c)
 static void own_elements(const mc_parameter *p, int64_t *first, int64_t *count)
 {
     const mc_bucket *b = p->stored->bucket;
-    bool alone = !p->module->ctx->comm;
+    bool alone = !p->module->ctx->mesh.shard.comm;
     int64_t begin = p->stored->offset + p->first, end = begin + mc_shape_count(p->shape);
     int64_t from = alone ? 0 : b->first, to = alone ? b->count : b->first + b->share;
     *first = begin > from ? begin : from;
@@ -359,7 +360,7 @@ static void print_row(FILE *stream, const mc_inspect_row *row, int name_width)
 mc_status mc_print_inspect(mc_context *ctx, const mc_inspection *table, FILE *stream)
 {
     static const char *const titles[] = {"max", "min", "std", "mean", "grad_std", "grad_mean"};
-    if (mc_failed(ctx) || !table || ctx->rank != 0) return mc_error_status(ctx);
+    if (mc_failed(ctx) || !table || ctx->mesh.world.rank != 0) return mc_error_status(ctx);
     if (!stream) return mc_fail(ctx, MC_ERR_ARGUMENT, "a table of statistics: the stream is NULL");
     size_t longest = strlen("name");
     for (int i = 0; i < table->count; i++) {

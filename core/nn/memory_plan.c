@@ -2,7 +2,7 @@
 
 #include "core/device/cpu/cpu_internal.h"
 #include "core/device/plan_internal.h"
-#include "core/dist/comm_internal.h"
+#include "core/nn/memory_plan_internal.h"
 #include "core/nn/module_internal.h"
 #include "core/nn/offload_internal.h"
 
@@ -42,7 +42,7 @@ double mc_device_peak_rate(mc_context *ctx, mc_dtype dtype)
     return device && device->peak_rate ? device->peak_rate(device, dtype) : 0;
 }
 
-static mc_context *new_dry(mc_context *ctx, int ranks, int rank, int level)
+static mc_context *new_dry(mc_context *ctx, const mc_mesh_sizes *sizes, int rank, int level)
 {
     mc_device *device = mc_plan_open(ctx->device);
     mc_context *dry = device ? mc_context_new_like(ctx, device) : NULL;
@@ -50,17 +50,23 @@ static mc_context *new_dry(mc_context *ctx, int ranks, int rank, int level)
         mc_fail_nomem(ctx, "a memory plan");
         return NULL;
     }
-    dry->world_size = ranks;
-    dry->rank = rank;
     dry->zero_level = level;
-    if (ranks > 1) dry->comm = mc_comm_new(dry, NULL, ranks, rank, NULL);
+    mc_mesh_place(&dry->mesh, sizes, rank);
+    mc_mesh_connect(dry, NULL, NULL);
     return dry;
 }
 
 mc_context *mc_plan_context_new(mc_context *ctx)
 {
     if (mc_failed(ctx)) return NULL;
-    return new_dry(ctx, ctx->world_size, ctx->rank, ctx->zero_level);
+    mc_mesh_sizes sizes = mc_mesh_sizes_of(&ctx->mesh);
+    return new_dry(ctx, &sizes, ctx->mesh.world.rank, ctx->zero_level);
+}
+
+mc_context *mc_plan_context_new_mesh(mc_context *ctx, const mc_mesh_sizes *sizes,
+                                     mc_zero_level level)
+{
+    return new_dry(ctx, sizes, 0, level ? (int)level - MC_ZERO_0 : ctx->zero_level);
 }
 
 mc_context *mc_plan_context_new_ranks(mc_context *ctx, int ranks, mc_zero_level level)
@@ -72,7 +78,7 @@ mc_context *mc_plan_context_new_ranks(mc_context *ctx, int ranks, mc_zero_level 
                 (int)level - MC_ZERO_0);
         return NULL;
     }
-    return new_dry(ctx, ranks, 0, level ? (int)level - MC_ZERO_0 : ctx->zero_level);
+    return mc_plan_context_new_mesh(ctx, &(mc_mesh_sizes){.data = ranks}, level);
 }
 
 /* The flat arrays of a model. */
@@ -106,10 +112,9 @@ mc_status mc_plan_run(mc_context *dry, mc_module *module, void (*step)(mc_contex
     step(dry, user);
     mc_plan_restart(device);
     uint64_t kept = device->memory.in_use;
-    mc_comm_volume before = {0}, after = {0};
-    if (dry->comm) before = mc_comm_volume_of(dry->comm);
+    mc_comm_volume before = mc_mesh_volume(&dry->mesh);
     if (!mc_failed(dry)) step(dry, user);
-    if (dry->comm) after = mc_comm_volume_of(dry->comm);
+    mc_comm_volume after = mc_mesh_volume(&dry->mesh);
     if (mc_failed(dry)) return mc_error_status(dry);
     mc_plan_peak peak = mc_plan_peak_of(device);
     *plan = (mc_memory_plan){.logits = peak.logits,

@@ -32,7 +32,8 @@ mc_status mc_bucket_prefetch(mc_module_root *root, mc_bucket *b)
                               "the gathered parameters of \"%s\"", b->owner->name);
     root->gathered += b->count;
     if (root->gathered > root->most_gathered) root->most_gathered = root->gathered;
-    b->gathering = mc_comm_start_all_gather(root->ctx->comm, b->kept, b->data, b->share, b->dtype);
+    b->gathering =
+        mc_comm_start_all_gather(root->ctx->mesh.shard.comm, b->kept, b->data, b->share, b->dtype);
     return mc_error_status(root->ctx);
 }
 
@@ -50,8 +51,8 @@ mc_status mc_bucket_gather(mc_module_root *root, mc_bucket *b)
     if (status || b->level < 3) return status;
     b->users++;
     if (b->stale)
-        b->gathering =
-            mc_comm_start_all_gather(root->ctx->comm, b->kept, b->data, b->share, b->dtype);
+        b->gathering = mc_comm_start_all_gather(root->ctx->mesh.shard.comm, b->kept, b->data,
+                                                b->share, b->dtype);
     b->stale = false;
     return end_gathering(b);
 }
@@ -87,9 +88,10 @@ void mc_bucket_release(mc_module_root *root, mc_bucket *b)
 
 mc_status mc_bucket_publish(mc_module_root *root, mc_bucket *b)
 {
-    if (!root->ctx->comm || (b->level != 1 && b->level != 2)) return mc_error_status(root->ctx);
-    return mc_comm_all_gather(root->ctx->comm, mc_bucket_value_at(b, b->first), b->data, b->share,
-                              b->dtype);
+    if (!root->ctx->mesh.shard.comm || (b->level != 1 && b->level != 2))
+        return mc_error_status(root->ctx);
+    return mc_comm_all_gather(root->ctx->mesh.shard.comm, mc_bucket_value_at(b, b->first), b->data,
+                              b->share, b->dtype);
 }
 
 /* ---- gradients ------------------------------------------------------------------------------- */
@@ -234,7 +236,8 @@ mc_dtype mc_bucket_gradient_dtype(const mc_module_root *root, const mc_bucket *b
  * one, but steps of several ranks are not recorded. */
 mc_dtype mc_bucket_kept_dtype(const mc_module_root *root, const mc_bucket *b)
 {
-    return root->one_pass && root->ctx->comm && !b->host ? travel_dtype(root, b) : MC_F32;
+    return root->one_pass && root->ctx->mesh.shard.comm && !b->host ? travel_dtype(root, b)
+                                                                    : MC_F32;
 }
 
 mc_status mc_bucket_widen_kept(mc_module_root *root, mc_bucket *b)
@@ -439,7 +442,7 @@ static mc_status pack_gradient(mc_module_root *root, mc_bucket *b)
 /* Sends off what is packed. */
 static mc_status send_gradient(mc_module_root *root, mc_bucket *b)
 {
-    struct mc_comm *comm = root->ctx->comm;
+    struct mc_comm *comm = root->ctx->mesh.shard.comm;
     b->waits = false;
     if (b->sent && b->level >= 2) drop_gradient(root, b);
     if (!comm) return end_reducing(root, b);
@@ -494,7 +497,7 @@ static mc_status wait_for_more(mc_module_root *root, mc_bucket *added)
 mc_status mc_bucket_reduce(mc_module_root *root, mc_bucket *b)
 {
     const mc_loss_seed *seed = mc_context_loss_seed(root->ctx);
-    bool last = seed && seed->last && root->ctx->comm;
+    bool last = seed && seed->last && root->ctx->mesh.shard.comm;
     if (!b->gradient || b->backward || (b->level < 2 && !last)) return mc_error_status(root->ctx);
     return b->level < 2 ? wait_for_more(root, b) : start_reducing(root, b);
 }
@@ -504,7 +507,7 @@ static bool is_unsummed(const mc_module_root *root, const mc_bucket *b)
 {
     bool whole = b->level < 2; /* else what there is of `gradient` is still to be summed */
     if (!b->trainable || !b->gradient || b->reducing) return false;
-    return !(whole && (!root->ctx->comm || b->summed));
+    return !(whole && (!root->ctx->mesh.shard.comm || b->summed));
 }
 
 mc_status mc_module_sum_gradients(mc_module_root *root)
@@ -534,7 +537,7 @@ mc_status mc_bucket_reopen(mc_module_root *root, mc_bucket *b)
     b->summed = false;
     mc_status status;
     if (b->level == 0) {
-        double part = 1.0 / root->ctx->world_size;
+        double part = 1.0 / root->ctx->mesh.shard.size;
         status = device->kernels->scale(device, b->count, all, (float)part, all, false);
     } else {
         status = zero_elements(root, b, 0, b->first);
@@ -576,7 +579,7 @@ static mc_status gather_on_host(mc_module_root *root, const mc_bucket *b, const 
 {
     enum { PIECE = 1 << 20 };
     mc_device *device = device_of(root);
-    int64_t ranks = root->ctx->world_size, most = b->share < PIECE ? b->share : PIECE;
+    int64_t ranks = root->ctx->mesh.shard.size, most = b->share < PIECE ? b->share : PIECE;
     size_t bytes = (size_t)((ranks + 1) * most) * sizeof(float);
     float *all = device->alloc(device, bytes);
     if (!all) return mc_fail_nomem(root->ctx, "a model's shares as a whole");
@@ -585,7 +588,7 @@ static mc_status gather_on_host(mc_module_root *root, const mc_bucket *b, const 
         int64_t n = b->share - at < most ? b->share - at : most;
         float *mine = all + ranks * most;
         status = mc_home_copy(root, mine, false, share + at, true, n);
-        if (!status) status = mc_comm_all_gather(root->ctx->comm, mine, all, n, MC_F32);
+        if (!status) status = mc_comm_all_gather(root->ctx->mesh.shard.comm, mine, all, n, MC_F32);
         for (int64_t r = 0; r < ranks && !status; r++)
             status = mc_home_copy(root, whole + r * b->share + at, true, all + r * n, false, n);
     }
@@ -606,9 +609,9 @@ static mc_status to_whole(mc_module_root *root, mc_device *home, const mc_bucket
     }
     void *new = device->alloc(device, (size_t)b->count * size);
     if (!new) return mc_fail_nomem(root->ctx, "a model's shares as a whole");
-    mc_status status = home == device_of(root)
-                           ? mc_comm_all_gather(root->ctx->comm, *share, new, b->share, dtype)
-                           : gather_on_host(root, b, *share, new);
+    mc_status status = home == device_of(root) ? mc_comm_all_gather(root->ctx->mesh.shard.comm,
+                                                                    *share, new, b->share, dtype)
+                                               : gather_on_host(root, b, *share, new);
     device->free(device, *share, (size_t)b->share * size);
     *share = NULL;
     *array = new;
@@ -647,8 +650,8 @@ static mc_status to_whole_sum(mc_module_root *root, mc_bucket *b)
     if (!status && is_unsummed(root, b)) status = start_reducing(root, b);
     if (!status) status = mc_module_end_reducing(root);
     if (status || !b->summed || b->level == 0) return status;
-    return mc_comm_all_gather(root->ctx->comm, gradient_at(b, b->first), b->gradient, b->share,
-                              MC_F32);
+    return mc_comm_all_gather(root->ctx->mesh.shard.comm, gradient_at(b, b->first), b->gradient,
+                              b->share, MC_F32);
 }
 
 mc_status mc_bucket_unshard(mc_module_root *root, mc_bucket *b)
@@ -669,7 +672,7 @@ mc_status mc_bucket_unshard(mc_module_root *root, mc_bucket *b)
     }
     if (!status && b->level == 3)
         status = to_whole(root, device_of(root), b, &b->kept, &b->data, b->dtype);
-    b->summed = root->ctx->comm && b->gradient;
+    b->summed = root->ctx->mesh.shard.comm && b->gradient;
     if (status) return status;
     b->level = 0;
     b->gradient_dtype = MC_F32;
@@ -690,8 +693,8 @@ mc_status mc_bucket_read_gradient(mc_module_root *root, const mc_parameter *p, f
                                         (mc_matrix){mine, MC_F32, b->share}, false);
     else if (!status)
         status = mc_bucket_copy_sum(root, b, mine);
-    if (!status && root->ctx->comm)
-        status = mc_comm_all_gather(root->ctx->comm, mine, whole, b->share, MC_F32);
+    if (!status && root->ctx->mesh.shard.comm)
+        status = mc_comm_all_gather(root->ctx->mesh.shard.comm, mine, whole, b->share, MC_F32);
     size_t count = (size_t)mc_shape_count(p->shape);
     if (!status && !device->copy_out(device, values, whole + p->stored->offset + p->first,
                                      count * sizeof *values))
@@ -790,7 +793,8 @@ static void mark(mc_tape *tape, mc_module *block, const mc_op *op)
 static bool is_sharded(const mc_module *block)
 {
     const mc_module_root *root = block->root;
-    return (root->ctx->comm || root->offload) && block->parent && block->parent->holds_blocks;
+    return (root->ctx->mesh.shard.comm || root->offload) && block->parent &&
+           block->parent->holds_blocks;
 }
 
 mc_status mc_block_begin(mc_tape *tape, mc_module *block)

@@ -11,7 +11,7 @@
 mc_status mc_synchronize(mc_context *ctx)
 {
     if (mc_failed(ctx)) return mc_error_status(ctx);
-    if (ctx->comm) return mc_comm_barrier(ctx->comm);
+    if (ctx->mesh.world.comm) return mc_comm_barrier(ctx->mesh.world.comm);
     mc_device *device = ctx->device;
     char byte, *there = device->alloc(device, sizeof byte);
     if (!there) return mc_fail_nomem(ctx, "a barrier");
@@ -31,11 +31,12 @@ static bool exchange(mc_context *ctx, const void *mine, bool from_host, int coun
 {
     mc_device *device = ctx->device;
     size_t bytes = (size_t)count * mc_dtype_size(dtype);
-    size_t room = bytes * (size_t)(ctx->world_size + 1);
+    size_t room = bytes * (size_t)(ctx->mesh.world.size + 1);
     char *scratch = device->alloc(device, room);
     if (!scratch) return mc_fail_nomem(ctx, "numbers of all ranks"), false;
     if (from_host) device->copy_in(device, scratch, mine, bytes);
-    mc_comm_all_gather(ctx->comm, from_host ? scratch : mine, scratch + bytes, count, dtype);
+    mc_comm_all_gather(ctx->mesh.world.comm, from_host ? scratch : mine, scratch + bytes, count,
+                       dtype);
     if (!mc_failed(ctx) && !device->copy_out(device, all, scratch + bytes, room - bytes))
         mc_fail(ctx, MC_ERR_DEVICE, "numbers of all ranks: %s", device->failure);
     device->free(device, scratch, room);
@@ -47,7 +48,7 @@ mc_status mc_gather_numbers(mc_context *ctx, const double *mine, int count, doub
     if (mc_failed(ctx)) return mc_error_status(ctx);
     if (!mine || !all || count < 1 || count > INT_MAX / (int)sizeof *mine)
         return mc_fail(ctx, MC_ERR_ARGUMENT, "numbers of all ranks: expected one or more");
-    if (ctx->comm)
+    if (ctx->mesh.world.comm)
         exchange(ctx, mine, true, count * (int)sizeof *mine, MC_U8,
                  all); /* bytes stay as they are */
     else
@@ -71,7 +72,7 @@ static sum_count *gather_losses(mc_context *ctx, const mc_tensor *loss)
         mc_fail(ctx, MC_ERR_SHAPE, "the loss of all ranks: expected a loss, two f32");
         return NULL;
     }
-    sum_count *all = mc_calloc((size_t)ctx->world_size, sizeof *all);
+    sum_count *all = mc_calloc((size_t)ctx->mesh.world.size, sizeof *all);
     if (!all) {
         mc_fail_nomem(ctx, "the loss of all ranks");
         return NULL;
@@ -83,11 +84,11 @@ static sum_count *gather_losses(mc_context *ctx, const mc_tensor *loss)
 
 double mc_global_mean_loss(mc_context *ctx, const mc_tensor *loss)
 {
-    if (ctx && !ctx->comm) return (double)mc_mean_loss(ctx, loss);
+    if (ctx && !ctx->mesh.world.comm) return (double)mc_mean_loss(ctx, loss);
     sum_count *all = gather_losses(ctx, loss);
     double sum = 0, count = 0;
     if (!all) return NAN;
-    for (int r = 0; r < ctx->world_size; r++) {
+    for (int r = 0; r < ctx->mesh.world.size; r++) {
         sum += (double)all[r].sum;
         count += (double)all[r].count;
     }
@@ -97,14 +98,14 @@ double mc_global_mean_loss(mc_context *ctx, const mc_tensor *loss)
 
 double mc_sum_loss(mc_context *ctx, const mc_tensor *loss)
 {
-    if (ctx && !ctx->comm) return (double)mc_mean_loss(ctx, loss);
+    if (ctx && !ctx->mesh.world.comm) return (double)mc_mean_loss(ctx, loss);
     sum_count *all = gather_losses(ctx, loss);
     double sum = 0;
     if (!all) return NAN;
-    for (int r = 0; r < ctx->world_size; r++)
+    for (int r = 0; r < ctx->mesh.world.size; r++)
         sum += mean_of((double)all[r].sum, (double)all[r].count);
     mc_free(all);
-    return sum / ctx->world_size;
+    return sum / ctx->mesh.world.size;
 }
 
 /* ---- results --------------------------------------------------------------------------------- */
@@ -133,7 +134,7 @@ static mc_shape shape_of(const int64_t has[HAS])
 /* Compares all ranks with rank 0, so that all find the same. */
 static bool fit(mc_context *ctx, const int64_t *all)
 {
-    for (int r = 1; r < ctx->world_size; r++) {
+    for (int r = 1; r < ctx->mesh.world.size; r++) {
         const int64_t *has = all + r * HAS;
         bool same = has[HAS_DTYPE] == all[HAS_DTYPE] && has[HAS_DIMS] == all[HAS_DIMS];
         for (int i = HAS_SIZES + 1; i < HAS; i++) same = same && has[i] == all[i];
@@ -152,15 +153,16 @@ static bool fit(mc_context *ctx, const int64_t *all)
 static void gather_rows(mc_context *ctx, const mc_tensor *x, const int64_t *all, mc_tensor *y)
 {
     char *to = mc_tensor_data(y);
-    mc_comm_group_start(ctx->comm);
-    for (int r = 0; r < ctx->world_size; r++) {
+    mc_comm_group_start(ctx->mesh.world.comm);
+    for (int r = 0; r < ctx->mesh.world.size; r++) {
         int64_t count = mc_shape_count(shape_of(all + r * HAS));
         if (count)
-            mc_comm_broadcast(ctx->comm, r == ctx->rank ? mc_tensor_data(x) : NULL, to, count,
+            mc_comm_broadcast(ctx->mesh.world.comm,
+                              r == ctx->mesh.world.rank ? mc_tensor_data(x) : NULL, to, count,
                               x->dtype, r);
         to += (size_t)count * mc_dtype_size(x->dtype);
     }
-    if (mc_comm_group_end(ctx->comm) || !y->host) return;
+    if (mc_comm_group_end(ctx->mesh.world.comm) || !y->host) return;
     mc_device *device = ctx->device;
     size_t bytes = (size_t)mc_tensor_count(y) * mc_dtype_size(y->dtype);
     if (bytes && !device->copy_out(device, y->host, mc_tensor_data(y), bytes))
@@ -190,14 +192,14 @@ mc_tensor *mc_gather_result(mc_context *ctx, const mc_tensor *x)
         mc_fail(ctx, MC_ERR_ARGUMENT, "gather_result: %s", x ? "the tensor was released" : "NULL");
         return NULL;
     }
-    if (!ctx->comm) return copy_of(ctx, x);
-    int64_t mine[HAS], *all = mc_calloc((size_t)ctx->world_size, sizeof mine);
+    if (!ctx->mesh.world.comm) return copy_of(ctx, x);
+    int64_t mine[HAS], *all = mc_calloc((size_t)ctx->mesh.world.size, sizeof mine);
     if (!all) return mc_fail_nomem(ctx, "a result of all ranks"), NULL;
     mc_tensor *y = NULL;
     describe(x, mine);
     if (exchange(ctx, mine, true, HAS, MC_I64, all) && fit(ctx, all)) {
         mc_shape shape = shape_of(all);
-        for (int r = 1; r < ctx->world_size; r++) shape.dim[0] += all[r * HAS + HAS_SIZES];
+        for (int r = 1; r < ctx->mesh.world.size; r++) shape.dim[0] += all[r * HAS + HAS_SIZES];
         if ((y = mc_tensor_new(ctx, x->dtype, shape))) gather_rows(ctx, x, all, y);
     }
     mc_free(all);

@@ -378,16 +378,16 @@ static mc_status reduce_gradients(mc_optim_manager *m)
 static mc_status combine(mc_optim_manager *m)
 {
     mc_device *device = m->ctx->device;
-    struct mc_comm *comm = m->ctx->comm;
-    size_t bytes = sizeof(mc_step_sums) * (size_t)m->ctx->world_size;
+    struct mc_comm *comm = m->ctx->mesh.shard.comm;
+    size_t bytes = sizeof(mc_step_sums) * (size_t)m->ctx->mesh.shard.size;
     if (!comm) return device->kernels->step_measure(device, m->rules, 1, NULL, m->state);
     mc_step_sums *parts = device->alloc(device, bytes);
     if (!parts) return MC_ERR_NOMEM;
     mc_status status =
         mc_comm_all_gather(comm, &m->state->own, parts, (int64_t)sizeof(mc_step_sums), MC_U8);
     if (!status)
-        status =
-            device->kernels->step_measure(device, m->rules, m->ctx->world_size, parts, m->state);
+        status = device->kernels->step_measure(device, m->rules, m->ctx->mesh.shard.size, parts,
+                                               m->state);
     device->free(device, parts, bytes);
     return status;
 }

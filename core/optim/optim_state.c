@@ -40,7 +40,7 @@ static mc_status visit_number(mc_visit *v, const char *name, const char *dtype, 
                           .shape = {.ndim = 0},
                           .data = data,
                           .count = 1,
-                          .own_count = v->ctx->rank == 0,
+                          .own_count = v->ctx->mesh.world.rank == 0,
                           .size = 8,
                           .number = true,
                           .positive = positive};

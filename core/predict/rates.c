@@ -261,10 +261,13 @@ static double bus_rate(const mc_rates *rates, mc_bus_kind kind, double bytes)
     return below->rate + at * (above->rate - below->rate);
 }
 
-double mc_rates_collective(const mc_rates *rates, mc_bus_kind kind, int ranks, double bytes)
+double mc_rates_collective(const mc_rates *rates, mc_bus_kind kind, int ranks, int apart,
+                           double bytes)
 {
     if (ranks < 2) return 0;
-    int on_host = ranks < rates->ranks_per_host ? ranks : rates->ranks_per_host;
+    int on_host = apart > 1 ? rates->ranks_per_host / apart : rates->ranks_per_host;
+    if (on_host < 1) on_host = 1;
+    if (on_host > ranks) on_host = ranks;
     int hosts = (ranks + on_host - 1) / on_host, fewest = ranks % on_host;
     double rate = bus_rate(rates, kind, bytes), rounds = kind == MC_BUS_ALL_REDUCE ? 2 : 1;
     if (rates->bus_most > 0) rate = rates->bus_most;

@@ -43,11 +43,12 @@ static mc_status pass_work(mc_plan_timer *timer, const mc_work *work)
 }
 
 /* What was begun before on the second clock ends first. */
-static double pass_collective(mc_plan_timer *timer, mc_bus_kind kind, int ranks, double bytes,
-                              bool later)
+static double pass_collective(mc_plan_timer *timer, mc_bus_kind kind, int ranks, int apart,
+                              double bytes, bool later)
 {
     step_clock *c = clock_of(timer);
-    double seconds = mc_rates_collective(c->rates, kind, ranks, bytes), begin = c->at.now;
+    double seconds = mc_rates_collective(c->rates, kind, ranks, apart, bytes);
+    double begin = c->at.now;
     if (c->at.side > begin) begin = c->at.side;
     c->at.communication += seconds;
     c->at.side = begin + seconds;

@@ -87,8 +87,8 @@ static void take_options(mc_lm_loader *l, const mc_lm_loader_options *o)
 {
     l->batch_size = o->batch_size;
     l->seq_length = o->seq_length;
-    l->world = o->world ? o->world : mc_world_size(l->ctx);
-    l->rank = o->world ? o->rank : mc_rank(l->ctx);
+    l->world = o->world ? o->world : mc_data_size(l->ctx);
+    l->rank = o->world ? o->rank : mc_data_rank(l->ctx);
     l->shuffle = o->shuffle;
     l->repeat = o->repeat;
     l->keep_last = o->keep_last;

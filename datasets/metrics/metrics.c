@@ -84,7 +84,7 @@ static void sum_over_ranks(mc_context *ctx, mc_accuracy *acc)
         return;
     }
     device->copy_in(device, sums, counts, sizeof counts);
-    mc_comm_all_reduce(ctx->comm, sums, sums, number, MC_I64, MC_REDUCE_SUM);
+    mc_comm_all_reduce(ctx->mesh.data.comm, sums, sums, number, MC_I64, MC_REDUCE_SUM);
     if (!mc_failed(ctx) && !device->copy_out(device, counts, sums, sizeof counts))
         mc_fail(ctx, MC_ERR_DEVICE, "accuracy: %s", device->failure);
     device->free(device, sums, sizeof counts);
@@ -97,7 +97,7 @@ static void sum_over_ranks(mc_context *ctx, mc_accuracy *acc)
 double mc_accuracy_gather(mc_context *ctx, mc_accuracy *acc)
 {
     if (mc_failed(ctx) || !acc) return NAN;
-    if (ctx->comm) sum_over_ranks(ctx, acc);
+    if (ctx->mesh.data.comm) sum_over_ranks(ctx, acc);
     return mc_failed(ctx) ? NAN : mc_accuracy_share(acc);
 }
 

@@ -115,7 +115,7 @@ static mc_status become_torch_file(mc_context *ctx, const char *folder)
     mc_ranks_work work;
     char path[MC_PATH_MAX];
     if (mc_failed(ctx)) return mc_error_status(ctx);
-    if (ctx->rank) return mc_ranks_work_wait(ctx);
+    if (ctx->mesh.world.rank) return mc_ranks_work_wait(ctx);
     mc_ranks_work_begin(&work, ctx);
     mc_tensor_file *file = mc_tensor_file_open(ctx, folder, NULL);
     mc_status status = mc_path_join(&ctx->error, path, folder, "pytorch_model.pt");
@@ -188,7 +188,7 @@ mc_status mc_model_convert(mc_context *ctx, const char *identifier, const char *
     write_model(ctx, &from, aside, &options);
     mc_hub_say_hidden(&ctx->error, identifier, &(mc_hub_needs){.kind = MC_HUB_MODEL});
     if (options.save.form == MC_SAVE_MODELCENTER) become_torch_file(ctx, aside);
-    bool carries = !mc_failed(ctx) && !ctx->rank && !from.file;
+    bool carries = !mc_failed(ctx) && !ctx->mesh.world.rank && !from.file;
     if (carries && *from.base) carry(&ctx->error, from.base, aside);
     if (carries && !mc_failed(ctx)) carry(&ctx->error, from.folder, aside);
     return mc_model_folder_commit(ctx, folder);

@@ -135,7 +135,7 @@ static bool check(mc_text_rows *r)
         return !mc_fail(r->ctx, MC_ERR_ARGUMENT,
                         "texts of up to %lld tokens: the model %s has %lld positions",
                         (long long)o->max_length, mc_model_family(o->model), (long long)limit);
-    if (r->ctx->world_size > 1 && r->ctx->zero_level == MC_ZERO_3)
+    if (r->ctx->mesh.shard.size > 1 && r->ctx->zero_level == MC_ZERO_3)
         return !mc_fail(r->ctx, MC_ERR_UNSUPPORTED,
                         "ranks run texts of their own, one rank more than another: expected all "
                         "parameters on each rank (zero_level 0 to 2)");

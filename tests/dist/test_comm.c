@@ -8,6 +8,7 @@
 #include <cmocka.h>
 #include <math.h>
 #include "core/autograd/tape_internal.h"
+#include "core/dist/mesh_internal.h"
 #include "tests/dist/comm_test.h"
 
 #ifdef MC_HAVE_MPI
@@ -509,6 +510,41 @@ static void test_split(void **state)
     mc_comm_free(again);
 }
 
+/* Ranks 0 1 | 2 3 as tensor x data: each group sums its own members; the trivial ones have no
+ * communicator, those of the same ranks the same one. */
+static void test_mesh(void **state)
+{
+    (void)state;
+    mc_context *own = mc_init_distributed(&(mc_init_options){.single = true});
+    int tensor = size % 2 ? 1 : 2, data = size / tensor;
+    mc_mesh_place(&own->mesh, &(mc_mesh_sizes){.tensor = tensor, .data = data}, rank);
+    mc_mesh_connect(own, NULL, &(mc_comm_options){.timeout = 60});
+    assert_good(own);
+    const mc_mesh *m = &own->mesh;
+    mc_mesh_sizes sizes = mc_mesh_sizes_of(m);
+    assert_true(sizes.tensor == tensor && sizes.context == 1 && sizes.data == data &&
+                sizes.pipeline == 1);
+    assert_true(m->world.size == size && m->world.rank == rank && mc_rank(own) == rank);
+    assert_true(m->tensor.rank == rank % tensor && m->data.rank == rank / tensor);
+    assert_true(mc_data_rank(own) == rank / tensor && mc_data_size(own) == data);
+    assert_true(m->shard.size == data && m->shard.rank == m->data.rank);
+    assert_true(m->shard.comm == m->data.comm && !m->context.comm && !m->pipeline.comm);
+    assert_true((m->data.comm == m->world.comm) == (tensor == 1 || size == 1));
+    int32_t sums[2] = {rank, rank}, right[2] = {0, 0};
+    uint64_t made = mc_mesh_volume(&own->mesh).calls;
+    if (m->tensor.comm) mc_comm_all_reduce(m->tensor.comm, sums, sums, 1, MC_I32, MC_REDUCE_SUM);
+    if (m->data.comm)
+        mc_comm_all_reduce(m->data.comm, sums + 1, sums + 1, 1, MC_I32, MC_REDUCE_SUM);
+    for (int r = 0; r < size; r++) {
+        right[0] += r / tensor == rank / tensor ? r : 0;
+        right[1] += r % tensor == rank % tensor ? r : 0;
+    }
+    assert_true(sums[0] == right[0] && sums[1] == right[1]);
+    uint64_t calls = mc_mesh_volume(&own->mesh).calls;
+    assert_int_equal(calls - made, (m->tensor.comm != NULL) + (m->data.comm != NULL));
+    mc_context_free(own);
+}
+
 /* Calls of several communicators at once, waited for crosswise. */
 static void test_two_communicators(void **state)
 {
@@ -1002,6 +1038,7 @@ int main(void)
         cmocka_unit_test(test_started_gathers),
         cmocka_unit_test(test_steady_memory),
         cmocka_unit_test(test_split),
+        cmocka_unit_test(test_mesh),
         cmocka_unit_test(test_two_communicators),
         cmocka_unit_test(test_abort),
         cmocka_unit_test(test_arguments),

@@ -204,9 +204,9 @@ void settings_tell_changes(const settings *list, const mc_checkpoint *checkpoint
                 name, then, now);
     }
     int ranks = settings_ranks_of(checkpoint);
-    if (ranks != mc_world_size(ctx))
+    if (ranks != mc_data_size(ctx))
         run_log_line(log, "the run was begun on %d rank%s, it goes on on %d", ranks,
-                     ranks == 1 ? "" : "s", mc_world_size(ctx));
+                     ranks == 1 ? "" : "s", mc_data_size(ctx));
 }
 
 void settings_tell_steps(const mc_checkpoint *then, int64_t steps, const train_options *o,

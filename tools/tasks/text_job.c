@@ -157,7 +157,7 @@ int text_job_start(text_job *job, bool (*work)(text_job *job, void *user), void 
 /* This rank's part of a chunk: consecutive rows. */
 static text_part part_of(const mc_context *ctx, const text_chunk *c)
 {
-    size_t rank = (size_t)mc_rank(ctx), ranks = (size_t)mc_world_size(ctx);
+    size_t rank = (size_t)mc_data_rank(ctx), ranks = (size_t)mc_data_size(ctx);
     size_t from = c->count * rank / ranks, to = c->count * (rank + 1) / ranks;
     return (text_part){.first = c->first + (int64_t)from,
                        .count = to - from,

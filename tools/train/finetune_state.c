@@ -124,7 +124,7 @@ static void add_state(settings *list, const finetune *f)
     mc_data_position at = mc_dataloader_position(f->train[0]);
     const finetune_scores *s = &f->scores;
     settings_add_whole(list, "steps", f->steps);
-    settings_add_whole(list, "ranks", mc_world_size(f->ctx));
+    settings_add_whole(list, "ranks", mc_data_size(f->ctx));
     settings_add_real(list, "train-seconds", f->train_seconds);
     settings_add_flag(list, "eval-due", f->eval_due);
     settings_add_flag(list, "stopped", f->stopped);
@@ -356,7 +356,7 @@ void finetune_take_defaults(finetune *f)
         o->train.dtype = settings_choice_of(then, "dtype", train_dtype_names, TRAIN_UNSET);
     if (o->train.dtype == TRAIN_UNSET)
         o->train.dtype = o->train.device == TRAIN_CPU ? TRAIN_F32 : TRAIN_BF16;
-    take_rows(o, mc_world_size(f->ctx));
+    take_rows(o, mc_data_size(f->ctx));
 }
 
 static bool same_options(finetune *f, const mc_checkpoint *then)

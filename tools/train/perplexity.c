@@ -224,10 +224,10 @@ static int64_t add_window(measure *m, int64_t window, int64_t used, int64_t *pre
 
 static bool run_batch(measure *m, int64_t first)
 {
-    int64_t used = 0, predicted = 0, ranks = mc_world_size(m->ctx);
+    int64_t used = 0, predicted = 0, ranks = mc_data_size(m->ctx);
     int count = (int)m->o->batch_size;
     for (int i = 0; i < count; i++) {
-        int64_t window = first + i * ranks + mc_rank(m->ctx);
+        int64_t window = first + i * ranks + mc_data_rank(m->ctx);
         int64_t n = add_window(m, window, used, &predicted);
         if (n < 0) return false;
         m->lengths[i] = (int32_t)n;
@@ -264,7 +264,7 @@ static bool gather(measure *m)
 
 static bool run(measure *m, run_log *log)
 {
-    int64_t step = m->o->batch_size * mc_world_size(m->ctx), n = 0;
+    int64_t step = m->o->batch_size * mc_data_size(m->ctx), n = 0;
     for (int64_t w = 0; w < m->windows; w += step) {
         if (ranks_stop(m->ctx, n++, m->o->gpu) || !run_batch(m, w)) return false;
         int64_t done = w + step < m->windows ? w + step : m->windows;

@@ -94,7 +94,7 @@ static bool make_work(pretrain *p, pretrain_work *w, int64_t batch_size)
     w->objective = &p->objective;
     w->separate = o->separate_documents;
     w->micro_steps =
-        (int)(o->tokens_per_step / (batch_size * mc_world_size(w->ctx) * o->seq_length));
+        (int)(o->tokens_per_step / (batch_size * mc_data_size(w->ctx) * o->seq_length));
     if (!w->model) w->model = mc_model_new_like(w->ctx, p->work.model, &load);
     make_optimizer(w, o);
     make_inputs(w);
@@ -141,7 +141,7 @@ static bool plan_batch(pretrain *p, int64_t batch_size, mc_memory_plan *plan)
  * where the tokens of a step are given, those that divide them. */
 static int64_t candidate(const pretrain *p, int64_t i)
 {
-    int ranks = mc_world_size(p->ctx);
+    int ranks = mc_data_size(p->ctx);
     int64_t sequences = p->o.tokens_per_step / p->o.seq_length / ranks, n = 0;
     int64_t most = p->windows / ranks;
     if (!sequences) return i <= most ? i : 0;
@@ -238,7 +238,7 @@ bool pretrain_plan(pretrain *p)
     if (mc_device_prepare(p->ctx)) return false; /* the error is the run's */
     if (!o->batch_size && (!find_budget(p, &budget) || !choose_batch(p, budget))) return false;
     if (!o->tokens_per_step)
-        o->tokens_per_step = o->batch_size * mc_world_size(p->ctx) * o->seq_length;
+        o->tokens_per_step = o->batch_size * mc_data_size(p->ctx) * o->seq_length;
     if (!plan_batch(p, o->batch_size, &p->plan)) return false;
     show_plan(p);
     memory_warn(p->ctx, &p->log, o->batch_size, &p->plan, "--batch-size auto takes what fits");

@@ -29,7 +29,7 @@ static void add_options(settings *list, const pretrain *p)
     settings_add_machine(list, &o->train);
     settings_end_rounding(list);
     settings_add_whole(list, "steps", o->steps);
-    settings_add_whole(list, "ranks", mc_world_size(p->ctx));
+    settings_add_whole(list, "ranks", mc_data_size(p->ctx));
     settings_add_flag(list, "val-due", p->val_due);
 }
 
@@ -111,7 +111,7 @@ static int64_t kept_batch(const pretrain *p)
 {
     int64_t batch = settings_whole_of(p->resumed, "batch-size"),
             all = batch * settings_ranks_of(p->resumed);
-    int ranks = mc_world_size(p->ctx);
+    int ranks = mc_data_size(p->ctx);
     return all % ranks == 0 ? all / ranks : batch;
 }
 
@@ -138,7 +138,7 @@ void pretrain_take_defaults(pretrain *p)
 static bool same_options(pretrain *p, const settings *list)
 {
     char message[1024];
-    bool other_ranks = settings_ranks_of(p->resumed) != mc_world_size(p->ctx);
+    bool other_ranks = settings_ranks_of(p->resumed) != mc_data_size(p->ctx);
     return settings_same(list, NULL, p->resumed, p->o.output, other_ranks ? "batch-size" : NULL,
                          message, sizeof message) ||
            pretrain_refuse(p, "%s", message);

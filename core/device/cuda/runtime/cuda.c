@@ -459,7 +459,7 @@ static bool choose_gpu(mc_context *ctx, mc_cuda_device *c, int gpu)
         mc_fail(ctx, MC_ERR_DEVICE,
                 "device \"cuda\": rank %d is number %d on its host, but there are "
                 "%d GPUs",
-                ctx->rank, ctx->local_rank, count);
+                ctx->mesh.world.rank, ctx->local_rank, count);
         return false;
     }
     return true;
@@ -611,7 +611,7 @@ mc_device *mc_cuda_open(mc_context *ctx, int gpu)
     }
     mc_device *d = &c->device;
     *d = mc_cuda_guarded();
-    c->several_ranks = ctx->world_size > 1;
+    c->several_ranks = ctx->mesh.world.size > 1;
     bool good = read_environment(c) && choose_gpu(ctx, c, gpu);
     if (good) c->preload = mc_preload_new(); /* while the GPU starts */
     good = good && mc_cuda_current_find(d, c->ordinal, &c->current);
