@@ -360,12 +360,7 @@ static void tell_length(const predict *p, run_log *log)
 /* Says how many prompts all ranks have cut. */
 static bool report_cut(predict *p, run_log *log)
 {
-    int ranks = mc_world_size(p->ctx);
-    double sum = 0, *all = malloc((size_t)ranks * sizeof *all);
-    if (!all) return out_of_memory(p);
-    bool good = mc_gather_numbers(p->ctx, &p->cut, 1, all) == MC_OK;
-    for (int i = 0; good && i < ranks; i++) sum += all[i];
-    free(all);
+    double sum = ranks_sum(p->ctx, p->cut);
     if (sum > 0)
         run_log_line(log,
                      "%.0f prompt%s cut at %" PRId64
@@ -373,7 +368,7 @@ static bool report_cut(predict *p, run_log *log)
                      "tokenizer's model_max_length; or the positions that answers of %d tokens "
                      "leave)",
                      sum, sum > 1 ? "s were" : " was", prompt_limit(p), (int)p->max_target_length);
-    return good;
+    return !mc_failed(p->ctx);
 }
 
 static bool work(text_job *job, void *user)

@@ -87,23 +87,23 @@ bool ranks_stop(mc_context *ctx, int64_t n, bool gpu)
     return mc_failed(ctx) || interrupt_requested();
 }
 
-/* The least of the ranks' numbers, or their sum. */
-static double fold(mc_context *ctx, double mine, bool sum)
+double ranks_least(mc_context *ctx, double mine)
 {
     int ranks = mc_world_size(ctx);
-    double *all = calloc((size_t)ranks, sizeof *all), least = mine, total = 0;
+    double *all = calloc((size_t)ranks, sizeof *all), least = mine;
     if (!all) mc_set_error(ctx, MC_ERR_NOMEM, "out of memory for the numbers of all ranks");
     mc_gather_numbers(ctx, &mine, 1, all);
-    for (int r = 0; !mc_failed(ctx) && r < ranks; r++) {
+    for (int r = 0; !mc_failed(ctx) && r < ranks; r++)
         if (all[r] < least) least = all[r];
-        total += all[r];
-    }
     free(all);
-    return mc_failed(ctx) ? (double)NAN : sum ? total : least;
+    return mc_failed(ctx) ? (double)NAN : least;
 }
 
-double ranks_least(mc_context *ctx, double mine) { return fold(ctx, mine, false); }
-double ranks_sum(mc_context *ctx, double mine) { return fold(ctx, mine, true); }
+double ranks_sum(mc_context *ctx, double mine)
+{
+    mc_sum_numbers(ctx, &mine, 1);
+    return mc_failed(ctx) ? (double)NAN : mine;
+}
 
 void ranks_refuse(mc_context *ctx, const char *message)
 {

@@ -5,7 +5,6 @@
 #include <string.h>
 #include "core/base/version.h"
 #include "core/device/device_internal.h"
-#include "core/dist/mesh_internal.h"
 #include "core/dist/world_internal.h"
 
 const char *mc_version(void) { return MC_VERSION; }

@@ -53,8 +53,8 @@ typedef struct mc_plan_timer mc_plan_timer;
 struct mc_plan_timer {
     /* A kernel's work passes. */
     mc_status (*work)(mc_plan_timer *timer, const mc_work *work);
-    /* A collective of `ranks` ranks, every `apart`-th of all (0: 1), is begun; `bytes` is the larger
-     * of its buffers. `later`: it is waited for later. When it ends. */
+    /* A collective of `ranks` ranks, every `apart`-th of all (0: 1), is begun; `bytes` is the
+     * larger of its buffers. `later`: it is waited for later. When it ends. */
     double (*collective)(mc_plan_timer *timer, mc_bus_kind kind, int ranks, int apart, double bytes,
                          bool later);
     /* The device waits for a collective. */

@@ -4,7 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include "core/dist/comm_internal.h"
+#include "core/device/device_internal.h"
+#include "core/dist/ranks_internal.h"
 #include "core/dist/world_internal.h"
 
 /* Where a rank may run. */
@@ -36,32 +37,17 @@ static int count_sharing(const place *all, int ranks, int rank, int *number)
     return sharing;
 }
 
-/* all[r] = the place of rank r, through the device's memory. */
-static mc_status gather_places(mc_context *ctx, place *all)
-{
-    mc_device *device = ctx->device;
-    size_t ranks = (size_t)ctx->mesh.world.size, bytes = (ranks + 1) * sizeof *all;
-    place mine = place_here(), *there = device->alloc(device, bytes);
-    if (!there) return mc_fail_nomem(ctx, "the places of all ranks");
-    device->copy_in(device, there + ranks, &mine, sizeof mine);
-    mc_status status =
-        mc_comm_all_gather(ctx->mesh.world.comm, there + ranks, there, (int64_t)sizeof mine, MC_U8);
-    if (!status && !device->copy_out(device, all, there, ranks * sizeof *all))
-        status = mc_fail(ctx, MC_ERR_DEVICE, "the places of all ranks: %s", device->failure);
-    device->free(device, there, bytes);
-    return status;
-}
-
 int mc_world_sharing_cores(mc_context *ctx, int *number)
 {
+    const mc_rank_group *world = &ctx->mesh.world;
     int sharing = 1;
     *number = 0;
-    if (!ctx->mesh.world.comm) return sharing;
-    place *all = mc_calloc((size_t)ctx->mesh.world.size, sizeof *all);
+    if (!world->comm) return sharing;
+    place mine = place_here(), *all = mc_calloc((size_t)world->size, sizeof *all);
     if (!all)
         mc_fail_nomem(ctx, "the places of all ranks");
-    else if (!gather_places(ctx, all))
-        sharing = count_sharing(all, ctx->mesh.world.size, ctx->mesh.world.rank, number);
+    else if (!mc_ranks_gather(ctx, world, &mine, sizeof mine, all))
+        sharing = count_sharing(all, world->size, world->rank, number);
     mc_free(all);
     return sharing ? sharing : 1;
 }

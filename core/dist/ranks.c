@@ -1,8 +1,8 @@
 #include "core/dist/ranks_internal.h"
 
+#include <string.h>
 #include <time.h>
-#include "core/device/device_internal.h"
-#include "core/dist/comm.h"
+#include "core/dist/comm_internal.h"
 
 mc_status mc_ranks_meet(mc_context *ctx)
 {
@@ -10,51 +10,59 @@ mc_status mc_ranks_meet(mc_context *ctx)
     return mc_comm_barrier(ctx->mesh.world.comm);
 }
 
-/* Communicators take the device's memory: runs one of the calls below on a copy there. */
-typedef mc_status (*exchange_fn)(struct mc_comm *comm, void *data, int64_t count);
-
-static mc_status exchange(mc_context *ctx, void *data, size_t bytes, int64_t count, exchange_fn fn)
+/* Communicators take the device's memory: copies `count` elements of `from` there, makes the call
+ * and copies its result to `to`. With one rank the result is what it gives. */
+static mc_status exchange(mc_context *ctx, const mc_rank_group *group, const mc_comm_call *call,
+                          const void *from, void *to)
 {
-    if (!ctx->mesh.world.comm || mc_failed(ctx)) return mc_error_status(ctx);
+    size_t mine = mc_comm_bytes(call), all = mine;
+    if (mc_failed(ctx)) return mc_error_status(ctx);
+    if (!group->comm) {
+        memmove(to, from, mine);
+        return MC_OK;
+    }
+    bool gathers = call->kind == MC_COMM_ALL_GATHER;
+    if (gathers) all *= (size_t)group->size;
     mc_device *device = ctx->device;
-    void *there = device->alloc(device, bytes);
-    if (!there) return mc_fail_nomem(ctx, "what ranks tell one another");
-    device->copy_in(device, there, data, bytes);
-    mc_status status = fn(ctx->mesh.world.comm, there, count);
-    if (!status && !device->copy_out(device, data, there, bytes))
-        status = mc_fail(ctx, MC_ERR_DEVICE, "what ranks tell one another: %s", device->failure);
-    device->free(device, there, bytes);
-    return status;
+    char *there = device->alloc(device, all), *own = there;
+    if (!there) return mc_fail_nomem(ctx, "what ranks exchange");
+    if (gathers) own += mine * (size_t)group->rank;
+    device->copy_in(device, own, from, mine);
+    if (gathers)
+        mc_comm_all_gather(group->comm, own, there, call->count, call->dtype);
+    else if (call->kind == MC_COMM_BROADCAST)
+        mc_comm_broadcast(group->comm, own, there, call->count, call->dtype, 0);
+    else
+        mc_comm_all_reduce(group->comm, own, there, call->count, call->dtype, call->op);
+    if (!mc_failed(ctx) && !device->copy_out(device, to, there, all))
+        mc_fail(ctx, MC_ERR_DEVICE, "what ranks exchange: %s", device->failure);
+    device->free(device, there, all);
+    return mc_error_status(ctx);
 }
 
-static mc_status share(struct mc_comm *comm, void *data, int64_t count)
+mc_status mc_ranks_gather(mc_context *ctx, const mc_rank_group *group, const void *mine,
+                          size_t bytes, void *all)
 {
-    return mc_comm_broadcast(comm, data, data, count, MC_U8, 0);
+    mc_comm_call call = {MC_COMM_ALL_GATHER, .count = (int64_t)bytes, .dtype = MC_U8};
+    return exchange(ctx, group, &call, mine, all);
 }
 
-static mc_status sum(struct mc_comm *comm, void *data, int64_t count)
+mc_status mc_ranks_reduce(mc_context *ctx, const mc_rank_group *group, void *data, int64_t count,
+                          mc_dtype dtype, mc_reduce_op op)
 {
-    return mc_comm_all_reduce(comm, data, data, count, MC_I64, MC_REDUCE_SUM);
-}
-
-static mc_status any(struct mc_comm *comm, void *data, int64_t count)
-{
-    return mc_comm_all_reduce(comm, data, data, count, MC_U8, MC_REDUCE_MAX);
+    mc_comm_call call = {MC_COMM_ALL_REDUCE, .count = count, .dtype = dtype, .op = op};
+    return exchange(ctx, group, &call, data, data);
 }
 
 mc_status mc_ranks_share(mc_context *ctx, void *data, size_t bytes)
 {
-    return exchange(ctx, data, bytes, (int64_t)bytes, share);
-}
-
-mc_status mc_ranks_sum(mc_context *ctx, int64_t *value)
-{
-    return exchange(ctx, value, sizeof *value, 1, sum);
+    mc_comm_call call = {MC_COMM_BROADCAST, .count = (int64_t)bytes, .dtype = MC_U8};
+    return exchange(ctx, &ctx->mesh.world, &call, data, data);
 }
 
 mc_status mc_ranks_any(mc_context *ctx, uint8_t *flags, size_t count)
 {
-    return exchange(ctx, flags, count, (int64_t)count, any);
+    return mc_ranks_reduce(ctx, &ctx->mesh.world, flags, (int64_t)count, MC_U8, MC_REDUCE_MAX);
 }
 
 /* ---- work of rank 0 alone -------------------------------------------------------------------- */

@@ -1,18 +1,23 @@
-/* What ranks exchange while they save and load: small things, on the host. Every rank of
- * the job calls these in the same order; with one rank they do nothing. An error of any rank,
- * raised before it comes here, is an error on all. */
+/* What ranks exchange on the host: small things, while they save and load, and sums of
+ * results. Every rank of the group, of all where no group is named, calls these in the same order.
+ * An error of any rank, raised before it comes here, is an error on all. */
 #ifndef MC_DIST_RANKS_INTERNAL_H
 #define MC_DIST_RANKS_INTERNAL_H
 
 #include <stddef.h>
 #include "core/base/context_internal.h"
+#include "core/dist/comm.h"
 
 /* Returns when all ranks have come. */
 mc_status mc_ranks_meet(mc_context *ctx);
 /* `bytes` bytes of rank 0's `data` go to everybody's. */
 mc_status mc_ranks_share(mc_context *ctx, void *data, size_t bytes);
-/* *value = the sum of all ranks'. */
-mc_status mc_ranks_sum(mc_context *ctx, int64_t *value);
+/* all (size of the group, bytes) = `bytes` bytes of each rank. */
+mc_status mc_ranks_gather(mc_context *ctx, const mc_rank_group *group, const void *mine,
+                          size_t bytes, void *all);
+/* data[i] = op over the group's ranks of data[i]. */
+mc_status mc_ranks_reduce(mc_context *ctx, const mc_rank_group *group, void *data, int64_t count,
+                          mc_dtype dtype, mc_reduce_op op);
 /* Sets each of the flags that any rank has set (to 1; others are 0). */
 mc_status mc_ranks_any(mc_context *ctx, uint8_t *flags, size_t count);
 

@@ -6,7 +6,6 @@
 #include "core/dist/comm_internal.h"
 #include "core/dist/control/control_internal.h"
 #include "core/dist/launch_internal.h"
-#include "core/dist/mesh_internal.h"
 
 struct mc_world {
     mc_launch launch;

@@ -3,7 +3,7 @@
 #define MC_DIST_WORLD_INTERNAL_H
 
 #include "core/base/context_internal.h"
-#include "core/dist/comm_internal.h"
+#include "core/dist/mesh_internal.h"
 
 /* Reads who started this process (launch_internal.h) and sets the context's rank and world size.
  * Called before the device is opened: on a GPU machine the local rank chooses the GPU. */

@@ -353,10 +353,10 @@ mc_status mc_safetensors_write_at(mc_safetensors_writer *writer, uint64_t offset
 /* Bytes that all ranks have given; waits for them. */
 static mc_status count_given(mc_safetensors_writer *writer, uint64_t *given)
 {
-    int64_t sum = (int64_t)writer->given;
-    mc_status status = writer->shared ? mc_ranks_sum(writer->ctx, &sum) : MC_OK;
-    *given = (uint64_t)sum;
-    return status;
+    const mc_rank_group *world = &writer->ctx->mesh.world;
+    *given = writer->given;
+    if (!writer->shared) return MC_OK;
+    return mc_ranks_reduce(writer->ctx, world, given, 1, MC_I64, MC_REDUCE_SUM);
 }
 
 mc_status mc_safetensors_writer_sync(mc_safetensors_writer *writer)

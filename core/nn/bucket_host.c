@@ -19,6 +19,7 @@
 #include "core/device/cpu/cpu_internal.h"
 #include "core/device/plan_internal.h"
 #include "core/dist/comm_internal.h"
+#include "core/dist/ranks_internal.h"
 #include "core/dist/world_internal.h"
 #include "core/nn/module_internal.h"
 #include "core/nn/offload_internal.h"
@@ -253,24 +254,6 @@ static uint64_t bytes_left(mc_context *ctx, uint64_t most)
     return most < left ? most : left;
 }
 
-/* Whether a rank has too little; each has looked then, before any takes memory. */
-static mc_status any_short(mc_context *ctx, bool *is_short)
-{
-    mc_device *device = ctx->device;
-    float sum = *is_short;
-    if (!ctx->mesh.shard.comm) return MC_OK;
-    float *flag = device->alloc(device, sizeof *flag);
-    if (!flag) return mc_fail_nomem(ctx, "AdamOffload");
-    device->copy_in(device, flag, &sum, sizeof sum);
-    mc_status status =
-        mc_comm_all_reduce(ctx->mesh.shard.comm, flag, flag, 1, MC_F32, MC_REDUCE_SUM);
-    if (!status && !device->copy_out(device, &sum, flag, sizeof sum))
-        status = mc_fail(ctx, MC_ERR_DEVICE, "AdamOffload: %s", device->failure);
-    device->free(device, flag, sizeof *flag);
-    *is_short = sum > 0;
-    return status;
-}
-
 static mc_status check_memory(mc_module_root *root)
 {
     mc_context *ctx = root->ctx;
@@ -279,8 +262,9 @@ static mc_status check_memory(mc_module_root *root)
     uint64_t most;
     bool good = read_limit(&most);
     uint64_t left = bytes_left(ctx, most);
-    bool mine = !good || needed > left, any = mine;
-    mc_status status = any_short(ctx, &any);
+    bool mine = !good || needed > left;
+    uint8_t any = mine; /* each rank has looked by then, before one takes memory */
+    mc_status status = mc_ranks_any(ctx, &any, 1);
     if (status || !any) return status;
     if (!good)
         return mc_fail(ctx, MC_ERR_ARGUMENT,

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 #include "core/base/hash_internal.h"
-#include "core/dist/comm.h"
+#include "core/dist/ranks_internal.h"
 
 struct mc_inspection {
     mc_owned owned;
@@ -50,23 +50,6 @@ static double deviation(const mc_moments *m)
 
 /* ---- over ranks ------------------------------------------------------------------------------ */
 
-/* all (ranks, bytes) = `bytes` bytes of every rank, all of them in host memory. */
-static mc_status gather(mc_context *ctx, const void *own, void *all, size_t bytes)
-{
-    mc_device *device = ctx->device;
-    size_t total = bytes * (size_t)ctx->mesh.shard.size;
-    char *memory = device->alloc(device, total);
-    if (!memory) return mc_fail_nomem(ctx, "a table of statistics");
-    char *mine = memory + bytes * (size_t)ctx->mesh.shard.rank;
-    device->copy_in(device, mine, own, bytes);
-    mc_status status =
-        mc_comm_all_gather(ctx->mesh.shard.comm, mine, memory, (int64_t)bytes, MC_U8);
-    if (!status && !device->copy_out(device, all, memory, total))
-        status = mc_fail(ctx, MC_ERR_DEVICE, "a table of statistics: %s", device->failure);
-    device->free(device, memory, total);
-    return status;
-}
-
 /* What the ranks' rows are, as two numbers. */
 typedef struct row_mark {
     uint64_t count, hash;
@@ -77,10 +60,11 @@ static mc_status check_rows(mc_context *ctx, int count, const char *const *names
 {
     row_mark mine = {(uint64_t)count, MC_HASH_START};
     for (int i = 0; i < count; i++) mine.hash = mc_hash(mine.hash, names[i], strlen(names[i]) + 1);
-    row_mark *all = mc_calloc((size_t)ctx->mesh.shard.size, sizeof *all);
+    const mc_rank_group *shard = &ctx->mesh.shard;
+    row_mark *all = mc_calloc((size_t)shard->size, sizeof *all);
     if (!all) return mc_fail_nomem(ctx, "a table of statistics");
-    mc_status status = gather(ctx, &mine, all, sizeof mine);
-    for (int r = 0; !status && r < ctx->mesh.shard.size; r++)
+    mc_status status = mc_ranks_gather(ctx, shard, &mine, sizeof mine, all);
+    for (int r = 0; !status && r < shard->size; r++)
         if (memcmp(&all[r], &all[0], sizeof mine) != 0)
             status = mc_fail(ctx, MC_ERR_STATE,
                              "inspection: rank %d has %llu rows and rank 0 has %llu, or their "
@@ -94,13 +78,14 @@ static mc_status add_over_ranks(mc_context *ctx, int count, const char *const *n
                                 mc_row_parts *parts)
 {
     size_t n = (size_t)count;
-    if (!ctx->mesh.shard.comm || mc_failed(ctx)) return mc_error_status(ctx);
+    const mc_rank_group *shard = &ctx->mesh.shard;
+    if (!shard->comm || mc_failed(ctx)) return mc_error_status(ctx);
     if (check_rows(ctx, count, names)) return mc_error_status(ctx);
-    mc_row_parts *all = mc_calloc(n * (size_t)ctx->mesh.shard.size + 1, sizeof *all);
+    mc_row_parts *all = mc_calloc(n * (size_t)shard->size + 1, sizeof *all);
     if (!all) return mc_fail_nomem(ctx, "a table of statistics");
-    mc_status status = gather(ctx, parts, all, n * sizeof *all);
+    mc_status status = mc_ranks_gather(ctx, shard, parts, n * sizeof *all, all);
     if (!status) memcpy(parts, all, n * sizeof *all);
-    for (size_t r = 1; !status && r < (size_t)ctx->mesh.shard.size; r++)
+    for (size_t r = 1; !status && r < (size_t)shard->size; r++)
         for (size_t i = 0; i < n; i++) {
             const mc_row_parts *part = &all[r * n + i];
             mc_moments_add(&parts[i].value, &part->value);

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 #include "core/device/device_internal.h"
-#include "core/dist/comm.h"
+#include "core/dist/ranks_internal.h"
 #include "core/ops/ops.h"
 #include "core/tensor/tensor_internal.h"
 
@@ -24,36 +24,39 @@ mc_status mc_synchronize(mc_context *ctx)
 
 /* ---- numbers of all ranks -------------------------------------------------------------------- */
 
-/* Gathers `count` elements, which lie on the host if `from_host`, to `all` (ranks, count) on the
- * host. */
-static bool exchange(mc_context *ctx, const void *mine, bool from_host, int count, mc_dtype dtype,
-                     void *all)
+static bool check_numbers(mc_context *ctx, const double *numbers, int count)
 {
-    mc_device *device = ctx->device;
-    size_t bytes = (size_t)count * mc_dtype_size(dtype);
-    size_t room = bytes * (size_t)(ctx->mesh.world.size + 1);
-    char *scratch = device->alloc(device, room);
-    if (!scratch) return mc_fail_nomem(ctx, "numbers of all ranks"), false;
-    if (from_host) device->copy_in(device, scratch, mine, bytes);
-    mc_comm_all_gather(ctx->mesh.world.comm, from_host ? scratch : mine, scratch + bytes, count,
-                       dtype);
-    if (!mc_failed(ctx) && !device->copy_out(device, all, scratch + bytes, room - bytes))
-        mc_fail(ctx, MC_ERR_DEVICE, "numbers of all ranks: %s", device->failure);
-    device->free(device, scratch, room);
-    return !mc_failed(ctx);
+    bool good = numbers && count > 0 && count <= INT_MAX / (int)sizeof *numbers;
+    if (!good) mc_fail(ctx, MC_ERR_ARGUMENT, "numbers of all ranks: expected one or more");
+    return good;
 }
 
 mc_status mc_gather_numbers(mc_context *ctx, const double *mine, int count, double *all)
 {
-    if (mc_failed(ctx)) return mc_error_status(ctx);
-    if (!mine || !all || count < 1 || count > INT_MAX / (int)sizeof *mine)
-        return mc_fail(ctx, MC_ERR_ARGUMENT, "numbers of all ranks: expected one or more");
-    if (ctx->mesh.world.comm)
-        exchange(ctx, mine, true, count * (int)sizeof *mine, MC_U8,
-                 all); /* bytes stay as they are */
-    else
-        memmove(all, mine, (size_t)count * sizeof *mine);
-    return mc_error_status(ctx);
+    if (mc_failed(ctx) || !check_numbers(ctx, all ? mine : NULL, count))
+        return mc_error_status(ctx);
+    return mc_ranks_gather(ctx, &ctx->mesh.world, mine, (size_t)count * sizeof *mine, all);
+}
+
+mc_status mc_sum_numbers(mc_context *ctx, double *numbers, int count)
+{
+    if (mc_failed(ctx) || !check_numbers(ctx, numbers, count)) return mc_error_status(ctx);
+    const mc_rank_group *data = &ctx->mesh.data;
+    double *all = mc_calloc((size_t)data->size * (size_t)count, sizeof *all);
+    if (!all) return mc_fail_nomem(ctx, "numbers of all ranks");
+    mc_status status = mc_ranks_gather(ctx, data, numbers, (size_t)count * sizeof *all, all);
+    for (int i = 0; !status && i < count; i++) {
+        numbers[i] = all[i];
+        for (int r = 1; r < data->size; r++) numbers[i] += all[r * count + i];
+    }
+    mc_free(all);
+    return status;
+}
+
+mc_status mc_share_bytes(mc_context *ctx, void *data, size_t bytes)
+{
+    if (mc_failed(ctx) || !mc_given(ctx, data) || !bytes) return mc_error_status(ctx);
+    return mc_ranks_share(ctx, data, bytes);
 }
 
 /* ---- losses ---------------------------------------------------------------------------------- */
@@ -64,31 +67,34 @@ typedef struct sum_count {
 
 static double mean_of(double sum, double count) { return count != 0 ? sum / count : 0; }
 
-/* The loss of every rank, (ranks); NULL after an error. */
+/* The loss of every rank that has rows, (ranks); NULL after an error. */
 static sum_count *gather_losses(mc_context *ctx, const mc_tensor *loss)
 {
+    sum_count mine;
     if (mc_failed(ctx)) return NULL;
     if (!loss || loss->dtype != MC_F32 || mc_tensor_count(loss) != 2 || !mc_tensor_data(loss)) {
         mc_fail(ctx, MC_ERR_SHAPE, "the loss of all ranks: expected a loss, two f32");
         return NULL;
     }
-    sum_count *all = mc_calloc((size_t)ctx->mesh.world.size, sizeof *all);
-    if (!all) {
+    sum_count *all = mc_calloc((size_t)ctx->mesh.data.size, sizeof *all);
+    if (!all)
         mc_fail_nomem(ctx, "the loss of all ranks");
-        return NULL;
-    }
-    if (exchange(ctx, mc_tensor_data(loss), false, 2, MC_F32, all)) return all;
+    else if (!ctx->device->copy_out(ctx->device, &mine, mc_tensor_data(loss), sizeof mine))
+        mc_fail(ctx, MC_ERR_DEVICE, "the loss of all ranks: %s", ctx->device->failure);
+    else
+        mc_ranks_gather(ctx, &ctx->mesh.data, &mine, sizeof mine, all);
+    if (!mc_failed(ctx)) return all;
     mc_free(all);
     return NULL;
 }
 
 double mc_global_mean_loss(mc_context *ctx, const mc_tensor *loss)
 {
-    if (ctx && !ctx->mesh.world.comm) return (double)mc_mean_loss(ctx, loss);
+    if (ctx && !ctx->mesh.data.comm) return (double)mc_mean_loss(ctx, loss);
     sum_count *all = gather_losses(ctx, loss);
     double sum = 0, count = 0;
     if (!all) return NAN;
-    for (int r = 0; r < ctx->mesh.world.size; r++) {
+    for (int r = 0; r < ctx->mesh.data.size; r++) {
         sum += (double)all[r].sum;
         count += (double)all[r].count;
     }
@@ -98,14 +104,14 @@ double mc_global_mean_loss(mc_context *ctx, const mc_tensor *loss)
 
 double mc_sum_loss(mc_context *ctx, const mc_tensor *loss)
 {
-    if (ctx && !ctx->mesh.world.comm) return (double)mc_mean_loss(ctx, loss);
+    if (ctx && !ctx->mesh.data.comm) return (double)mc_mean_loss(ctx, loss);
     sum_count *all = gather_losses(ctx, loss);
     double sum = 0;
     if (!all) return NAN;
-    for (int r = 0; r < ctx->mesh.world.size; r++)
+    for (int r = 0; r < ctx->mesh.data.size; r++)
         sum += mean_of((double)all[r].sum, (double)all[r].count);
     mc_free(all);
-    return sum / ctx->mesh.world.size;
+    return sum / ctx->mesh.data.size;
 }
 
 /* ---- results --------------------------------------------------------------------------------- */
@@ -134,7 +140,7 @@ static mc_shape shape_of(const int64_t has[HAS])
 /* Compares all ranks with rank 0, so that all find the same. */
 static bool fit(mc_context *ctx, const int64_t *all)
 {
-    for (int r = 1; r < ctx->mesh.world.size; r++) {
+    for (int r = 1; r < ctx->mesh.data.size; r++) {
         const int64_t *has = all + r * HAS;
         bool same = has[HAS_DTYPE] == all[HAS_DTYPE] && has[HAS_DIMS] == all[HAS_DIMS];
         for (int i = HAS_SIZES + 1; i < HAS; i++) same = same && has[i] == all[i];
@@ -153,16 +159,16 @@ static bool fit(mc_context *ctx, const int64_t *all)
 static void gather_rows(mc_context *ctx, const mc_tensor *x, const int64_t *all, mc_tensor *y)
 {
     char *to = mc_tensor_data(y);
-    mc_comm_group_start(ctx->mesh.world.comm);
-    for (int r = 0; r < ctx->mesh.world.size; r++) {
+    mc_comm_group_start(ctx->mesh.data.comm);
+    for (int r = 0; r < ctx->mesh.data.size; r++) {
         int64_t count = mc_shape_count(shape_of(all + r * HAS));
         if (count)
-            mc_comm_broadcast(ctx->mesh.world.comm,
-                              r == ctx->mesh.world.rank ? mc_tensor_data(x) : NULL, to, count,
+            mc_comm_broadcast(ctx->mesh.data.comm,
+                              r == ctx->mesh.data.rank ? mc_tensor_data(x) : NULL, to, count,
                               x->dtype, r);
         to += (size_t)count * mc_dtype_size(x->dtype);
     }
-    if (mc_comm_group_end(ctx->mesh.world.comm) || !y->host) return;
+    if (mc_comm_group_end(ctx->mesh.data.comm) || !y->host) return;
     mc_device *device = ctx->device;
     size_t bytes = (size_t)mc_tensor_count(y) * mc_dtype_size(y->dtype);
     if (bytes && !device->copy_out(device, y->host, mc_tensor_data(y), bytes))
@@ -192,14 +198,14 @@ mc_tensor *mc_gather_result(mc_context *ctx, const mc_tensor *x)
         mc_fail(ctx, MC_ERR_ARGUMENT, "gather_result: %s", x ? "the tensor was released" : "NULL");
         return NULL;
     }
-    if (!ctx->mesh.world.comm) return copy_of(ctx, x);
-    int64_t mine[HAS], *all = mc_calloc((size_t)ctx->mesh.world.size, sizeof mine);
+    if (!ctx->mesh.data.comm) return copy_of(ctx, x);
+    int64_t mine[HAS], *all = mc_calloc((size_t)ctx->mesh.data.size, sizeof mine);
     if (!all) return mc_fail_nomem(ctx, "a result of all ranks"), NULL;
     mc_tensor *y = NULL;
     describe(x, mine);
-    if (exchange(ctx, mine, true, HAS, MC_I64, all) && fit(ctx, all)) {
+    if (!mc_ranks_gather(ctx, &ctx->mesh.data, mine, sizeof mine, all) && fit(ctx, all)) {
         mc_shape shape = shape_of(all);
-        for (int r = 1; r < ctx->mesh.world.size; r++) shape.dim[0] += all[r * HAS + HAS_SIZES];
+        for (int r = 1; r < ctx->mesh.data.size; r++) shape.dim[0] += all[r * HAS + HAS_SIZES];
         if ((y = mc_tensor_new(ctx, x->dtype, shape))) gather_rows(ctx, x, all, y);
     }
     mc_free(all);

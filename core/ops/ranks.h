@@ -24,6 +24,11 @@ MC_API mc_status mc_synchronize(mc_context *ctx);
 /* Numbers of every rank: all (ranks, count) = mine (count) of each, on the host. On all ranks
  * `count` is the same, above 0. Errors: MC_ERR_ARGUMENT. */
 MC_API mc_status mc_gather_numbers(mc_context *ctx, const double *mine, int count, double *all);
+/* numbers[i] = its sum over the ranks that divide the rows (mc_data_size), in their order, for
+ * results of rows. On all ranks `count` is the same, above 0. Errors: MC_ERR_ARGUMENT. */
+MC_API mc_status mc_sum_numbers(mc_context *ctx, double *numbers, int count);
+/* Rank 0's `bytes` bytes, the same number on all ranks, overwrite those of all others. */
+MC_API mc_status mc_share_bytes(mc_context *ctx, void *data, size_t bytes);
 
 /* The mean of a loss over all that counts on any rank: the sum of the ranks' sums over the sum of
  * their counts; 0 where nothing counts at all. The same number on every rank; NaN after an error.

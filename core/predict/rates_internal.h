@@ -95,8 +95,8 @@ bool mc_rates_add(mc_rates *rates, mc_work work, double rate);
 
 /* Seconds of the work, NaN where the table has nothing like it. */
 mc_status mc_rates_price(mc_rates *rates, const mc_work *work, double *seconds);
-/* Seconds of a collective of `ranks` ranks, every `apart`-th of all (0: 1). `bytes` is the larger of
- * its buffers. */
+/* Seconds of a collective of `ranks` ranks, every `apart`-th of all (0: 1). `bytes` is the larger
+ * of its buffers. */
 double mc_rates_collective(const mc_rates *rates, mc_bus_kind kind, int ranks, int apart,
                            double bytes);
 

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 #include "core/device/device_internal.h"
-#include "core/dist/comm.h"
+#include "core/dist/ranks_internal.h"
 #include "core/tensor/tensor_internal.h"
 
 enum { CHUNK = 256, OTHER = MC_ACCURACY_CLASSES };
@@ -74,21 +74,10 @@ double mc_accuracy_share(const mc_accuracy *acc)
 /* All counts in one collective. */
 static void sum_over_ranks(mc_context *ctx, mc_accuracy *acc)
 {
-    mc_device *device = ctx->device;
     int64_t counts[2 + (OTHER + 1) * (OTHER + 1)] = {acc->count, acc->correct};
     int64_t number = (int64_t)(sizeof counts / sizeof *counts);
     memcpy(counts + 2, acc->confusion, sizeof acc->confusion);
-    int64_t *sums = device->alloc(device, sizeof counts);
-    if (!sums) {
-        mc_fail_nomem(ctx, "the accuracy of all ranks");
-        return;
-    }
-    device->copy_in(device, sums, counts, sizeof counts);
-    mc_comm_all_reduce(ctx->mesh.data.comm, sums, sums, number, MC_I64, MC_REDUCE_SUM);
-    if (!mc_failed(ctx) && !device->copy_out(device, counts, sums, sizeof counts))
-        mc_fail(ctx, MC_ERR_DEVICE, "accuracy: %s", device->failure);
-    device->free(device, sums, sizeof counts);
-    if (mc_failed(ctx)) return;
+    if (mc_ranks_reduce(ctx, &ctx->mesh.data, counts, number, MC_I64, MC_REDUCE_SUM)) return;
     acc->count = counts[0];
     acc->correct = counts[1];
     memcpy(acc->confusion, counts + 2, sizeof acc->confusion);
@@ -97,7 +86,7 @@ static void sum_over_ranks(mc_context *ctx, mc_accuracy *acc)
 double mc_accuracy_gather(mc_context *ctx, mc_accuracy *acc)
 {
     if (mc_failed(ctx) || !acc) return NAN;
-    if (ctx->mesh.data.comm) sum_over_ranks(ctx, acc);
+    sum_over_ranks(ctx, acc);
     return mc_failed(ctx) ? NAN : mc_accuracy_share(acc);
 }
 

@@ -2,24 +2,12 @@
 
 #include <math.h>
 #include <stddef.h>
-#include "core/base/context_internal.h"
-#include "core/device/device_internal.h"
-#include "core/dist/comm.h"
+#include "core/dist/ranks_internal.h"
 
 mc_status mc_merge_results(mc_context *ctx, float *values, int64_t count)
 {
-    if (mc_failed(ctx) || count <= 0 || !mc_given(ctx, values) || !ctx->mesh.data.comm)
-        return mc_error_status(ctx);
-    mc_device *device = ctx->device;
-    size_t size = (size_t)count * sizeof *values;
-    float *sums = device->alloc(device, size);
-    if (!sums) return mc_fail_nomem(ctx, "the results of all ranks");
-    device->copy_in(device, sums, values, size);
-    mc_comm_all_reduce(ctx->mesh.data.comm, sums, sums, count, MC_F32, MC_REDUCE_SUM);
-    if (!mc_failed(ctx) && !device->copy_out(device, values, sums, size))
-        mc_fail(ctx, MC_ERR_DEVICE, "results of all ranks: %s", device->failure);
-    device->free(device, sums, size);
-    return mc_error_status(ctx);
+    if (mc_failed(ctx) || count <= 0 || !mc_given(ctx, values)) return mc_error_status(ctx);
+    return mc_ranks_reduce(ctx, &ctx->mesh.data, values, count, MC_F32, MC_REDUCE_SUM);
 }
 
 /* The first row of the question after that of row i. */

@@ -106,6 +106,14 @@ static void check_numbers(void)
     mc_gather_numbers(ctx, mine, 2, all);
     for (int r = 0; r < ranks; r++)
         check(all[2 * r] == r + 0.1 && all[2 * r + 1] == -1e300, "gathered numbers");
+    double sums[2] = {rank + 0.5, 1}, right = 0;
+    for (int r = 0; r < ranks; r++) right += r + 0.5;
+    check(mc_sum_numbers(ctx, sums, 2) == MC_OK, "sums of numbers");
+    check(sums[0] == right && sums[1] == mc_data_size(ctx), "summed numbers");
+    char text[100] = "";
+    if (rank == 0) snprintf(text, sizeof text, "rank 0's text");
+    check(mc_share_bytes(ctx, text, sizeof text) == MC_OK, "bytes");
+    check(strcmp(text, "rank 0's text") == 0, "rank 0's bytes");
     for (int i = 0; i < 100; i++) check(mc_synchronize(ctx) == MC_OK, "synchronize");
 }
 

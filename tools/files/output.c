@@ -390,24 +390,11 @@ static void make_run_folder(output *out, const char *name, char path[OUTPUT_PATH
                  strerror(failed ? failed : EEXIST));
 }
 
-/* Rank 0's text on all ranks. */
-static void share_path(output *out, char path[OUTPUT_PATH])
-{
-    enum { SHARED = 192 };
-    int ranks = mc_world_size(out->ctx);
-    double mine[SHARED] = {0}, *all = calloc((size_t)ranks, sizeof mine);
-    for (int i = 0; i < SHARED - 1 && path[i]; i++) mine[i] = (unsigned char)path[i];
-    if (!all) mc_set_error(out->ctx, MC_ERR_NOMEM, "out of memory for a path");
-    if (mc_gather_numbers(out->ctx, mine, SHARED, all) == MC_OK)
-        for (int i = 0; i < SHARED; i++) path[i] = (char)(unsigned char)all[i];
-    free(all);
-}
-
 bool output_make_run_folder(output *out, const char *name, char path[OUTPUT_PATH])
 {
-    path[0] = '\0';
+    memset(path, 0, OUTPUT_PATH);
     if (is_first(out) && !mc_failed(out->ctx)) make_run_folder(out, name ? name : "model", path);
-    if (mc_world_size(out->ctx) > 1) share_path(out, path);
+    mc_share_bytes(out->ctx, path, OUTPUT_PATH);
     return agree(out);
 }
 

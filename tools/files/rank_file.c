@@ -21,20 +21,6 @@ static int open_first(rank_file *f)
     return f->aside.fd < 0 ? errno : 0;
 }
 
-/* The tag of rank 0's temporary on all ranks, in two parts that doubles hold. */
-static uint64_t share_tag(rank_file *f)
-{
-    int ranks = mc_world_size(f->ctx);
-    double mine[2] = {(double)(f->aside.tag >> 32), (double)(f->aside.tag & UINT32_MAX)};
-    double *all = calloc((size_t)ranks, sizeof mine);
-    if (!all) mc_set_error(f->ctx, MC_ERR_NOMEM, "out of memory for the numbers of all ranks");
-    uint64_t tag = 0;
-    if (mc_gather_numbers(f->ctx, mine, 2, all) == MC_OK)
-        tag = (uint64_t)all[0] << 32 | (uint64_t)all[1];
-    free(all);
-    return tag;
-}
-
 mc_status rank_file_init(rank_file *f, mc_context *ctx, const char *path, bool replace)
 {
     *f = (rank_file){.ctx = ctx, .path = path, .replace = replace, .aside = {.fd = -1}};
@@ -47,7 +33,8 @@ mc_status rank_file_init(rank_file *f, mc_context *ctx, const char *path, bool r
                      "device: expected a file's name",
                      path);
     if (mc_synchronize(ctx)) return mc_error_status(ctx);
-    uint64_t tag = several ? share_tag(f) : 0;
+    uint64_t tag = f->aside.tag; /* of rank 0's temporary file */
+    mc_share_bytes(ctx, &tag, sizeof tag);
     if (!first && !mc_failed(ctx) && (errno = mc_aside_join(&f->aside, path, tag)))
         fail(f, "open what rank 0 has made");
     return mc_error_status(ctx);

@@ -206,23 +206,6 @@ static void score_values(task_counts *c, task_score *score)
     free(pair);
 }
 
-/* Adds up the sums of all ranks. */
-static void gather_sums(task_counts *c)
-{
-    int ranks = mc_world_size(c->ctx);
-    double *all = malloc((size_t)ranks * TASK_SUMS * sizeof *all);
-    if (!all) {
-        mc_set_error(c->ctx, MC_ERR_NOMEM, "out of memory for a score");
-        return;
-    }
-    bool ok = mc_gather_numbers(c->ctx, c->sum, TASK_SUMS, all) == MC_OK;
-    for (int i = 0; ok && i < TASK_SUMS; i++) {
-        c->sum[i] = 0;
-        for (int rank = 0; rank < ranks; rank++) c->sum[i] += all[rank * TASK_SUMS + i];
-    }
-    free(all);
-}
-
 /* A metric as the higher the better. */
 static double goodness_of(const run_metric *metric)
 {
@@ -246,7 +229,7 @@ bool task_counts_score(task_counts *c, task_score *score)
 {
     mc_task_kind kind = mc_dataset_kind(c->dataset);
     *score = (task_score){0};
-    gather_sums(c);
+    mc_sum_numbers(c->ctx, c->sum, TASK_SUMS);
     if (c->scorer)
         score_rows(c, score);
     else if (kind == MC_TASK_MULTI_LABEL)

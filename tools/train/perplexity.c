@@ -248,17 +248,10 @@ static bool run_batch(measure *m, int64_t first)
 /* Sums of all ranks. */
 static bool gather(measure *m)
 {
-    int ranks = mc_world_size(m->ctx);
-    double mine[2] = {m->loss, (double)m->predicted}, *all = calloc((size_t)ranks, sizeof mine);
-    if (!all) return fail(m, MC_ERR_NOMEM, "out of memory for the results of all ranks");
-    m->loss = 0;
-    m->predicted = 0;
-    mc_gather_numbers(m->ctx, mine, 2, all);
-    for (int r = 0; r < ranks; r++) {
-        m->loss += all[2 * r];
-        m->predicted += (int64_t)all[2 * r + 1];
-    }
-    free(all);
+    double sums[2] = {m->loss, (double)m->predicted};
+    mc_sum_numbers(m->ctx, sums, 2);
+    m->loss = sums[0];
+    m->predicted = (int64_t)sums[1];
     return !mc_failed(m->ctx);
 }
 

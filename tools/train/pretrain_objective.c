@@ -102,16 +102,7 @@ static bool opens(const char *from, const mc_tokenizer_options *options, char wh
 }
 
 /* Whether all ranks say so. */
-static bool all_agree(pretrain *p, bool here)
-{
-    int ranks = mc_world_size(p->ctx);
-    double mine = here, *all = malloc((size_t)ranks * sizeof *all);
-    if (!all) mc_set_error(p->ctx, MC_ERR_NOMEM, "out of memory for the ranks' answers");
-    bool good = mc_gather_numbers(p->ctx, &mine, 1, all) == MC_OK;
-    for (int i = 0; good && i < ranks; i++) good = all[i] > 0;
-    free(all);
-    return good;
-}
+static bool all_agree(pretrain *p, bool here) { return ranks_least(p->ctx, here) > 0; }
 
 /* Ids of tokens that --config does not name are the tokenizer's, not a class's. */
 static bool take_tokens(pretrain *p, const mc_tokenizer *tok)
