@@ -23,6 +23,8 @@ typedef struct mc_control_client {
     double next_beat, retry; /* when to send the next heartbeat; when to connect again */
     double leaving;          /* until when to wait for rank 0's end; 0: not leaving */
     mc_control_state server; /* where rank 0 is */
+    int refusals;            /* the last connections that rank 0's end closed after our proof; */
+    double refused_since;    /* when the first of them was made */
     char why[512];           /* why it could not be reached the last time */
     char missing[MC_MISSING_MAX]; /* who has not come, as rank 0 says */
 } mc_control_client;
@@ -89,12 +91,14 @@ static void connect_any(mc_control_client *k)
         double until = mc_control_now() + (addrs->count > 2 ? 2 : 5);
         int fd = connect_to((const struct sockaddr *)&addrs->at[i].addr, addrs->at[i].length,
                             until < deadline ? until : deadline);
-        if (fd < 0)
+        if (fd < 0) {
             snprintf(k->why, sizeof k->why, "%s", strerror(errno));
-        else if (!(k->conn = mc_conn_new(fd)))
+            k->refusals = 0; /* rank 0 may be about to come to this address */
+        } else if (!(k->conn = mc_conn_new(fd))) {
             snprintf(k->why, sizeof k->why, "out of memory for the connection");
-        else
+        } else {
             k->next_turn = i + 1;
+        }
     }
 }
 
@@ -117,13 +121,15 @@ static void disconnect(mc_control_client *k)
 
 /* ---- what rank 0 says ------------------------------------------------------------------------ */
 
+/* Seconds for which a refused rank comes again: a job before this one may be ending. */
+static double refusal_patience(const mc_control *c) { return c->timeout < 6 ? c->timeout / 2 : 3; }
+
 static void on_refuse(mc_control_client *k, mc_frame *f)
 {
     mc_control *c = k->c;
     char text[160];
     uint64_t when = mc_frame_get(f, 4);
-    double patience = c->timeout < 6 ? c->timeout / 2 : 3;
-    if (when == MC_COME_LATER) patience = c->timeout;
+    double patience = when == MC_COME_LATER ? c->timeout : refusal_patience(c);
     mc_frame_get_text(f, text, sizeof text);
     snprintf(k->why, sizeof k->why, "turned away: %s", text);
     k->conn->broken = true;
@@ -231,11 +237,28 @@ static void explain_stranger(mc_control_client *k)
         snprintf(k->why, sizeof k->why, "what answers is another program: %s", how);
     else if (conn->proof.state == MC_PROOF_EXPECTED)
         snprintf(k->why, sizeof k->why,
-                 "what answers does not take this rank's proof that it knows the job's secret, so "
-                 "it is of another job or has another secret: %s",
+                 "what answers does not take this rank's proof that it knows the job's secret; it "
+                 "has another secret (MC_JOB_SECRET), or the port is another job's: %s",
                  how);
     else
         snprintf(k->why, sizeof k->why, "%s", how);
+}
+
+/* Who has another secret does not get the right one by waiting, so this rank fails before its
+ * deadline if every connection ends so. A secret in a file is read anew each time: rank 0 may be
+ * about to write its own. */
+static void count_refusal(mc_control_client *k)
+{
+    enum { ENOUGH = 3 }; /* a rank 0 under a flood of connections may close some too early */
+    mc_control *c = k->c;
+    bool refused = k->conn->proof.state == MC_PROOF_EXPECTED && *k->conn->why;
+    if (refused && !k->refusals) k->refused_since = k->conn->since;
+    k->refusals = refused ? k->refusals + 1 : 0;
+    if (c->by_file || k->refusals < ENOUGH ||
+        mc_control_now() - k->refused_since < refusal_patience(c))
+        return;
+    mc_control_fail(c, MC_ERR_STATE, MC_NO_RANK, "rank %d cannot reach rank 0 at %s: %s", c->rank,
+                    c->where, k->why);
 }
 
 /* The connection has ended. */
@@ -248,6 +271,7 @@ static void on_end(mc_control_client *k)
         /* as expected */
     } else if (k->conn->proof.state != MC_PROOF_DONE) {
         explain_stranger(k);
+        count_refusal(k);
         k->turn = k->next_turn; /* another address may be rank 0's, and the stranger may go */
     } else if (k->answered) {
         fail_server(k, what);
