@@ -277,14 +277,12 @@ mc_dataset *mc_dataset_open(mc_context *ctx, const char *task, const char *folde
 {
     if (mc_failed(ctx)) return NULL;
     char path[MC_PATH_MAX];
-    mc_file_map map;
+    size_t size = 0;
     const mc_task *known = mc_task_find(&ctx->error, task);
     if (!known || mc_dataset_locate(&ctx->error, known, folder, split, path)) return NULL;
-    if (mc_file_map_init(&ctx->error, &map, path)) return NULL;
-    mc_dataset *d = mc_dataset_from_memory(ctx, task, path, (const char *)map.data, map.size, split,
-                                           tok, options);
-    mc_status status = mc_file_check_whole(&ctx->error, map.data);
-    mc_file_map_release(&map);
-    if (status && d) mc_dataset_free(d);
-    return status ? NULL : d;
+    char *data = mc_file_read(&ctx->error, path, SIZE_MAX, &size);
+    if (!data) return NULL;
+    mc_dataset *d = mc_dataset_from_memory(ctx, task, path, data, size, split, tok, options);
+    mc_free(data);
+    return d;
 }

@@ -1,8 +1,8 @@
 /* Files that can no longer be read while they are mapped.
  *
- * The library maps weights, token files and the inputs of mc_prepare_tokens. When such a file
- * becomes shorter while it is in use, or its disk or network file system has a read error, the
- * system sends SIGBUS to the thread that reads it, which ends the process. The library installs no
+ * The library maps weights and token files (docs/files.md says why). When such a file becomes
+ * shorter while it is in use, or its disk or network file system has a read error, the system sends
+ * SIGBUS to the thread that reads it, which ends the process. The library installs no
  * signal handler by itself. A program that wants an error instead calls this once, before its
  * first context:
  *

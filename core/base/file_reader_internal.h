@@ -13,6 +13,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include "core/base/error_internal.h"
 
 typedef struct mc_gzip mc_gzip; /* core/base/gzip.c: the state of decompression */
@@ -21,6 +22,7 @@ typedef struct mc_file_reader {
     mc_error *err;
     char *path;
     int fd;
+    uint64_t size; /* of the file when it was opened; 0: not a regular file */
     mc_gzip *gzip; /* NULL: the file is plain */
 } mc_file_reader;
 
@@ -31,8 +33,8 @@ bool mc_path_is_gzip(const char *path);
  * built without zlib. The reader may be released in any case. */
 mc_status mc_file_reader_init(mc_error *err, mc_file_reader *reader, const char *path);
 
-/* Reads the next bytes, as many as fit; fewer only at the end. 0: at the end, or after an error,
- * which a gzip file that is cut off or damaged sets too. */
+/* Reads the next bytes, as many as fit; fewer only at the end. 0: at the end, or after an error: a
+ * gzip file that is cut off or damaged, or a file that has become shorter since it was opened. */
 size_t mc_file_read_next(mc_file_reader *reader, void *buffer, size_t size);
 
 void mc_file_reader_release(mc_file_reader *reader);

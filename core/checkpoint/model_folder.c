@@ -144,16 +144,12 @@ mc_status mc_model_folder_unname(mc_error *err, const char *folder)
 static bool same_bytes(const char *a, const char *b)
 {
     mc_error ignored = {0};
-    mc_file_map x, y;
-    bool same = false;
-    if (mc_file_map_init(&ignored, &x, a) == MC_OK) {
-        if (mc_file_map_init(&ignored, &y, b) == MC_OK) {
-            same = x.size == y.size && (!x.size || memcmp(x.data, y.data, x.size) == 0) &&
-                   !mc_file_check_bytes(&ignored, x.data) && !mc_file_check_bytes(&ignored, y.data);
-            mc_file_map_release(&y);
-        }
-        mc_file_map_release(&x);
-    }
+    size_t size = 0, other = 0;
+    char *x = mc_file_read(&ignored, a, SIZE_MAX, &size);
+    char *y = x ? mc_file_read(&ignored, b, SIZE_MAX, &other) : NULL;
+    bool same = y && size == other && memcmp(x, y, size) == 0;
+    mc_free(x);
+    mc_free(y);
     mc_error_clear(&ignored);
     return same;
 }

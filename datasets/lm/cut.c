@@ -1,14 +1,14 @@
 /* Inputs to pieces. Where a piece ends depends on the input alone, so results do not depend on the
  * threads.
  *
- * A plain file is mapped, and its pieces are parts of it. A .gz is inflated piece by piece, each
- * into memory of its own: by whichever thread takes the next one, while the others tokenize. */
+ * Files are read, and .gz inflated, piece by piece, each into memory of its own: by whichever
+ * thread takes the next one, while the others tokenize. */
 #include <string.h>
 #include <unistd.h>
 #include "core/base/memory_internal.h"
 #include "datasets/lm/prepare_internal.h"
 
-enum { AHEAD = 1 << 16 }; /* bytes of a .gz after a piece, to find a place where it can end */
+enum { AHEAD = 1 << 16 }; /* bytes after a piece, to find a place where it can end */
 
 /* ---- inputs ---- */
 
@@ -26,11 +26,10 @@ bool mc_input_is_lines(const char *path)
            ends_in(path, length, ".json");
 }
 
-void mc_input_unref(mc_input *input)
+void mc_input_free(mc_input *input)
 {
-    if (!input || --input->references) return;
-    mc_file_map_release(&input->map);
-    mc_free(input->own);
+    if (!input) return;
+    mc_free(input->text);
     mc_free(input);
 }
 
@@ -42,22 +41,8 @@ static mc_input *new_input(mc_error *err, const char *path)
         return NULL;
     }
     input->path = path;
-    input->references = 1;
     input->lines = mc_input_is_lines(path);
     return input;
-}
-
-static mc_input *map_input(mc_error *err, const char *path)
-{
-    mc_input *input = new_input(err, path);
-    if (!input) return NULL;
-    if (mc_file_map_init(err, &input->map, path) == MC_OK) {
-        input->text = (const char *)input->map.data;
-        input->size = input->map.size;
-        return input;
-    }
-    mc_input_unref(input);
-    return NULL;
 }
 
 /* Bytes of a byte order mark. */
@@ -133,66 +118,37 @@ static size_t find_end(const mc_piece_source *source, const mc_input *input, siz
     return end ? at + (size_t)(end - text) + 1 : input->size;
 }
 
-/* ---- plain files ---- */
+/* ---- files ---- */
 
-static bool next_of_map(mc_error *err, mc_piece_source *source, const char *path, mc_piece *piece)
+/* Reads until the input has `size` bytes, or the file ends. False after an error. */
+static bool read_to(mc_error *err, mc_cut_file *file, mc_input *input, size_t size)
 {
-    bool opens = !source->input;
-    if (opens) {
-        source->input = map_input(err, path);
-        if (!source->input) return false;
-        source->at = mark_size(source->input);
-        source->input->list = is_list(source->input);
-    }
-    mc_input *input = source->input;
-    size_t end = find_end(source, input, source->at);
-    *piece = (mc_piece){
-        .input = input,
-        .begin = source->at,
-        .end = end,
-        .opens = opens,
-        .closes = end == input->size,
-        .file_bytes = (int64_t)(end - (opens ? 0 : source->at)),
-    };
-    source->at = end;
-    if (piece->closes)
-        source->input = NULL; /* the piece takes over the reference */
-    else
-        input->references++;
-    return true;
-}
-
-/* ---- .gz ---- */
-
-/* Inflates until the input has `size` bytes, or the file ends. False after an error. */
-static bool inflate_to(mc_error *err, mc_gz_source *gz, mc_input *input, size_t size)
-{
-    char *own = mc_realloc(input->own, size);
-    if (!own) {
+    char *text = mc_realloc(input->text, size);
+    if (!text) {
         mc_error_set(err, MC_ERR_NOMEM, "%s: out of memory for reading it", input->path);
         return false;
     }
-    input->text = input->own = own;
+    input->text = text;
     size_t asked = size - input->size;
-    size_t got = mc_file_read_next(&gz->reader, own + input->size, asked);
+    size_t got = mc_file_read_next(&file->reader, text + input->size, asked);
     input->size += got;
-    gz->ended = got < asked;
+    file->ended = got < asked;
     return !mc_error_is_set(err);
 }
 
-/* Inflates a piece's bytes and some more, and finds its end: of a part of the file that is the
+/* Reads a piece's bytes and some more, and finds its end: of a part of the file that is the
  * same as of the whole if enough lies after it. */
-static bool inflate_piece(mc_error *err, mc_piece_source *source, mc_input *input, size_t begin,
-                          size_t *end)
+static bool read_piece(mc_error *err, mc_piece_source *source, mc_input *input, size_t begin,
+                       size_t *end)
 {
-    mc_gz_source *gz = &source->gz;
+    mc_cut_file *file = &source->file;
     for (size_t size = MC_PIECE_BYTES + AHEAD;; size *= 2) {
-        if (!gz->ended && size > input->size && !inflate_to(err, gz, input, size)) return false;
-        if (!begin && gz->opens) begin = mark_size(input);
-        if (gz->opens) gz->list = is_list(input);
-        input->list = gz->list;
+        if (!file->ended && size > input->size && !read_to(err, file, input, size)) return false;
+        if (!begin && file->opens) begin = mark_size(input);
+        if (file->opens) file->list = is_list(input);
+        input->list = file->list;
         *end = find_end(source, input, begin);
-        if (gz->ended || *end + AHEAD / 2 < input->size) return true;
+        if (file->ended || *end + AHEAD / 2 < input->size) return true;
     }
 }
 
@@ -206,7 +162,7 @@ static int64_t count_lines(const char *text, size_t size)
 }
 
 /* Keeps what lies after the piece for the next one. */
-static bool keep_rest(mc_error *err, mc_gz_source *gz, const mc_input *input, size_t end)
+static bool keep_rest(mc_error *err, mc_cut_file *file, const mc_input *input, size_t end)
 {
     size_t rest = input->size - end;
     char *kept = mc_malloc(rest + 1);
@@ -215,87 +171,73 @@ static bool keep_rest(mc_error *err, mc_gz_source *gz, const mc_input *input, si
         return false;
     }
     memcpy(kept, input->text + end, rest);
-    gz->kept = kept;
-    gz->kept_size = rest;
-    gz->offset += end;
-    gz->line += count_lines(input->text, end);
-    gz->opens = false;
+    file->kept = kept;
+    file->kept_size = rest;
+    file->offset += end;
+    file->line += count_lines(input->text, end);
+    file->opens = false;
     return true;
 }
 
 /* Bytes of the file that were read since this was asked before. */
-static int64_t bytes_read(mc_gz_source *gz)
+static int64_t bytes_read(mc_cut_file *file)
 {
-    int64_t before = gz->place;
-    gz->place = (int64_t)lseek(gz->reader.fd, 0, SEEK_CUR);
-    return gz->place - before;
+    int64_t before = file->place;
+    file->place = (int64_t)lseek(file->reader.fd, 0, SEEK_CUR);
+    return file->place - before;
 }
 
-static void close_gz(mc_gz_source *gz)
+static void close_file(mc_cut_file *file)
 {
-    if (gz->open) mc_file_reader_release(&gz->reader);
-    mc_free(gz->kept);
-    *gz = (mc_gz_source){0};
+    if (file->open) mc_file_reader_release(&file->reader);
+    mc_free(file->kept);
+    *file = (mc_cut_file){0};
 }
 
-static bool open_gz(mc_error *err, mc_gz_source *gz, const char *path)
+static bool open_file(mc_error *err, mc_cut_file *file, const char *path)
 {
-    gz->open = gz->opens = true;
-    return mc_file_reader_init(err, &gz->reader, path) == MC_OK;
+    file->open = file->opens = true;
+    return mc_file_reader_init(err, &file->reader, path) == MC_OK;
 }
 
-static bool cut_gz(mc_error *err, mc_piece_source *source, mc_input *input, mc_piece *piece)
+static bool cut_file(mc_error *err, mc_piece_source *source, mc_input *input, mc_piece *piece)
 {
-    mc_gz_source *gz = &source->gz;
+    mc_cut_file *file = &source->file;
     size_t end;
-    gz->reader.err = err;
-    input->offset = gz->offset;
-    input->line = gz->line;
-    input->own = gz->kept;
-    input->text = gz->kept;
-    input->size = gz->kept_size;
-    gz->kept = NULL;
-    if (!inflate_piece(err, source, input, 0, &end)) return false;
+    file->reader.err = err;
+    input->offset = file->offset;
+    input->line = file->line;
+    input->text = file->kept;
+    input->size = file->kept_size;
+    file->kept = NULL;
+    if (!read_piece(err, source, input, 0, &end)) return false;
     *piece = (mc_piece){
         .input = input,
-        .begin = gz->opens ? mark_size(input) : 0,
+        .begin = file->opens ? mark_size(input) : 0,
         .end = end,
-        .opens = gz->opens,
-        .closes = gz->ended && end == input->size,
-        .file_bytes = bytes_read(gz),
+        .opens = file->opens,
+        .closes = file->ended && end == input->size,
+        .file_bytes = bytes_read(file),
     };
-    return piece->closes || keep_rest(err, gz, input, end);
+    return piece->closes || keep_rest(err, file, input, end);
 }
-
-static bool next_of_gz(mc_error *err, mc_piece_source *source, const char *path, mc_piece *piece)
-{
-    mc_gz_source *gz = &source->gz;
-    mc_input *input = gz->open || open_gz(err, gz, path) ? new_input(err, path) : NULL;
-    bool good = input && cut_gz(err, source, input, piece);
-    if (!good) {
-        mc_input_unref(input);
-        *piece = (mc_piece){0};
-    }
-    if (!good || piece->closes) close_gz(gz);
-    return good;
-}
-
-/* ---- all of them ---- */
 
 bool mc_piece_next(mc_error *err, mc_piece_source *source, mc_piece *piece)
 {
-    if (!source->input && !source->gz.open) {
+    mc_cut_file *file = &source->file;
+    if (!file->open) {
         if (source->next == source->count) return false;
         source->next++;
     }
     const char *path = source->paths[source->next - 1];
-    return mc_path_is_gzip(path) ? next_of_gz(err, source, path, piece)
-                                 : next_of_map(err, source, path, piece);
+    mc_input *input = file->open || open_file(err, file, path) ? new_input(err, path) : NULL;
+    bool good = input && cut_file(err, source, input, piece);
+    if (!good) {
+        mc_input_free(input);
+        *piece = (mc_piece){0};
+    }
+    if (!good || piece->closes) close_file(file);
+    return good;
 }
 
-void mc_piece_source_release(mc_piece_source *source)
-{
-    mc_input_unref(source->input);
-    close_gz(&source->gz);
-    source->input = NULL;
-}
+void mc_piece_source_release(mc_piece_source *source) { close_file(&source->file); }

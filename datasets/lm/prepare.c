@@ -1,6 +1,6 @@
 /* Preparing data: a ring of slots. Threads take pieces in the order of the inputs, each into the
- * next slot; the calling thread writes the slots in that order. One thread at a time cuts, which of
- * a .gz means to inflate it; the others tokenize meanwhile. */
+ * next slot; the calling thread writes the slots in that order. One thread at a time cuts, which
+ * means to read it and, of a .gz, to inflate it; the others tokenize meanwhile. */
 #include <omp.h>
 #include <pthread.h>
 #include <signal.h>
@@ -84,7 +84,6 @@ static void *work(void *argument)
     job *j = argument;
     for (slot *s; (s = take_piece(j));) {
         mc_piece_encode(&s->error, &s->piece, j->tok, j->options.json_key, &s->tokens);
-        mc_file_check_whole(&s->error, s->piece.input->map.data);
         pthread_mutex_lock(&j->lock);
         s->state = SLOT_FULL;
         pthread_cond_broadcast(&j->changed);
@@ -170,7 +169,7 @@ static mc_status finish_piece(job *j, slot *s)
     j->done.bytes += (int64_t)(s->piece.end - (s->piece.opens ? 0 : s->piece.begin));
     j->done.file_bytes += s->piece.file_bytes;
     pthread_mutex_lock(&j->lock);
-    mc_input_unref(s->piece.input);
+    mc_input_free(s->piece.input);
     s->piece = (mc_piece){0};
     s->state = SLOT_EMPTY;
     pthread_cond_broadcast(&j->changed);
@@ -278,7 +277,7 @@ static mc_status make_ring(job *j)
 static void release(job *j)
 {
     for (int i = 0; j->slots && i < j->slot_count; i++) {
-        mc_input_unref(j->slots[i].piece.input);
+        mc_input_free(j->slots[i].piece.input);
         mc_piece_tokens_release(&j->slots[i].tokens);
         mc_error_clear(&j->slots[i].error);
     }

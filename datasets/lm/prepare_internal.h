@@ -42,48 +42,43 @@ enum {
 }; /* about; a line of JSON, or a text without a place to cut it,
                                       may be longer */
 
-/* A file that is being read, or a part of a .gz; every piece of it has a reference. */
+/* A part of a file, read for one piece, with some bytes after it. */
 typedef struct mc_input {
     const char *path;
-    const char *text; /* (size) mapped or its own */
+    char *text; /* (size) */
     size_t size;
     size_t offset; /* of the part, in the text of the file; */
     int64_t line;  /* and lines before it */
-    mc_file_map map;
-    char *own;
-    bool lines; /* JSON, which has documents in it: an object a line, */
-    bool list;  /* or a list of objects */
-    _Atomic int references;
+    bool lines;    /* JSON, which has documents in it: an object a line, */
+    bool list;     /* or a list of objects */
 } mc_input;
 
 /* What a thread tokenizes at a time. */
 typedef struct mc_piece {
-    mc_input *input;
+    mc_input *input;    /* the piece's own */
     size_t begin, end;  /* bytes of it */
     bool opens;         /* a document begins at its start: not the middle of a long text */
     bool closes;        /* a document ends at its end */
     int64_t file_bytes; /* of the file, which were read for it */
 } mc_piece;
 
-/* A .gz between two pieces. */
-typedef struct mc_gz_source {
+/* A file between two pieces. */
+typedef struct mc_cut_file {
     bool open;
-    bool opens, ended; /* nothing was cut off yet; all of it is inflated */
+    bool opens, ended; /* nothing was cut off yet; all of it has been read */
     bool list;         /* it is a JSON list */
     mc_file_reader reader;
-    char *kept; /* (kept_size) inflated, for the next piece */
+    char *kept; /* (kept_size) read, for the next piece */
     size_t kept_size;
-    size_t offset; /* of the next piece, */
+    size_t offset; /* of the next piece, in the text of the file; */
     int64_t line;  /* and lines before it */
-    int64_t place; /* in the file */
-} mc_gz_source;
+    int64_t place; /* in the file, which may be compressed */
+} mc_cut_file;
 
 typedef struct mc_piece_source {
     const char *const *paths;
     int count, next;
-    mc_input *input; /* the current one, NULL between two, and of a .gz */
-    size_t at;
-    mc_gz_source gz;
+    mc_cut_file file; /* the current one */
     const mc_tokenizer *tok;
 } mc_piece_source;
 
@@ -92,7 +87,7 @@ bool mc_input_is_lines(const char *path);
 size_t mc_json_value_end(const char *text, size_t at, size_t size);
 /* The first byte from `at` on that is no white space; `size` if there is none. */
 size_t mc_json_skip_space(const char *text, size_t at, size_t size);
-void mc_input_unref(mc_input *input);
+void mc_input_free(mc_input *input);
 
 /* Cuts off the next piece. False when there are none left, and on an error. */
 bool mc_piece_next(mc_error *err, mc_piece_source *source, mc_piece *piece);

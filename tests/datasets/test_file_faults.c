@@ -13,6 +13,7 @@
 #include <unistd.h>
 #include "core/base/fault.h"
 #include "core/base/file_internal.h"
+#include "core/base/file_reader_internal.h"
 #include "core/formats/safetensors.h"
 #include "core/formats/tensor_file.h"
 #include "datasets/prepare.h"
@@ -67,6 +68,24 @@ static void test_read(void **state)
         strstr(err.message, "/r: cannot read byte 40: the file is 40 bytes, expected "));
     mc_error_clear(&err);
     close(fd);
+}
+
+/* Of a file that is read from front to back the end is an error if it comes too early. */
+static void test_reader(void **state)
+{
+    fixture *f = *state;
+    const char *path = temp_path(&f->folder, "t.csv");
+    char bytes[64] = {0};
+    mc_error err = {0};
+    mc_file_reader reader;
+    write_bytes(path, bytes, 60);
+    assert_int_equal(mc_file_reader_init(&err, &reader, path), MC_OK);
+    assert_int_equal(mc_file_read_next(&reader, bytes, 20), 20);
+    assert_int_equal(truncate(path, 50), 0);
+    assert_int_equal(mc_file_read_next(&reader, bytes, sizeof bytes), 0);
+    assert_non_null(strstr(err.message, "t.csv: cannot read byte 50: the file is 50 bytes, "));
+    mc_file_reader_release(&reader);
+    mc_error_clear(&err);
 }
 
 /* ---- with it --------------------------------------------------------------------------------- */
@@ -308,6 +327,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_without, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_read, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_reader, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_tokens, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_loader, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_index, set_up, tear_down),
