@@ -5,7 +5,7 @@ if(MC_HAVE_MPI AND MC_BUILD_TOOLS)
                      $<TARGET_FILE:modelcenter_tool> ${PROJECT_SOURCE_DIR}/datasets/quickstart
                      $<TARGET_FILE:ranks_results>)
     set_tests_properties(tools_ranks PROPERTIES TIMEOUT 600 COST 100
-                         ENVIRONMENT "${ranks_environment}")
+                         ENVIRONMENT "${ranks_environment};MC_CUT_MAPPED=$<TARGET_FILE:cut_mapped>")
 else()
     add_test(NAME tools_ranks COMMAND ${CMAKE_COMMAND} -E echo "SKIPPED: a build without MPI")
     set_tests_properties(tools_ranks PROPERTIES SKIP_REGULAR_EXPRESSION "SKIPPED: a build")

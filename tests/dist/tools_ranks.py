@@ -740,5 +740,24 @@ def test_saving(folder):
         check(again.result().get("steps", str(saved + 2)) == str(saved + 2), f"resumed after {job}")
 
 
+def test_shrinking(folder):
+    """Weights and optimizer state become shorter while the ranks read them: an error that names the file, and an end
+    for all ranks."""
+    run = folder / "shrinking"
+    arguments = pretrain(folder, "--steps", 4, "--batch-size", 1, "--output", run)
+    Job(folder, 2, [*arguments, "--stop-after", 2]).result()
+    for name in ("model.safetensors", "optimizer.safetensors"):
+        shutil.copytree(run, folder / "whole")
+        job = Job(folder, 2, [*arguments, "--resume"], LD_PRELOAD=os.environ["MC_CUT_MAPPED"], MC_TEST_CUT=name,
+                  ASAN_OPTIONS=os.environ.get("ASAN_OPTIONS", "") + ":verify_asan_link_order=0")
+        check(job.wait() != 0, f"an error: {job}")
+        named = [rank for rank in range(2) if f"{name}: " in job.read("err", rank)]
+        check(named, f"a rank names {name}: {job}\n{job.read('err', 0)}{job.read('err', 1)}")
+        for rank in named:
+            job.must_fail(rank, name)
+        shutil.rmtree(run)
+        (folder / "whole").rename(run)
+
+
 if __name__ == "__main__":
     sys.exit(run_tests(globals(), write_data))

@@ -1,15 +1,18 @@
-/* A token file that becomes shorter in the middle of a run: the command reports file and byte, and
- * which checkpoint is whole; --resume goes on from it. The file is cut when the run has reported a
- * checkpoint, and the run has more steps than it can take with what is left, so nothing depends on
- * time. */
+/* Files that become shorter while a run reads them. With a token file the command reports file and
+ * byte, and which checkpoint is whole; --resume goes on from it. That file is cut when the run has
+ * reported a checkpoint, and the run has more steps than it can take with what is left, so nothing
+ * depends on time. Weights and optimizer state are cut when they have just been mapped. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
-#define COMMAND_VARIABLES                                                                    \
-    "export OMP_NUM_THREADS=1 && P=\"$MC pretrain --family gpt2 --config shape.json --data " \
-    "tokens.bin --seq-length 16 --batch-size 2 --steps 1000000 --save-every 5 --output run\" && "
+#define COMMAND_VARIABLES                                                                         \
+    "export OMP_NUM_THREADS=1 && P=\"$MC pretrain --family gpt2 --config shape.json --data "      \
+    "tokens.bin --seq-length 16 --batch-size 2 --steps 1000000 --save-every 5 --output run\" && " \
+    "cut() { export MC_TEST_CUT=\"$1\" LD_PRELOAD='" MC_CUT_MAPPED "' && "                        \
+    "export ASAN_OPTIONS=\"$ASAN_OPTIONS:verify_asan_link_order=0\" && shift && exec \"$@\"; } "  \
+    "&& "
 #include "tests/tools/command_test.h"
 
 enum { TOKENS = 200000, HEADER = 256 };
@@ -51,8 +54,39 @@ static void test_tokens(void **state)
     must_hold(err, line);
 }
 
+/* Long runs of bytes are read and short ones copied from the mapped file: both are an error. */
+static void test_weights(void **state)
+{
+    (void)state;
+    static const char *const widths[] = {"16", "512"}; /* 4 KB and 128 KB of a word table */
+    for (int i = 0; i < 2; i++) {
+        char line[512];
+        snprintf(line, sizeof line,
+                 "rm -rf model && sed 's/\"n_embd\": 16/\"n_embd\": %s/' shape.json >wide.json && "
+                 "$MC pretrain --family gpt2 --config wide.json --data tokens.bin --seq-length 16 "
+                 "--batch-size 2 --steps 1 --output model",
+                 widths[i]);
+        must(line);
+        must_refuse(1, "model.safetensors: cannot read byte ",
+                    "(cut model.safetensors $MC pretrain --model model --data tokens.bin "
+                    "--seq-length 16 --batch-size 2 --steps 1 --no-save)");
+        must_hold(err, "become shorter while it was in use");
+    }
+}
+
+static void test_optimizer_state(void **state)
+{
+    (void)state;
+    must("rm -rf run && $P --stop-after 5");
+    must_refuse(1, "optimizer.safetensors: cannot read byte ",
+                "(cut optimizer.safetensors $P --resume)");
+    must_hold(err, "become shorter while it was in use");
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_tokens)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_tokens),
+                                       cmocka_unit_test(test_weights),
+                                       cmocka_unit_test(test_optimizer_state)};
     return cmocka_run_group_tests(tests, make_files, remove_folder);
 }
