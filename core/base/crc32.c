@@ -19,6 +19,28 @@ void mc_crc32_table_init(mc_crc32_table *table)
         }
 }
 
+/* Numbers without their sign: as signed ones, which all processors compare side by side. */
+#define LARGEST(type, mask)                                       \
+    do {                                                          \
+        type most = 0;                                            \
+        for (size_t i = 0; i < size / sizeof(type); i++) {        \
+            type number;                                          \
+            memcpy(&number, at + i * sizeof(type), sizeof(type)); \
+            number &= (mask);                                     \
+            most = number > most ? number : most;                 \
+        }                                                         \
+        if ((uint32_t)most > *largest) *largest = (uint32_t)most; \
+    } while (0)
+
+void mc_largest_bits(const void *data, size_t size, int bits, uint32_t *largest)
+{
+    const uint8_t *at = data;
+    if (bits == 16)
+        LARGEST(int16_t, 0x7fff);
+    else
+        LARGEST(int32_t, 0x7fffffff);
+}
+
 #if defined(__x86_64__) && defined(__GNUC__)
 #include <immintrin.h>
 
@@ -55,60 +77,103 @@ __attribute__((target("pclmul,sse4.1"))) static void fold_all(__m128i state, con
     _mm_storeu_si128((void *)left, x[0]);
 }
 
+#define WIDE __attribute__((target("avx512f,avx512bw,vpclmulqdq,pclmul,sse4.1")))
+#define WIDE_INLINE WIDE __attribute__((always_inline)) static inline
+
 /* The same four times as wide. */
-__attribute__((target("avx512f,vpclmulqdq,pclmul,sse4.1"))) static __m512i
-fold_wide(__m512i state, __m512i by, __m512i next)
+WIDE_INLINE __m512i fold_wide(__m512i state, __m512i by, __m512i next)
 {
     __m512i low = _mm512_clmulepi64_epi128(state, by, 0x00);
     __m512i high = _mm512_clmulepi64_epi128(state, by, 0x11);
     return _mm512_ternarylogic_epi64(low, high, next, 0x96); /* all three XORed */
 }
 
+/* The larger ones of numbers without their sign. This costs nothing beside the products. */
+WIDE_INLINE __m512i larger(__m512i most, __m512i numbers, int bits)
+{
+    if (bits == 16)
+        return _mm512_max_epu16(most, _mm512_and_si512(numbers, _mm512_set1_epi16(0x7fff)));
+    return _mm512_max_epu32(most, _mm512_and_si512(numbers, _mm512_set1_epi32(0x7fffffff)));
+}
+
 /* Takes 256 bytes or more, in steps of 256; returns how many. What is left are 64 bytes, to be
  * folded on. */
-__attribute__((target("avx512f,vpclmulqdq,pclmul,sse4.1"))) static size_t
-fold_most(__m128i state, const uint8_t *data, size_t size, uint8_t left[64])
+WIDE_INLINE size_t fold_most(__m128i state, const uint8_t *data, size_t size, uint8_t left[64],
+                             int bits, uint32_t *largest)
 {
     const __m512i by_256 = _mm512_broadcast_i32x4(BY_256_BYTES);
     const __m512i by_64 = _mm512_broadcast_i32x4(BY_64_BYTES);
     size_t done = 256;
-    __m512i x[4];
-    for (int i = 0; i < 4; i++) x[i] = _mm512_loadu_si512(data + 64 * i);
+    __m512i x[4], most = _mm512_setzero_si512();
+    for (int i = 0; i < 4; i++) {
+        x[i] = _mm512_loadu_si512(data + 64 * i);
+        if (bits) most = larger(most, x[i], bits);
+    }
     x[0] = _mm512_xor_si512(x[0], _mm512_zextsi128_si512(state));
     for (; size - done >= 256; done += 256)
-        for (int i = 0; i < 4; i++)
-            x[i] = fold_wide(x[i], by_256, _mm512_loadu_si512(data + done + 64 * i));
+        for (int i = 0; i < 4; i++) {
+            __m512i next = _mm512_loadu_si512(data + done + 64 * i);
+            x[i] = fold_wide(x[i], by_256, next);
+            if (bits) most = larger(most, next, bits);
+        }
     for (int i = 1; i < 4; i++) x[0] = fold_wide(x[0], by_64, x[i]);
+    if (bits) {
+        _mm512_storeu_si512(left, most);
+        mc_largest_bits(left, 64, bits, largest);
+    }
     _mm512_storeu_si512(left, x[0]);
     return done;
+}
+
+WIDE static size_t fold_plain(__m128i state, const uint8_t *data, size_t size, uint8_t left[64])
+{
+    return fold_most(state, data, size, left, 0, NULL);
+}
+
+WIDE static size_t fold_16(__m128i state, const uint8_t *data, size_t size, uint8_t left[64],
+                           uint32_t *largest)
+{
+    return fold_most(state, data, size, left, 16, largest);
+}
+
+WIDE static size_t fold_32(__m128i state, const uint8_t *data, size_t size, uint8_t left[64],
+                           uint32_t *largest)
+{
+    return fold_most(state, data, size, left, 32, largest);
 }
 
 static bool can_fold(void) { return __builtin_cpu_supports("pclmul"); }
 
 static bool can_fold_wide(void)
 {
-    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("vpclmulqdq");
+    return __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("vpclmulqdq");
 }
 
 /* Takes 256 bytes or more, a multiple of 16; `state` is the inverted CRC. What is left are 16 bytes
- * that have the CRC of all. */
-static void fold_bytes(uint32_t state, const uint8_t *data, size_t size, uint8_t left[16])
+ * that have the CRC of all. Returns the bytes whose numbers *largest has seen. */
+static size_t fold_bytes(uint32_t state, const uint8_t *data, size_t size, uint8_t left[16],
+                         int bits, uint32_t *largest)
 {
     uint8_t rest[64 + 256];
     __m128i first = _mm_cvtsi32_si128((int)state);
     if (!can_fold_wide()) {
         fold_all(first, data, size, left);
-        return;
+        return 0;
     }
-    size_t done = fold_most(first, data, size, rest);
+    size_t done = bits == 16   ? fold_16(first, data, size, rest, largest)
+                  : bits == 32 ? fold_32(first, data, size, rest, largest)
+                               : fold_plain(first, data, size, rest);
     memcpy(rest + 64, data + done, size - done);
     fold_all(_mm_setzero_si128(), rest, 64 + size - done, left);
+    return done;
 }
 #else
 static bool can_fold(void) { return false; }
-static void fold_bytes(uint32_t state, const uint8_t *data, size_t size, uint8_t left[16])
+static size_t fold_bytes(uint32_t state, const uint8_t *data, size_t size, uint8_t left[16],
+                         int bits, uint32_t *largest)
 {
-    (void)state, (void)data, (void)size, (void)left;
+    (void)state, (void)data, (void)size, (void)left, (void)bits, (void)largest;
+    return 0;
 }
 #endif
 
@@ -125,18 +190,25 @@ static uint32_t by_table(const mc_crc32_table *table, uint32_t crc, const uint8_
     return crc;
 }
 
-uint32_t mc_crc32(const mc_crc32_table *table, uint32_t crc, const void *data, size_t size)
+uint32_t mc_crc32_largest(const mc_crc32_table *table, uint32_t crc, const void *data, size_t size,
+                          int bits, uint32_t *largest)
 {
     enum { LEAST = 256 }; /* bytes for which folding pays */
     const uint8_t *at = data;
     uint8_t left[16];
-    size_t folded = size >= LEAST && can_fold() ? size / 16 * 16 : 0;
+    size_t folded = size >= LEAST && can_fold() ? size / 16 * 16 : 0, seen = 0;
     crc = ~crc;
     if (folded) {
-        fold_bytes(crc, at, folded, left);
+        seen = fold_bytes(crc, at, folded, left, bits, largest);
         crc = by_table(table, 0, left, sizeof left);
     }
+    if (bits) mc_largest_bits(at + seen, size - seen, bits, largest);
     return ~by_table(table, crc, at + folded, size - folded);
+}
+
+uint32_t mc_crc32(const mc_crc32_table *table, uint32_t crc, const void *data, size_t size)
+{
+    return mc_crc32_largest(table, crc, data, size, 0, NULL);
 }
 
 /* a * b modulo the polynomial; bit 31 is the coefficient of 1. */

@@ -1,6 +1,5 @@
 #include "core/checkpoint/weight_map_internal.h"
 
-#include <math.h>
 #include <omp.h>
 #include <string.h>
 #include "core/base/context_internal.h"
@@ -18,7 +17,7 @@ enum {
     LINE = 64,         /* bytes of a row that are written together */
     BUFFERS = 2,
     BUFFER = PIECE * 4, /* bytes */
-    CHECKED = 64 << 10, /* bytes; read before their CRC is added, which finds them in a cache */
+    LOOK = 256 << 10,   /* bytes; read before they are looked at, which finds them in a cache */
     THREADS = 16        /* a bus is full before, and all their memory is below a GiB */
 };
 
@@ -55,7 +54,9 @@ typedef struct worker {
     mc_fence *fence[BUFFERS];
     void *buffer[BUFFERS];
     int turn;
-    piece *now; /* what it is at */
+    piece *now;       /* what it is at */
+    int bits;         /* of the numbers of the run at hand, as they are read */
+    uint32_t largest; /* of them, without their sign */
 } worker;
 
 /* ---- pieces ---------------------------------------------------------------------------------- */
@@ -124,17 +125,10 @@ static mc_status list_pieces(fill *f, const mc_tensor_file *file, size_t count)
 
 /* ---- elements -------------------------------------------------------------------------------- */
 
-static bool is_finite(const void *data, mc_dtype dtype, int64_t n)
+/* The bits of infinity: those of finite numbers without their sign are less. */
+static uint32_t infinity_of(mc_dtype dtype)
 {
-    int64_t bad = 0;
-    if (dtype == MC_F32) {
-        const float *x = data;
-        for (int64_t i = 0; i < n; i++) bad += !isfinite(x[i]);
-    } else {
-        const uint16_t *x = data, top = dtype == MC_F16 ? 0x7c00 : 0x7f80; /* of the exponent */
-        for (int64_t i = 0; i < n; i++) bad += (x[i] & top) == top;
-    }
-    return bad == 0;
+    return dtype == MC_F32 ? 0x7f800000 : dtype == MC_F16 ? 0x7c00 : 0x7f80;
 }
 
 static void convert(mc_device *crew, const void *from, mc_dtype is, int64_t n, mc_dtype dtype,
@@ -149,13 +143,16 @@ static void convert(mc_device *crew, const void *from, mc_dtype is, int64_t n, m
 
 /* ---- one piece ------------------------------------------------------------------------------- */
 
-/* Adds bytes of the piece at hand that have been read to its run. */
-static void add_read(worker *w, const uint8_t *data, const void *bytes, size_t size)
+/* Looks at bytes of the piece at hand that have been read: adds them to its run. */
+static void look_at(worker *w, const uint8_t *data, const void *bytes, size_t size)
 {
     mc_checked_run *run = &w->now->read;
     if (!run->size) run->data = data;
     if (data != run->data + run->size) w->now->scattered = true;
-    if (!w->now->scattered) run->crc = mc_crc32(w->f->crc, run->crc, bytes, size);
+    if (w->f->crc && !w->now->scattered)
+        run->crc = mc_crc32_largest(w->f->crc, run->crc, bytes, size, w->bits, &w->largest);
+    else
+        mc_largest_bits(bytes, size, w->bits, &w->largest);
     run->size += size;
 }
 
@@ -170,18 +167,17 @@ static void read_bytes(worker *w, size_t source, int64_t first, int64_t n, void 
     if (from->fd < 0 || want < SHORT) {
         mc_tensor_copy_bytes(&w->err, entry, first, n, to);
         if (from->fd < 0) w->now->scattered = true;
-        if (w->f->crc && !w->err.status && !w->now->scattered) add_read(w, data, to, want);
+        if (!w->err.status) look_at(w, data, to, want);
         return;
     }
     while (have < want) {
-        size_t most = w->f->crc && !w->now->scattered ? CHECKED : want;
-        size_t part = most < want - have ? most : want - have;
+        size_t part = want - have < LOOK ? want - have : LOOK;
         uint64_t at = from->offset + (uint64_t)first * size + have;
         if (mc_file_read_at(&w->err, from->fd, entry->file, at, (char *)to + have, part)) {
             mc_error_while(&w->err, "reading the tensor \"%.200s\"", entry->name);
             return;
         }
-        if (w->f->crc && !w->now->scattered) add_read(w, data + have, (char *)to + have, part);
+        look_at(w, data + have, (char *)to + have, part);
         have += part;
     }
 }
@@ -191,24 +187,25 @@ static void read_bytes(worker *w, size_t source, int64_t first, int64_t n, void 
 static bool read_run(worker *w, size_t source, int64_t first, int64_t n, mc_dtype dtype, char *to)
 {
     const mc_tensor_entry *entry = w->f->sources[source].entry;
-    bool finite = true, known = mc_dtype_is_float(entry->dtype);
+    bool known = mc_dtype_is_float(entry->dtype);
     mc_dtype is = known ? entry->dtype : MC_F32;
+    w->bits = 8 * (int)mc_dtype_size(is);
+    w->largest = 0;
     if (entry->dtype == dtype) {
         read_bytes(w, source, first, n, to);
-        return w->err.status || is_finite(to, dtype, n);
+        return w->err.status || w->largest < infinity_of(is);
     }
     for (int64_t at = 0; at < n; at += BLOCK) {
         int64_t count = n - at < BLOCK ? n - at : BLOCK;
         if (!known) w->now->scattered = true;
         if (known)
             read_bytes(w, source, first + at, count, w->block);
-        else
-            mc_tensor_copy_f32(&w->err, entry, first + at, count, w->block);
+        else if (!mc_tensor_copy_f32(&w->err, entry, first + at, count, w->block))
+            mc_largest_bits(w->block, (size_t)count * sizeof(float), w->bits, &w->largest);
         if (w->err.status) return true;
-        finite &= is_finite(w->block, is, count);
         convert(w->f->crew, w->block, is, count, dtype, to + (size_t)at * mc_dtype_size(dtype));
     }
-    return finite;
+    return w->largest < infinity_of(is);
 }
 
 /* out[i] = element number `row` of column i, n of them, which are `stride` bytes apart. */

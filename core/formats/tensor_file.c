@@ -43,15 +43,20 @@ static void free_object(void *object)
     mc_free(file);
 }
 
-mc_bytes_place mc_tensor_file_bytes(const mc_tensor_file *file, const mc_tensor_entry *entry)
+mc_bytes_place mc_tensor_file_place(const mc_tensor_file *file, const void *data)
 {
-    uintptr_t data = (uintptr_t)entry->data;
-    for (size_t i = 0; i < file->shard_count && entry->dense && entry->size; i++) {
+    uintptr_t at = (uintptr_t)data;
+    for (size_t i = 0; i < file->shard_count; i++) {
         const shard *s = &file->shards[i];
         uintptr_t first = (uintptr_t)s->map.data;
-        if (data >= first && data - first < s->map.size)
-            return (mc_bytes_place){s->fd, data - first};
+        if (at >= first && at - first < s->map.size) return (mc_bytes_place){s->fd, at - first};
     }
+    return (mc_bytes_place){.fd = -1};
+}
+
+mc_bytes_place mc_tensor_file_bytes(const mc_tensor_file *file, const mc_tensor_entry *entry)
+{
+    if (entry->dense && entry->size) return mc_tensor_file_place(file, entry->data);
     return (mc_bytes_place){.fd = -1};
 }
 

@@ -100,6 +100,8 @@ typedef struct mc_bytes_place {
     size_t offset;
 } mc_bytes_place;
 mc_bytes_place mc_tensor_file_bytes(const mc_tensor_file *file, const mc_tensor_entry *entry);
+/* The same of a place in a mapped file. */
+mc_bytes_place mc_tensor_file_place(const mc_tensor_file *file, const void *data);
 
 /* Copies elements of one entry; see mc_tensor_file_read_f32, _f64 and _bytes for the rules. */
 mc_status mc_tensor_copy_f32(mc_error *err, const mc_tensor_entry *entry, int64_t first,

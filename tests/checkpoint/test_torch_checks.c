@@ -43,6 +43,29 @@ static void test_sums(void **state)
     }
 }
 
+/* The largest number wherever it stands, and the same sum as without looking for it. */
+static void test_largest(void **state)
+{
+    (void)state;
+    enum { MOST = 1201 };
+    static uint8_t data[4 * MOST];
+    mc_crc32_table table;
+    mc_crc32_table_init(&table);
+    for (int bits = 16; bits <= 32; bits += 16)
+        for (size_t place = 0; place < MOST; place += place < 300 ? 1 : 37) {
+            size_t width = (size_t)bits / 8, size = width * MOST;
+            uint32_t found = 3, alone = 3;
+            memset(data, 0, sizeof data);
+            memset(data + (MOST - 1 - place) * width, 0x80, width); /* a sign and one more bit */
+            memset(data + place * width, 0xff, width);
+            assert_int_equal(mc_crc32_largest(&table, 0, data, size, bits, &found),
+                             mc_crc32(&table, 0, data, size));
+            mc_largest_bits(data, size, bits, &alone);
+            assert_int_equal(found, bits == 16 ? 0x7fff : 0x7fffffff);
+            assert_int_equal(alone, found);
+        }
+}
+
 /* ---- files ----------------------------------------------------------------------------------- */
 
 /* Saves a tiny model as pytorch_model.bin alone. */
@@ -165,7 +188,7 @@ static void test_counts(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_sums), TEST(test_damage),
-                                       TEST(test_counts)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_sums), cmocka_unit_test(test_largest),
+                                       TEST(test_damage), TEST(test_counts)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
