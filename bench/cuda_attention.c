@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "core/device/cuda/runtime/cuda_internal.h"
+#include "core/device/cuda/runtime/routes_internal.h"
 
 enum { MOST = 64, SETS = 3, RUNS = 15, CALLS = 12 };
 
@@ -249,18 +249,19 @@ static float median(bench *b, bool backward)
     return times[RUNS / 2];
 }
 
-static void measure(bench *b, const char *path, bool plain)
+static void measure(bench *b, const char *route, bool plain)
 {
-    setenv("MC_CUDA_ATTENTION", path, 1);
+    mc_routes_read(b->d, route);
     set_shape(b, plain);
     const float forward = median(b, false), backward = forward < 0 ? -1 : median(b, true);
     const double flops = 4.0 * b->c.heads * b->c.dim * count_pairs(b, plain);
     if (backward < 0) {
-        printf("%-20s %-7s %s\n", b->c.name, path, b->d->failure);
+        printf("%-20s %-16s %s\n", b->c.name, route, b->d->failure);
     } else {
-        printf("%-20s %-7s %-6s forward %7.4f ms %6.1f TFLOP/s   backward %7.4f ms %6.1f TFLOP/s\n",
-               b->c.name, path, plain ? "plain" : "", (double)forward, flops / forward * 1e-9,
-               (double)backward, 2.5 * flops / backward * 1e-9);
+        printf(
+            "%-20s %-16s %-6s forward %7.4f ms %6.1f TFLOP/s   backward %7.4f ms %6.1f TFLOP/s\n",
+            b->c.name, route, plain ? "plain" : "", (double)forward, flops / forward * 1e-9,
+            (double)backward, 2.5 * flops / backward * 1e-9);
     }
     fflush(stdout);
 }
@@ -280,9 +281,9 @@ int main(int argc, char **argv)
         b.c = cases[i];
         if (argc > 1 && !strstr(b.c.name, argv[1])) continue;
         prepare(&b);
-        if (b.c.biased || b.c.context) measure(&b, "tensor", false);
-        measure(&b, "tensor", true);
-        measure(&b, "cudnn", true);
+        if (b.c.biased || b.c.context) measure(&b, "attention:hopper", false);
+        measure(&b, "attention:hopper", true);
+        measure(&b, "attention:cudnn", true);
         release(&b);
     }
     cudaEventDestroy(b.start);

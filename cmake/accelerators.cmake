@@ -22,8 +22,8 @@ if(MC_CUDA_SIMULATOR) # for tests: see tests/cuda_sim/README.md
     enable_language(CXX)
     set(MC_HAVE_CUDA ON)
     target_compile_definitions(mc_dependencies INTERFACE MC_HAVE_CUDA)
-    if(MC_HOPPER) # of Hopper's code what has no instructions of its own: decoding in one kernel
-        target_compile_definitions(mc_dependencies INTERFACE MC_HAVE_CHAIN)
+    if(MC_HOPPER) # of the wing, decoding in one kernel; tests/cuda_sim/hopper.cpp stands for the rest
+        target_compile_definitions(mc_dependencies INTERFACE MC_HAVE_HOPPER)
     endif()
     target_include_directories(mc_dependencies SYSTEM INTERFACE ${MC_CUDA_INCLUDE_DIR}
                                ${MC_CUDA_INCLUDE_DIR}/cccl)
@@ -57,7 +57,7 @@ else()
             if(MC_HOPPER AND CMAKE_CUDA_ARCHITECTURES MATCHES "90a" AND
                NOT CMAKE_CUDA_ARCHITECTURES MATCHES "(^|;)90(-real)?(;|$)")
                 set(MC_HAVE_HOPPER ON)
-                target_compile_definitions(mc_dependencies INTERFACE MC_HAVE_HOPPER MC_HAVE_CHAIN)
+                target_compile_definitions(mc_dependencies INTERFACE MC_HAVE_HOPPER)
             endif()
             list(APPEND mc_link_names ${CUDA_cudart_static_LIBRARY} rt dl)
             # nvcc then leaves out most optimisations, in a third of the time; older ones cannot.

@@ -94,7 +94,7 @@ tests()
     done
     run test_cudnn_plans 300 tests/test_cudnn_plans
     # cuDNN's attention or an error, which says why
-    MC_CUDA_ATTENTION=cudnn run step_with_cudnn 120 bench/gpt2_step gpt2-base 1 64 1 cuda bf16
+    MC_ROUTE=attention:cudnn run step_with_cudnn 120 bench/gpt2_step gpt2-base 1 64 1 cuda bf16
     [ -n "$small" ] || on_gpu test_boolq_trace_cuda 300 tests/test_boolq_trace
     on_gpu test_minilm_cuda 300 tests/test_minilm
     on_gpu test_lm_documents_cuda 120 tests/test_lm_documents

@@ -112,6 +112,9 @@ typedef struct mc_attention_shape {
      * Query i sees key j iff both have the same span, and key j is context, or query i is not
      * context and j <= i. Replaces `causal`. NULL: none. */
     const int32_t *marks;
+    /* Which kernels serve the call: written by attention, read by attention_backward, which
+     * chooses as attention would where it is NULL. The CPU has no choice. */
+    const struct mc_route *route;
 } mc_attention_shape;
 
 /* What is added to the scores, in either form: that of head h, query i and key j is element first +
@@ -430,7 +433,7 @@ typedef struct mc_kernels {
 
     /* out = attention(q, k, v). log_sum_exp (heads, total of the queries) f32: kept for backward,
      * NULL: not wanted. Rows of out from its total to its capacity are set to zero. */
-    mc_status (*attention)(mc_device *d, const mc_attention_shape *shape, mc_matrix q, mc_matrix k,
+    mc_status (*attention)(mc_device *d, mc_attention_shape *shape, mc_matrix q, mc_matrix k,
                            mc_matrix v, mc_matrix out, float *log_sum_exp);
     /* dq, dk, dv and shape->dbias of the same; probabilities are computed again from q, k and
      * log_sum_exp. Rows past the totals of dq, dk, dv are set to zero. */

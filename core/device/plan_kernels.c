@@ -221,8 +221,8 @@ static mc_status plan_gather_rows(mc_device *d, int64_t rows, int64_t columns, m
        y);
 }
 
-static mc_status plan_attention(mc_device *d, const mc_attention_shape *shape, mc_matrix q,
-                                mc_matrix k, mc_matrix v, mc_matrix out, float *log_sum_exp)
+static mc_status plan_attention(mc_device *d, mc_attention_shape *shape, mc_matrix q, mc_matrix k,
+                                mc_matrix v, mc_matrix out, float *log_sum_exp)
 {
     DO(d, attended(d, MC_WORK_ATTENTION, shape, q.dtype, 1, 1), attention, shape, q, k, v, out,
        log_sum_exp);

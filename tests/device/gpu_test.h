@@ -3,6 +3,7 @@
 #ifndef MC_TESTS_GPU_TEST_H
 #define MC_TESTS_GPU_TEST_H
 
+#include "core/device/cuda/runtime/routes_internal.h"
 #include "tests/device/kernel_test.h"
 #include "tests/device_choice.h"
 
@@ -31,6 +32,12 @@ static inline int gpu_end(int failed)
     if (leaked) fprintf(stderr, "%zu bytes of the GPU were not given back\n", leaked);
     mc_context_free(gpu_owner);
     return failed || leaked;
+}
+
+/* As MC_ROUTE in the environment; "": none. */
+static inline void force(const char *routes)
+{
+    assert_int_equal(mc_routes_read(gpu, routes), MC_OK);
 }
 
 static inline void *upload(const void *data, size_t bytes)

@@ -142,7 +142,7 @@ static void run_cpu(attention_data *d)
 }
 
 /* The bits of `out` do not depend on whether log sum exp is wanted. */
-static void assert_same_without_lse(attention_data *d, const mc_attention_shape *s, mc_matrix q,
+static void assert_same_without_lse(attention_data *d, mc_attention_shape *s, mc_matrix q,
                                     mc_matrix kv, mc_matrix out)
 {
     size_t bytes = matrix_bytes(&d->out);
@@ -179,7 +179,7 @@ static void take_batch(const uploaded *u)
     gpu->free(gpu, u->lengths, sizeof u->b->packed);
 }
 
-static void run_kernels(attention_data *d, const mc_attention_shape *s, const uploaded *q,
+static void run_kernels(attention_data *d, mc_attention_shape *s, const uploaded *q,
                         const uploaded *k)
 {
     size_t lse_bytes = (size_t)(d->c.heads * d->queries.lengths.total) * sizeof(float);
@@ -300,12 +300,10 @@ static void run_case(attention_case c)
 
 static const int32_t ragged[] = {3, 0, 1, 65, 130, 17};
 
-static void force(const char *path) { assert_int_equal(setenv("MC_CUDA_ATTENTION", path, 1), 0); }
-
 static void test_own_types(void **state)
 {
     (void)state;
-    force("own");
+    force("attention:portable");
     FOR_TYPES(i)
     run_kinds((attention_case){ragged, 6, 2, 32, 3, 5, 2, false, false, 0, float_types[i]});
 }
@@ -313,7 +311,7 @@ static void test_own_types(void **state)
 static void test_own_head_sizes(void **state)
 {
     (void)state;
-    force("own");
+    force("attention:portable");
     const int dims[] = {1, 5, 33, 64, 80, 128, 131, 256, 515};
     for (int i = 0; i < 9; i++) FOR_TYPES(t)
         {
@@ -328,7 +326,7 @@ static void test_own_head_sizes(void **state)
 static void test_own_lengths(void **state)
 {
     (void)state;
-    force("own");
+    force("attention:portable");
     const int32_t lengths[] = {1, 2, 4, 63, 64, 65, 127, 128, 129};
     for (int i = 0; i < 9; i++)
         run_case((attention_case){&lengths[i], 1, 1, 24, 1, 0, 4, i % 2, false, 0.1f, MC_F32});
@@ -343,7 +341,7 @@ static void test_empty(void **state)
 {
     (void)state;
     const int32_t none[] = {0, 0};
-    const char *paths[] = {"own", ""};
+    const char *paths[] = {"attention:portable", ""};
     for (int i = 0; i < 2; i++) {
         force(paths[i]);
         run_case((attention_case){none, 0, 2, 8, 0, 0, 0, false, false, 0, MC_F32});
@@ -355,7 +353,7 @@ static void test_empty(void **state)
 static void test_own_log_sum_exp(void **state)
 {
     (void)state;
-    force("own");
+    force("attention:portable");
     attention_data d;
     data_init(&d, (attention_case){ragged, 6, 2, 32, 3, 5, 2, true, true, 0, MC_F32});
     run_cpu(&d);
@@ -371,7 +369,7 @@ static void test_own_log_sum_exp(void **state)
 static void test_own_extremes(void **state)
 {
     (void)state;
-    force("own");
+    force("attention:portable");
     int32_t packed[] = {3, 0, 3};
     mc_lengths lengths = {1, packed, packed + 1, 3, 3, 3};
     mc_attention_shape shape = {.lengths = &lengths, .heads = 1, .head_dim = 1, .scale = 1};
@@ -416,7 +414,7 @@ static void assert_repeatable(attention_case c)
 static void test_own_repeatable(void **state)
 {
     (void)state;
-    force("own");
+    force("attention:portable");
     assert_repeatable((attention_case){ragged, 6, 4, 32, 0, 0, 0, false, true, 0.1f, MC_F32});
     assert_repeatable((attention_case){ragged, 6, 2, 80, 0, 0, 0, true, false, 0.1f, MC_BF16});
 }
@@ -426,7 +424,7 @@ static void test_own_repeatable(void **state)
 static void test_own_bias(void **state)
 {
     (void)state;
-    force("own");
+    force("attention:portable");
     FOR_TYPES(t)
     {
         if (!has_turn(t, 0)) continue;
@@ -450,7 +448,7 @@ static void test_own_bias(void **state)
 static void test_own_position_bias(void **state)
 {
     (void)state;
-    force("own");
+    force("attention:portable");
     const int32_t keys[] = {17, 5, 0, 130, 65, 1};
     FOR_TYPES(t)
     {
@@ -475,7 +473,7 @@ static void test_own_position_bias(void **state)
 static void test_own_marks(void **state)
 {
     (void)state;
-    force("own");
+    force("attention:portable");
     FOR_TYPES(t)
     {
         if (!has_turn(t, 0)) continue;
@@ -493,7 +491,7 @@ static const int32_t other_keys[] = {17, 5, 0, 130, 65, 1};
 static void test_own_cross(void **state)
 {
     (void)state;
-    force("own");
+    force("attention:portable");
     const int32_t none[] = {0, 0, 0, 0, 0, 0};
     FOR_TYPES(t)
     {
@@ -583,7 +581,7 @@ static bool cudnn_takes_heads_of(int dim)
     uploaded u = upload_batch(&d.queries);
     mc_matrix out = upload_matrix(&d.out);
     d.shape.device_lengths = u.lengths;
-    force("cudnn");
+    force("attention:cudnn");
     bool takes = gpu->kernels->attention(gpu, &d.shape, u.x, columns_from(u.x, d.width),
                                          columns_from(u.x, 2 * d.width), out, NULL) == MC_OK;
     if (!takes) printf("SKIPPED: cuDNN's attention: %s\n", gpu->failure);
@@ -595,7 +593,7 @@ static bool cudnn_takes_heads_of(int dim)
 
 static bool with_cudnn(void)
 {
-    force("cudnn");
+    force("attention:cudnn");
     if (!have_cudnn) printf("SKIPPED: cuDNN's attention\n");
     return have_cudnn;
 }
@@ -705,10 +703,11 @@ static void test_cudnn_cross(void **state)
 static bool with_hopper(void)
 {
     if (!with_cudnn()) return false;
-    force("");
-    if (mc_cuda_of(gpu)->capability == 90) return true;
-    printf("SKIPPED: our attention on Hopper: the GPU is of compute capability %d\n",
-           mc_cuda_of(gpu)->capability);
+    bool is_hopper = mc_cuda_of(gpu)->capability == 90;
+    if (is_hopper && !mc_routes_read(gpu, "attention:cudnn_hopper")) return true;
+    printf("SKIPPED: our attention on Hopper: the GPU is of compute capability %d %s\n",
+           mc_cuda_of(gpu)->capability, gpu->failure);
+    gpu->failure[0] = '\0';
     return false;
 }
 
@@ -725,7 +724,11 @@ static bool hopper_takes(attention_case c)
     attention_data d;
     data_init(&d, c);
     mc_matrix x = {(void *)(uintptr_t)256, c.dtype, 3 * d.width};
-    bool takes = mc_hopper_attention_takes(gpu, &d.shape, x, x, x, x);
+    const mc_attention_call call = {
+        .shape = &d.shape, .q = x, .k = x, .v = x, .out = x, .log_sum_exp = d.lse};
+    const mc_route *route;
+    bool takes = mc_route_choose(gpu, MC_ROUTE_ATTENTION, &call, &route) == MC_OK;
+    gpu->failure[0] = '\0';
     data_free(&d);
     return takes;
 }
@@ -916,23 +919,23 @@ static void test_choice(void **state)
     run_case((attention_case){ragged, 6, 2, 64, 3, 0, 0, true, false, 0, MC_BF16});
     run_case((attention_case){ragged, 6, 2, 64, 3, 0, 0, true, true, 0, MC_BF16});
     run_case((attention_case){ragged, 6, 2, 320, 3, 0, 0, true, false, 0, MC_F16});
-    const char *paths[] = {"cudnn", "other"};
-    const mc_status expected[] = {MC_ERR_UNSUPPORTED, MC_ERR_ARGUMENT};
-    for (int i = 0; i < 2; i++) {
-        force(paths[i]);
-        attention_data d;
-        data_init(&d, (attention_case){ragged, 6, 2, 64, 0, 0, 0, false, false, 0, MC_F32});
-        uploaded u = upload_batch(&d.queries);
-        mc_matrix out = upload_matrix(&d.out);
-        d.shape.device_lengths = u.lengths;
-        mc_status status = gpu->kernels->attention(gpu, &d.shape, u.x, columns_from(u.x, d.width),
-                                                   columns_from(u.x, 2 * d.width), out, NULL);
-        assert_int_equal(status, expected[i]);
-        assert_true(strlen(gpu->failure) > 10);
-        take_batch(&u);
-        take_matrix(out, &d.out);
-        data_free(&d);
-    }
+    attention_data d;
+    data_init(&d, (attention_case){ragged, 6, 2, 64, 0, 0, 0, false, false, 0, MC_F32});
+    uploaded u = upload_batch(&d.queries);
+    mc_matrix out = upload_matrix(&d.out);
+    d.shape.device_lengths = u.lengths;
+    force("attention:cudnn");
+    assert_int_equal(gpu->kernels->attention(gpu, &d.shape, u.x, columns_from(u.x, d.width),
+                                             columns_from(u.x, 2 * d.width), out, NULL),
+                     MC_ERR_UNSUPPORTED);
+    assert_string_equal(gpu->failure,
+                        "MC_ROUTE=attention:cudnn: attention of 6 sequences with 216 tokens, 2 "
+                        "heads of 64, f32: it does not take a dtype that is neither f16 nor bf16");
+    gpu->failure[0] = '\0';
+    take_batch(&u);
+    take_matrix(out, &d.out);
+    data_free(&d);
+    force("");
 }
 
 /* ---- one token against a cache --------------------------------------------------------------- */

@@ -1,4 +1,4 @@
-/* Attention on the GPU's tensor cores (MC_CUDA_ATTENTION=tensor) against plain loops in double on
+/* Attention on the GPU's tensor cores (MC_ROUTE=attention:hopper) against plain loops in double on
  * the same rounded inputs: head sizes, packed sequences of all kinds of lengths, bias by distance,
  * marks, dropout, forward and backward. Skipped where there is no GPU that it is for. */
 #include <stdio.h>
@@ -266,7 +266,7 @@ static void take_batch(const uploaded *u)
     take_matrix(u->dx, &u->b->dx);
 }
 
-static void run_kernels(attention_data *d, const mc_attention_shape *s, const uploaded *q,
+static void run_kernels(attention_data *d, mc_attention_shape *s, const uploaded *q,
                         const uploaded *k)
 {
     size_t lse_bytes = (size_t)(d->c.heads * d->queries.lengths.total) * sizeof(float);
@@ -409,19 +409,24 @@ static void run_kinds(attention_case c, bool with_marks)
     }
 }
 
-static void force(const char *path) { assert_int_equal(setenv("MC_CUDA_ATTENTION", path, 1), 0); }
+/* A shape with operands that lie as x does. */
+static bool is_taken(const mc_attention_shape *s, mc_matrix x)
+{
+    const mc_attention_call c = {.shape = s, .q = x, .k = x, .v = x, .out = x};
+    const mc_route *route;
+    return mc_route_choose(gpu, MC_ROUTE_ATTENTION, &c, &route) == MC_OK;
+}
 
-/* Whether the GPU is one that it is for, the path then is forced; says so where it is not. */
+/* Whether the GPU is one that it is for, its route then is forced; says so where it is not. */
 static bool with_tensor(void)
 {
     const int32_t length[] = {1};
     mc_lengths l = {1, length, length, 1, 1, 1};
     mc_attention_shape s = {.lengths = &l, .heads = 1, .head_dim = 64, .scale = 1};
     mc_matrix x = {(void *)(uintptr_t)256, MC_BF16, 64};
-    const char *why = mc_tensor_attention_refusal(gpu, &s, x, x, x, x);
-    force("tensor");
-    if (why) printf("SKIPPED: attention on tensor cores does not take %s\n", why);
-    return !why;
+    if (!mc_routes_read(gpu, "attention:hopper") && is_taken(&s, x)) return true;
+    printf("SKIPPED: %s\n", gpu->failure);
+    return false;
 }
 
 /* ---- tests ----------------------------------------------------------------------------------- */
@@ -573,16 +578,18 @@ static void test_choice(void **state)
     data_init(&d, good);
     mc_matrix x = {(void *)(uintptr_t)256, MC_BF16, 3 * d.width};
     mc_attention_shape s = d.shape;
-    assert_null(mc_tensor_attention_refusal(gpu, &s, x, x, x, x));
+    assert_true(is_taken(&s, x));
     s.key_mask = (const uint8_t *)&s;
-    assert_string_equal(mc_tensor_attention_refusal(gpu, &s, x, x, x, x), "a key mask");
+    assert_false(is_taken(&s, x));
+    assert_non_null(strstr(gpu->failure, "it does not take a key mask"));
     s = d.shape, s.head_dim = 60;
-    assert_non_null(mc_tensor_attention_refusal(gpu, &s, x, x, x, x));
+    assert_false(is_taken(&s, x));
     s = d.shape, s.scale = 0;
-    assert_non_null(mc_tensor_attention_refusal(gpu, &s, x, x, x, x));
+    assert_false(is_taken(&s, x));
     x.dtype = MC_F32;
-    assert_non_null(mc_tensor_attention_refusal(gpu, &s, x, x, x, x));
+    assert_false(is_taken(&s, x));
     assert_int_equal(gpu->kernels->attention(gpu, &d.shape, x, x, x, x, NULL), MC_ERR_UNSUPPORTED);
+    assert_non_null(strstr(gpu->failure, "MC_ROUTE=attention:hopper: attention of 6 sequences"));
     assert_non_null(strstr(gpu->failure, "f16 nor bf16"));
     gpu->failure[0] = '\0';
     data_free(&d);

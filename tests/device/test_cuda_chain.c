@@ -578,11 +578,7 @@ static void test_default(void **state)
 {
     (void)state;
     if (!has_lists()) skip();
-    mc_device *asked = gpu;
-    unsetenv("MC_CUDA_CHAIN");
-    mc_context *ctx = context_on("cuda", 1);
-    setenv("MC_CUDA_CHAIN", "1", 1);
-    gpu = ctx->device;
+    force("");
     assert_true(is_put_off(1, 64));
     assert_true(is_put_off(1, 4096));
     assert_true(is_put_off(2, 768));
@@ -591,20 +587,35 @@ static void test_default(void **state)
     assert_true(is_put_off(3, 1600));
     assert_true(is_put_off(4, 1600));
     assert_false(is_put_off(3, 4096));
-    gpu = asked;
-    mc_context_free(ctx);
+    force("decode:separate");
+    assert_false(is_put_off(1, 64));
+    force("decode:persistent?");
     assert_true(is_put_off(3, 768));
+    assert_false(is_put_off(5, 768));
 }
 
-static void test_switch(void **state)
+/* Forced, a step that the kernel does not run is an error. */
+static void test_forced(void **state)
 {
     (void)state;
-    setenv("MC_CUDA_CHAIN", "yes", 1);
-    mc_context *ctx = context_on("cuda", 1);
-    setenv("MC_CUDA_CHAIN", "1", 1);
-    assert_int_equal(mc_error_status(ctx), MC_ERR_DEVICE);
-    assert_non_null(strstr(mc_error_message(ctx), "MC_CUDA_CHAIN=yes, expected 1 or 0"));
-    mc_context_free(ctx);
+    if (!has_lists()) skip();
+    float data[2 * 64] = {0};
+    mc_matrix x = {upload(data, sizeof data), MC_F32, 64}, none = {0};
+    force("decode:persistent");
+    gpu->chained = true;
+    assert_int_equal(gpu->kernels->gated(gpu, 1, 32, MC_ACTIVATION_GELU, x, x), MC_ERR_UNSUPPORTED);
+    assert_string_equal(gpu->failure,
+                        "MC_ROUTE=decode:persistent: a step of generation of 1 rows: it "
+                        "does not take a dtype other than f16 and bf16, or such a size");
+    assert_int_equal(gpu->kernels->residual_sum(gpu, 5, 1, x, x, (mc_dropout_mask){0}, none),
+                     MC_ERR_UNSUPPORTED);
+    assert_string_equal(gpu->failure,
+                        "MC_ROUTE=decode:persistent: a step of generation of 5 rows: it "
+                        "does not take other than 1 to 4 rows");
+    gpu->chained = false;
+    gpu->failure[0] = '\0';
+    force("decode:persistent?");
+    gpu->free(gpu, x.data, sizeof data);
 }
 
 /* ---------------------------------------------------------------------------------------------- */
@@ -615,10 +626,10 @@ int main(void)
         cmocka_unit_test(test_layers),    cmocka_unit_test(test_tall),
         cmocka_unit_test(test_places),    cmocka_unit_test(test_put_off),
         cmocka_unit_test(test_long_list), cmocka_unit_test(test_recorded),
-        cmocka_unit_test(test_default),   cmocka_unit_test(test_switch),
+        cmocka_unit_test(test_default),   cmocka_unit_test(test_forced),
         cmocka_unit_test(test_divided),
     };
-    setenv("MC_CUDA_CHAIN", "1", 1);
+    setenv("MC_ROUTE", "decode:persistent?", 1);
     mc_context *owner = context_on("cuda", 1);
     if (!owner) return 0;
     gpu = owner->device;

@@ -106,8 +106,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_failures),
                                        cmocka_unit_test(test_numbers)};
-#ifdef MC_HAVE_CHAIN
-    setenv("MC_CUDA_CHAIN", "1", 1); /* which takes memory too */
+#ifdef MC_HAVE_HOPPER
+    setenv("MC_ROUTE", "decode:persistent?", 1); /* which takes memory too */
 #endif
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -149,12 +149,12 @@ static answers answers_of(mc_context *ctx, const char *folder, mc_dtype dtype,
     return a;
 }
 
-static answers answers_of_gpu(const char *chain, const char *folder, mc_weight_format format,
+static answers answers_of_gpu(const char *route, const char *folder, mc_weight_format format,
                               int rows)
 {
-    setenv("MC_CUDA_CHAIN", chain, 1);
+    setenv("MC_ROUTE", route, 1);
     mc_context *ctx = context_on("cuda", 3);
-    unsetenv("MC_CUDA_CHAIN");
+    unsetenv("MC_ROUTE");
     if (!ctx) skip();
     return answers_of(ctx, folder, MC_BF16, format, rows);
 }
@@ -193,8 +193,8 @@ static bool compare_answers(const char *name, int number, mc_weight_format forma
     mc_model *model = tiny_model(cpu, &wide_families[number], &(mc_load_options){.dtype = MC_BF16});
     assert_int_equal(mc_model_save(model, folder.path), MC_OK);
     const answers truth = answers_of(cpu, folder.path, MC_F32, format, rows),
-                  one = answers_of_gpu("1", folder.path, format, rows),
-                  many = answers_of_gpu("0", folder.path, format, rows);
+                  one = answers_of_gpu("decode:persistent?", folder.path, format, rows),
+                  many = answers_of_gpu("decode:separate", folder.path, format, rows);
     temp_folder_free(&folder);
     const errors e = errors_of(&one, &truth, rows), usual = errors_of(&many, &truth, rows);
     if (e.mean == 0 || usual.mean == 0) return false;
@@ -212,7 +212,7 @@ static bool compare_answers(const char *name, int number, mc_weight_format forma
 static void test_one_kernel(void **state)
 {
     (void)state;
-#ifndef MC_HAVE_CHAIN /* built with MC_HOPPER=OFF, or for other GPUs */
+#ifndef MC_HAVE_HOPPER /* built with MC_HOPPER=OFF, or for other GPUs */
     skip();
 #endif
     int compared = 0;

@@ -21,6 +21,9 @@
 #include <time.h>
 #include "core/modelcenter.h"
 #include "core/ops/ops_internal.h"
+#ifdef MC_HAVE_CUDA
+#include "core/device/cuda/runtime/routes_internal.h"
+#endif
 
 enum { MOST_INPUTS = 6, MOST_SIZES = 10, MOST_SEQUENCES = 8 };
 
@@ -55,7 +58,7 @@ typedef struct op_options {
     int group, value_more; /* query heads of each head of the keys, 0: 1; value_dim - head_dim */
     int window_left, window_right;
     input_kind weights; /* VALUES or PARAMETER */
-    const char *path;   /* of attention on a GPU: MC_CUDA_ATTENTION; NULL: unset */
+    const char *route;  /* of attention on a GPU, as in MC_ROUTE; NULL: none is forced */
     int tables;
     mc_dtype to; /* of a cast */
     float dropout, factor, smoothing;

@@ -586,13 +586,14 @@ static void declare_sdpa(op_call *c)
 
 /* On a GPU cuDNN draws random numbers of its own: dropout is tested on our kernels, whose numbers
  * are known. */
-static void choose_path(const op_call *c)
+static void choose_route(const op_call *c)
 {
-    const char *path = c->o->dropout > 0 ? "own" : c->o->path;
-    if (path)
-        setenv("MC_CUDA_ATTENTION", path, 1);
-    else
-        unsetenv("MC_CUDA_ATTENTION");
+#ifdef MC_HAVE_CUDA
+    const char *route = c->o->dropout > 0 ? "attention:portable" : c->o->route;
+    if (!c->ctx->device->is_host) assert_int_equal(mc_routes_read(c->ctx->device, route), MC_OK);
+#else
+    (void)c;
+#endif
 }
 
 /* Where the mask is among the inputs. */
@@ -619,7 +620,7 @@ static mc_sdpa_options sdpa_options(const op_call *c)
 
 static mc_tensor *run_sdpa(mc_tape *t, op_call *c)
 {
-    choose_path(c); /* backward asks again, before the next call comes here */
+    choose_route(c);
     mc_sdpa_options o = sdpa_options(c);
     if (!c->o->cross) return mc_sdpa(t, c->in[0].x, &o);
     if (c->in[1].x) c->in[1].x->lengths = &c->key_lengths;
@@ -1233,15 +1234,16 @@ static const op_row rows[] = {
     SDPA_BIASED("attention with a bias, a parameter", .weights = PARAMETER),
     SDPA("attention causal, masked, with a bias, dropout", .causal = true, .masked = true,
          .bias = true, .dropout = 0.2f),
-    SDPA("attention by own kernels", .path = "own"),
-    SDPA("attention by own kernels, causal masked", .path = "own", .causal = true, .masked = true),
-    SDPA("attention by own kernels, causal, with a bias", .path = "own", .causal = true,
-         .bias = true),
+    SDPA("attention by own kernels", .route = "attention:portable"),
+    SDPA("attention by own kernels, causal masked", .route = "attention:portable", .causal = true,
+         .masked = true),
+    SDPA("attention by own kernels, causal, with a bias", .route = "attention:portable",
+         .causal = true, .bias = true),
     SDPA_CROSS("cross attention", .factor = 0),
     SDPA_CROSS("cross attention masked, dropout", .masked = true, .dropout = 0.2f),
     SDPA_CROSS("cross attention with a bias", .bias = true, .factor = 1),
     SDPA_CROSS("cross attention causal, with a bias, by own kernels", .causal = true, .bias = true,
-               .weights = PARAMETER, .path = "own"),
+               .weights = PARAMETER, .route = "attention:portable"),
     SDPA_BY_DISTANCE("attention with a bias by distance", .factor = 1),
     SDPA_BY_DISTANCE("attention with a bias by distance, a parameter, causal", .causal = true,
                      .weights = PARAMETER),

@@ -91,8 +91,8 @@ static mc_lengths without_tail(const mc_lengths *lengths)
     return tokens;
 }
 
-static mc_status plan_attention(mc_device *d, const mc_attention_shape *shape, mc_matrix q,
-                                mc_matrix k, mc_matrix v, mc_matrix out, float *log_sum_exp)
+static mc_status plan_attention(mc_device *d, mc_attention_shape *shape, mc_matrix q, mc_matrix k,
+                                mc_matrix v, mc_matrix out, float *log_sum_exp)
 {
     mc_lengths queries = without_tail(shape->lengths), keys = without_tail(mc_key_lengths(shape));
     mc_attention_shape asked = *shape;

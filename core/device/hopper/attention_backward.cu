@@ -800,21 +800,30 @@ static scratch scratch_of(const mc_cuda_device *cuda, const mc_attention_shape *
 
 static bool is_fit(mc_matrix m) { return mc_is(m.data, 16) && m.stride % 8 == 0; }
 
-extern "C" bool mc_hopper_attention_takes(mc_device *d, const mc_attention_shape *s, mc_matrix q,
-                                          mc_matrix k, mc_matrix v, mc_matrix out)
+/* Causal self-attention of sequences of one length, without anything more. */
+static bool is_plain(const mc_device *d, const mc_attention_call *c)
 {
-    const mc_cuda_device *cuda = mc_cuda_of(d);
+    const mc_cuda_device *cuda = (const mc_cuda_device *)(const void *)d;
+    const mc_attention_shape *s = c->shape;
     const mc_lengths *l = s->lengths;
-    const mc_dtype dtype = q.dtype;
+    const mc_dtype dtype = c->q.dtype;
     if (!cuda->gemm->encode_map || (dtype != MC_BF16 && dtype != MC_F16)) return false;
-    if (k.dtype != dtype || v.dtype != dtype || out.dtype != dtype) return false;
+    if (c->k.dtype != dtype || c->v.dtype != dtype || c->out.dtype != dtype) return false;
     if (!s->causal || s->head_dim != HEAD || s->key_mask || s->key_lengths || s->bias.data)
         return false;
     if (s->position_bias || s->marks || mc_attention_needs(s)) return false;
     if (s->dropout.p > 0 || l->fixed || l->total == 0 || l->longest % KEYS) return false;
     if ((int64_t)l->longest * l->count != l->total) return false;
     if (l->total * s->heads > INT32_MAX / 2) return false;
-    return is_fit(q) && is_fit(k) && is_fit(v) && is_fit(out);
+    return is_fit(c->q) && is_fit(c->k) && is_fit(c->v) && is_fit(c->out);
+}
+
+extern "C" mc_status mc_hopper_attention_takes(mc_device *d, const void *call, bool)
+{
+    const mc_attention_call *c = (const mc_attention_call *)call;
+    if (is_plain(d, c)) return mc_cudnn_forward_takes(d, c);
+    return mc_cuda_fail(d, MC_ERR_UNSUPPORTED,
+                        "any but causal attention of one length, with heads of 64, on Hopper");
 }
 
 static CUresult describe_all(encode_fn encode, const mc_attention_shape *s,
@@ -844,10 +853,11 @@ static void launch(mc_device *d, const attention_call &c, const maps &m, mc_matr
                                    SHARED_BYTES, cuda->stream>>>(c, m);
 }
 
-static mc_status run(mc_device *d, const mc_attention_shape *s, float *memory,
-                     const mc_matrix (&matrices)[7], mc_matrix out, const float *lse)
+static mc_status run(mc_device *d, const mc_attention_call *a, float *memory)
 {
     const mc_cuda_device *cuda = mc_cuda_of(d);
+    const mc_attention_shape *s = a->shape;
+    const mc_matrix matrices[] = {a->q, a->k, a->v, a->dout, a->dq, a->dk, a->dv};
     const scratch x = scratch_of(cuda, s);
     attention_call c = {};
     maps m;
@@ -865,26 +875,26 @@ static mc_status run(mc_device *d, const mc_attention_shape *s, float *memory,
     CUresult result = describe_all((encode_fn)cuda->gemm->encode_map, s, matrices, &m.q);
     if (result)
         return mc_cuda_fail(d, MC_ERR_DEVICE, "cuTensorMapEncodeTiled: error %d", (int)result);
-    if (matrices[0].dtype == MC_F16)
-        launch<__half>(d, c, m, out, matrices[3], lse);
+    if (a->q.dtype == MC_F16)
+        launch<__half>(d, c, m, a->out, a->dout, a->log_sum_exp);
     else
-        launch<__nv_bfloat16>(d, c, m, out, matrices[3], lse);
+        launch<__nv_bfloat16>(d, c, m, a->out, a->dout, a->log_sum_exp);
     return mc_cuda_launched(d, "our attention's backward pass on Hopper");
 }
 
-extern "C" mc_status mc_hopper_attention_backward(mc_device *d, const mc_attention_shape *s,
-                                                  mc_matrix q, mc_matrix k, mc_matrix v,
-                                                  mc_matrix out, const float *log_sum_exp,
-                                                  mc_matrix dout, mc_matrix dq, mc_matrix dk,
-                                                  mc_matrix dv)
+static mc_status run_in_scratch(mc_device *d, const mc_attention_call *c)
 {
-    const size_t bytes = scratch_of(mc_cuda_of(d), s).bytes;
+    const size_t bytes = scratch_of(mc_cuda_of(d), c->shape).bytes;
     char *block = (char *)d->alloc(d, bytes);
     if (!block) return MC_ERR_NOMEM;
     mc_status status = MC_OK;
     if (!mc_cuda_is_planning(d))
-        status = run(d, s, (float *)(block + (256 - (uintptr_t)block % 256) % 256),
-                     {q, k, v, dout, dq, dk, dv}, out, log_sum_exp);
+        status = run(d, c, (float *)(block + (256 - (uintptr_t)block % 256) % 256));
     d->free(d, block, bytes);
     return status;
+}
+
+extern "C" mc_status mc_hopper_attention_backward(mc_device *d, const void *call)
+{
+    return mc_attention_staged(d, (const mc_attention_call *)call, run_in_scratch);
 }

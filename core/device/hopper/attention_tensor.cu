@@ -415,15 +415,16 @@ enum { LONGEST = 4096, LONGEST_OF_LARGE = 2048 };
 
 } // namespace tensor
 
-/* Backward must decide alike, and has the same shape, q, k, v and out. */
-extern "C" const char *mc_tensor_attention_refusal(mc_device *d, const mc_attention_shape *s,
-                                                   mc_matrix q, mc_matrix k, mc_matrix v,
-                                                   mc_matrix out)
+/* Why a call is not taken; NULL: it is. */
+static const char *refusal(mc_device *d, const mc_attention_call *c)
 {
     const mc_cuda_device *cuda = mc_cuda_of(d);
+    const mc_attention_shape *s = c->shape;
+    const mc_matrix q = c->q, k = c->k, v = c->v, out = c->out;
     const mc_lengths *queries = s->lengths, *keys = mc_key_lengths(s);
     const int64_t longest = mc_most(queries->longest, keys->longest);
-    if (cuda->capability != 90 || !cuda->gemm->encode_map) return "a GPU that is not a Hopper";
+    if (cuda->capability != 90 || !cuda->gemm->encode_map)
+        return "a call on a GPU that is not a Hopper";
     if (q.dtype != MC_F16 && q.dtype != MC_BF16) return "a dtype that is neither f16 nor bf16";
     if (k.dtype != q.dtype || v.dtype != q.dtype || out.dtype != q.dtype) return "mixed dtypes";
     if (s->head_dim % 8 || s->head_dim > 256)
@@ -442,21 +443,27 @@ extern "C" const char *mc_tensor_attention_refusal(mc_device *d, const mc_attent
     return NULL;
 }
 
-extern "C" mc_status mc_tensor_attention(mc_device *d, const mc_attention_shape *s, mc_matrix q,
-                                         mc_matrix k, mc_matrix v, mc_matrix out,
-                                         float *log_sum_exp)
+extern "C" mc_status mc_tensor_attention_takes(mc_device *d, const void *call, bool)
 {
+    const char *why = refusal(d, (const mc_attention_call *)call);
+    return why ? mc_cuda_fail(d, MC_ERR_UNSUPPORTED, "%s", why) : MC_OK;
+}
+
+extern "C" mc_status mc_tensor_attention(mc_device *d, const void *asked)
+{
+    const mc_attention_call *a = (const mc_attention_call *)asked;
+    const mc_attention_shape *s = a->shape;
     const mc_lengths *keys = mc_key_lengths(s);
     tensor::call c = tensor::call_of(s);
     tensor::maps m = {};
     if (mc_cuda_is_planning(d)) return MC_OK; /* it takes no memory */
-    c.y = mc_view_of(out, s->lengths->total, 8);
-    c.log_sum_exp = log_sum_exp;
-    mc_status status = tensor::describe_heads(d, s, q, s->lengths, &m.q);
-    if (!status) status = tensor::describe_heads(d, s, k, keys, &m.k);
-    if (!status) status = tensor::describe_heads(d, s, v, keys, &m.v);
+    c.y = mc_view_of(a->out, s->lengths->total, 8);
+    c.log_sum_exp = (float *)a->log_sum_exp;
+    mc_status status = tensor::describe_heads(d, s, a->q, s->lengths, &m.q);
+    if (!status) status = tensor::describe_heads(d, s, a->k, keys, &m.k);
+    if (!status) status = tensor::describe_heads(d, s, a->v, keys, &m.v);
     if (status) return status;
-    if (q.dtype == MC_F16)
+    if (a->q.dtype == MC_F16)
         tensor::launch_size<__half>(d, s, c, m);
     else
         tensor::launch_size<__nv_bfloat16>(d, s, c, m);

@@ -612,9 +612,9 @@ static scratch scratch_of(const mc_attention_shape *s, mc_matrix q, mc_matrix do
 }
 
 template <class T, int D>
-static void launch(mc_device *d, const mc_attention_shape *s, const call &all, const maps &m,
-                   mc_matrix dq, mc_matrix dk, mc_matrix dv)
+static void launch(mc_device *d, const mc_attention_call *a, const call &all, const maps &m)
 {
+    const mc_attention_shape *s = a->shape;
     typedef keys_shape<D> by_keys;
     typedef queries_shape<D> by_queries;
     const mc_lengths *keys = mc_key_lengths(s);
@@ -622,8 +622,8 @@ static void launch(mc_device *d, const mc_attention_shape *s, const call &all, c
     call c = all;
     c.blocks = (int)mc_ceil_div(longest_keys, by_keys::ROWS);
     c.groups = by_keys::PIECES;
-    c.y = mc_view_of(dk, keys->total, 8);
-    c.y2 = mc_view_of(dv, keys->total, 8);
+    c.y = mc_view_of(a->dk, keys->total, 8);
+    c.y2 = mc_view_of(a->dv, keys->total, 8);
     list_sizes sizes = list_sizes_of(by_keys::shared::LISTS_AT, longest, by_keys::ROWS, SIDE,
                                      s->marks, s->position_bias);
     unsigned blocks = (unsigned)(s->lengths->count * s->heads * c.blocks * c.groups);
@@ -633,7 +633,7 @@ static void launch(mc_device *d, const mc_attention_shape *s, const call &all, c
         backward_keys<T, D><<<blocks, by_keys::THREADS, (size_t)sizes.bytes, stream>>>(c, m, sizes);
     c.blocks = (int)mc_ceil_div(longest, by_queries::ROWS);
     c.groups = 1;
-    c.y = mc_view_of(dq, s->lengths->total, 8);
+    c.y = mc_view_of(a->dq, s->lengths->total, 8);
     sizes = list_sizes_of(by_queries::shared::LISTS_AT, longest_keys, by_queries::ROWS, SIDE,
                           s->marks, s->position_bias);
     blocks = (unsigned)(s->lengths->count * s->heads * c.blocks);
@@ -645,23 +645,23 @@ static void launch(mc_device *d, const mc_attention_shape *s, const call &all, c
 
 /* Everything that is launched; `memory` is the scratch block. */
 template <class T>
-static void launch_all(mc_device *d, const mc_attention_shape *s, call c, const maps &m,
-                       const scratch &x, const float *lse, mc_matrix out, mc_matrix dout,
-                       mc_matrix dq, mc_matrix dk, mc_matrix dv)
+static void launch_all(mc_device *d, const mc_attention_call *a, call c, const maps &m,
+                       const scratch &x, mc_matrix dout)
 {
+    const mc_attention_shape *s = a->shape;
     const mc_lengths *l = s->lengths;
     const cudaStream_t stream = mc_cuda_of(d)->stream;
     c.blocks = (int)mc_ceil_div(l->longest, SIDE);
     const unsigned blocks = (unsigned)(l->count * c.heads * c.blocks);
     if (blocks)
-        find_stats<T><<<blocks, 512, 0, stream>>>(c, mc_view_of(out, l->total, 8),
-                                                  mc_view_of(dout, l->total, 8), lse,
+        find_stats<T><<<blocks, 512, 0, stream>>>(c, mc_view_of(a->out, l->total, 8),
+                                                  mc_view_of(dout, l->total, 8), a->log_sum_exp,
                                                   (float *)(uintptr_t)c.stats);
     switch (width_of(s->head_dim)) {
-    case 64: launch<T, 64>(d, s, c, m, dq, dk, dv); break;
-    case 80: launch<T, 80>(d, s, c, m, dq, dk, dv); break;
-    case 128: launch<T, 128>(d, s, c, m, dq, dk, dv); break;
-    default: launch<T, 256>(d, s, c, m, dq, dk, dv); break;
+    case 64: launch<T, 64>(d, a, c, m); break;
+    case 80: launch<T, 80>(d, a, c, m); break;
+    case 128: launch<T, 128>(d, a, c, m); break;
+    default: launch<T, 256>(d, a, c, m); break;
     }
     if (!c.dbias) return;
     const dim3 grid((unsigned)mc_ceil_div(2 * c.limit - 1, SIDE), (unsigned)c.heads);
@@ -669,17 +669,17 @@ static void launch_all(mc_device *d, const mc_attention_shape *s, call c, const 
                                                        s->dposition_bias);
 }
 
-static mc_status run(mc_device *d, const mc_attention_shape *s, char *memory, const scratch &x,
-                     mc_matrix q, mc_matrix k, mc_matrix v, mc_matrix out, const float *lse,
-                     mc_matrix dout, mc_matrix dq, mc_matrix dk, mc_matrix dv)
+static mc_status run(mc_device *d, const mc_attention_call *a, char *memory, const scratch &x)
 {
+    const mc_attention_shape *s = a->shape;
+    mc_matrix dout = a->dout;
     const mc_lengths *keys = mc_key_lengths(s);
     call c = call_of(s);
     maps m = {};
     mc_status status = MC_OK;
     if (x.bytes > x.dout_at) {
         const int64_t width = (int64_t)s->heads * s->head_dim;
-        const mc_matrix copy = {memory + x.dout_at, q.dtype, width};
+        const mc_matrix copy = {memory + x.dout_at, a->q.dtype, width};
         status = mc_sdpa_copy_rows(d, s->lengths->total, width, dout, copy);
         dout = copy;
     }
@@ -687,33 +687,29 @@ static mc_status run(mc_device *d, const mc_attention_shape *s, char *memory, co
     c.stat_tiles = x.stat_tiles;
     if (s->position_bias && s->dposition_bias) c.dbias = (float *)(memory + x.dbias_at);
     c.dbias_blocks = x.dbias_blocks;
-    if (!status) status = describe_heads(d, s, q, s->lengths, &m.q);
-    if (!status) status = describe_heads(d, s, k, keys, &m.k);
-    if (!status) status = describe_heads(d, s, v, keys, &m.v);
+    if (!status) status = describe_heads(d, s, a->q, s->lengths, &m.q);
+    if (!status) status = describe_heads(d, s, a->k, keys, &m.k);
+    if (!status) status = describe_heads(d, s, a->v, keys, &m.v);
     if (!status) status = describe_heads(d, s, dout, s->lengths, &m.dout);
     if (status) return status;
-    if (q.dtype == MC_F16)
-        launch_all<__half>(d, s, c, m, x, lse, out, dout, dq, dk, dv);
+    if (a->q.dtype == MC_F16)
+        launch_all<__half>(d, a, c, m, x, dout);
     else
-        launch_all<__nv_bfloat16>(d, s, c, m, x, lse, out, dout, dq, dk, dv);
+        launch_all<__nv_bfloat16>(d, a, c, m, x, dout);
     return mc_cuda_launched(d, "attention's backward pass on tensor cores");
 }
 
 } // namespace tensor
 
-extern "C" mc_status mc_tensor_attention_backward(mc_device *d, const mc_attention_shape *s,
-                                                  mc_matrix q, mc_matrix k, mc_matrix v,
-                                                  mc_matrix out, const float *log_sum_exp,
-                                                  mc_matrix dout, mc_matrix dq, mc_matrix dk,
-                                                  mc_matrix dv)
+extern "C" mc_status mc_tensor_attention_backward(mc_device *d, const void *call)
 {
-    const tensor::scratch x = tensor::scratch_of(s, q, dout);
+    const mc_attention_call *c = (const mc_attention_call *)call;
+    const tensor::scratch x = tensor::scratch_of(c->shape, c->q, c->dout);
     char *block = (char *)d->alloc(d, x.bytes + 256);
     if (!block) return MC_ERR_NOMEM;
     mc_status status = MC_OK;
     if (!mc_cuda_is_planning(d))
-        status = tensor::run(d, s, block + (256 - (uintptr_t)block % 256) % 256, x, q, k, v, out,
-                             log_sum_exp, dout, dq, dk, dv);
+        status = tensor::run(d, c, block + (256 - (uintptr_t)block % 256) % 256, x);
     d->free(d, block, x.bytes + 256);
     return status;
 }

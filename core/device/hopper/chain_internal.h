@@ -114,18 +114,14 @@ typedef struct mc_chain_list {
 /* Whether the GPU can run lists: it is a Hopper. */
 bool mc_chain_usable(mc_device *d);
 
-/* A call of the kernel table as a step: arguments as there. False where the kernel can't run it;
- * nothing is changed then. The list is not full. The step goes to *step, which is where the caller
+/* A call of the kernel table of 1 to MC_CHAIN_ROWS rows as a step: arguments as there. False where
+ * the kernel can't run it. The list is not full. The step goes to *step, which is where the caller
  * wants it; only attention looks at the list, for its shapes. */
-bool mc_chain_take_linear(mc_device *d, int64_t rows, int64_t in, int64_t out, float alpha,
-                          mc_matrix x, mc_matrix weight, mc_matrix bias, mc_activation activation,
-                          mc_matrix pre, mc_matrix y, mc_chain_step *step);
+bool mc_chain_take_linear(mc_device *d, const mc_linear_call *call, mc_chain_step *step);
 bool mc_chain_take_eight(mc_device *d, int64_t rows, float alpha, mc_matrix x, mc_matrix8 q,
                          mc_matrix bias, mc_activation activation, mc_matrix y,
                          mc_chain_step *step);
-bool mc_chain_take_norm(mc_device *d, int64_t rows, int64_t columns, mc_matrix x, mc_matrix f,
-                        mc_dropout_mask dropout, mc_matrix weight, mc_matrix bias, float eps,
-                        mc_matrix s, mc_matrix y, float *mean, float *rstd, mc_chain_step *step);
+bool mc_chain_take_norm(const mc_residual_norm_call *call, mc_chain_step *step);
 bool mc_chain_take_sum(mc_device *d, int64_t rows, int64_t columns, mc_matrix x, mc_matrix f,
                        mc_dropout_mask dropout, mc_matrix s, mc_chain_step *step);
 bool mc_chain_take_gated(mc_device *d, int64_t rows, int64_t n, mc_activation activation,

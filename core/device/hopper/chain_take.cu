@@ -22,8 +22,6 @@ bool is_dense(mc_matrix m, int64_t rows, int64_t columns)
     return !m.data || (mc_is(m.data, 16) && (rows <= 1 || m.stride == columns));
 }
 
-bool rows_fit(int64_t rows) { return rows >= 1 && rows <= MC_CHAIN_ROWS; }
-
 mc_chain_step step_of(mc_chain_kind kind, int64_t rows, mc_dtype dtype)
 {
     mc_chain_step s = {};
@@ -34,21 +32,20 @@ mc_chain_step step_of(mc_chain_kind kind, int64_t rows, mc_dtype dtype)
 }
 
 /* What linears of weights in 16 and in 8 bits have in common. */
-bool take_linear(mc_device *d, int64_t rows, int64_t in, int64_t out, float alpha, mc_matrix x,
-                 mc_matrix bias, mc_activation activation, mc_matrix y, mc_chain_step *step)
+bool take_linear(mc_device *d, const mc_linear_call *c, mc_chain_step *step)
 {
-    mc_dtype dtype = mc_common_dtype(y, x, bias);
-    if (!rows_fit(rows) || !is_half(dtype) || in < 64 || in > MC_CHAIN_WIDEST || in % 8 != 0 ||
-        out < 1 || out / mc_cuda_of(d)->multiprocessors >= UINT16_MAX || !is_whole(x, rows) ||
-        y.stride >= INT32_MAX)
+    mc_dtype dtype = mc_common_dtype(c->y, c->x, c->bias);
+    if (!is_half(dtype) || c->in < 64 || c->in > MC_CHAIN_WIDEST || c->in % 8 != 0 || c->out < 1 ||
+        c->out / mc_cuda_of(d)->multiprocessors >= UINT16_MAX || !is_whole(c->x, c->rows) ||
+        c->y.stride >= INT32_MAX)
         return false;
-    *step = step_of(MC_CHAIN_LINEAR, rows, dtype);
-    step->activation = (uint8_t)activation;
+    *step = step_of(MC_CHAIN_LINEAR, c->rows, dtype);
+    step->activation = (uint8_t)c->activation;
     mc_chain_linear *l = &step->linear;
-    l->x = x.data, l->y = y.data, l->bias = bias.data;
-    l->in = (uint16_t)in, l->out = (int32_t)out, l->alpha = alpha;
-    l->x_stride = (int32_t)(rows > 1 ? x.stride : in);
-    l->y_stride = (int32_t)(rows > 1 ? y.stride : out);
+    l->x = c->x.data, l->y = c->y.data, l->bias = c->bias.data;
+    l->in = (uint16_t)c->in, l->out = (int32_t)c->out, l->alpha = c->alpha;
+    l->x_stride = (int32_t)(c->rows > 1 ? c->x.stride : c->in);
+    l->y_stride = (int32_t)(c->rows > 1 ? c->y.stride : c->out);
     return true;
 }
 
@@ -56,9 +53,8 @@ bool take_norm(int64_t rows, int64_t columns, mc_matrix x, mc_matrix f, mc_dropo
                mc_matrix s, mc_chain_step *step)
 {
     mc_dtype dtype = mc_common_dtype(x, f, s);
-    if (!rows_fit(rows) || !is_half(dtype) || columns % 4 != 0 || columns > MOST_NORM ||
-        dropout.p > 0.0f || !is_dense(x, rows, columns) || !is_dense(f, rows, columns) ||
-        !is_dense(s, rows, columns))
+    if (!is_half(dtype) || columns % 4 != 0 || columns > MOST_NORM || dropout.p > 0.0f ||
+        !is_dense(x, rows, columns) || !is_dense(f, rows, columns) || !is_dense(s, rows, columns))
         return false;
     *step = step_of(MC_CHAIN_NORM, rows, dtype);
     mc_chain_norm *n = &step->norm;
@@ -81,7 +77,7 @@ bool heads_fit(const mc_cached_attention *c, mc_matrix q, mc_matrix k, mc_matrix
 {
     mc_dtype dtype = mc_common_dtype(q, k, v, out, c->new_k, c->new_v);
     int64_t rows = c->sequences;
-    return !mc_cached_needs_more(c) && rows_fit(rows) && is_half(dtype) && c->head_dim % 8 == 0 &&
+    return !mc_cached_needs_more(c) && is_half(dtype) && c->head_dim % 8 == 0 &&
            c->head_dim <= MOST_HEAD && (int64_t)c->heads * c->head_dim <= MC_CHAIN_WIDEST &&
            is_whole(q, rows) && is_whole(k, 2) && is_whole(v, 2) && is_whole(out, rows) &&
            (!c->new_k.data == !c->new_v.data) && (!c->new_k.data || is_whole(c->new_k, rows)) &&
@@ -92,18 +88,13 @@ bool heads_fit(const mc_cached_attention *c, mc_matrix q, mc_matrix k, mc_matrix
 
 extern "C" bool mc_chain_usable(mc_device *d) { return mc_cuda_of(d)->capability == 90; }
 
-extern "C" bool mc_chain_take_linear(mc_device *d, int64_t rows, int64_t in, int64_t out,
-                                     float alpha, mc_matrix x, mc_matrix weight, mc_matrix bias,
-                                     mc_activation activation, mc_matrix pre, mc_matrix y,
-                                     mc_chain_step *step)
+extern "C" bool mc_chain_take_linear(mc_device *d, const mc_linear_call *c, mc_chain_step *step)
 {
-    mc_chain_step s;
-    bool keeps = pre.data && activation != MC_ACTIVATION_NONE;
-    if (keeps || weight.dtype != y.dtype || !mc_is(weight.data, 16) || weight.stride != in ||
-        !take_linear(d, rows, in, out, alpha, x, bias, activation, y, &s))
+    bool keeps = c->pre.data && c->activation != MC_ACTIVATION_NONE;
+    if (keeps || c->weight.dtype != c->y.dtype || !mc_is(c->weight.data, 16) ||
+        c->weight.stride != c->in || !take_linear(d, c, step))
         return false;
-    s.linear.weight = weight.data;
-    *step = s;
+    step->linear.weight = c->weight.data;
     return true;
 }
 
@@ -111,31 +102,23 @@ extern "C" bool mc_chain_take_eight(mc_device *d, int64_t rows, float alpha, mc_
                                     mc_matrix8 q, mc_matrix bias, mc_activation activation,
                                     mc_matrix y, mc_chain_step *step)
 {
-    mc_chain_step s;
-    if (q.columns % 16 != 0 || !mc_is(q.data, 16) ||
-        !take_linear(d, rows, q.columns, q.rows, alpha, x, bias, activation, y, &s))
-        return false;
-    s.format = (uint8_t)q.format;
-    s.linear.weight = q.data;
-    s.linear.scale = q.scale;
-    *step = s;
+    const mc_linear_call c = {rows, q.columns, q.rows, alpha, x, {}, bias, activation, {}, y};
+    if (q.columns % 16 != 0 || !mc_is(q.data, 16) || !take_linear(d, &c, step)) return false;
+    step->format = (uint8_t)q.format;
+    step->linear.weight = q.data;
+    step->linear.scale = q.scale;
     return true;
 }
 
-extern "C" bool mc_chain_take_norm(mc_device *, int64_t rows, int64_t columns, mc_matrix x,
-                                   mc_matrix f, mc_dropout_mask dropout, mc_matrix weight,
-                                   mc_matrix bias, float eps, mc_matrix s, mc_matrix y, float *mean,
-                                   float *rstd, mc_chain_step *step)
+extern "C" bool mc_chain_take_norm(const mc_residual_norm_call *c, mc_chain_step *step)
 {
-    mc_chain_step n;
-    if (!f.data && s.data == x.data) s.data = NULL;
-    if (mean || rstd || !weight.data || mc_common_dtype(x, weight, bias, y) != x.dtype ||
-        !mc_is(weight.data, 16) || !mc_is(bias.data, 16) || !is_dense(y, rows, columns) ||
-        (!f.data && s.data) || !take_norm(rows, columns, x, f, dropout, s, &n))
+    if (c->mean || c->rstd || !c->weight.data || !mc_is(c->weight.data, 16) ||
+        mc_common_dtype(c->x, c->weight, c->bias, c->y) != c->x.dtype || !mc_is(c->bias.data, 16) ||
+        !is_dense(c->y, c->rows, c->columns) || (!c->f.data && c->s.data) ||
+        !take_norm(c->rows, c->columns, c->x, c->f, c->dropout, c->s, step))
         return false;
-    n.norm.weight = weight.data, n.norm.bias = bias.data, n.norm.y = y.data;
-    n.norm.eps = eps;
-    *step = n;
+    step->norm.weight = c->weight.data, step->norm.bias = c->bias.data;
+    step->norm.y = c->y.data, step->norm.eps = c->eps;
     return true;
 }
 
@@ -151,8 +134,8 @@ extern "C" bool mc_chain_take_gated(mc_device *, int64_t rows, int64_t n, mc_act
                                     mc_matrix x, mc_matrix y, mc_chain_step *step)
 {
     mc_dtype dtype = mc_common_dtype(x, y);
-    if (!rows_fit(rows) || !is_half(dtype) || n % 8 != 0 || 2 * n > MC_CHAIN_WIDEST ||
-        !is_whole(x, rows) || !is_whole(y, rows))
+    if (!is_half(dtype) || n % 8 != 0 || 2 * n > MC_CHAIN_WIDEST || !is_whole(x, rows) ||
+        !is_whole(y, rows))
         return false;
     *step = step_of(MC_CHAIN_GATED, rows, dtype);
     step->activation = (uint8_t)activation;
@@ -165,8 +148,8 @@ extern "C" bool mc_chain_take_gated(mc_device *, int64_t rows, int64_t n, mc_act
 extern "C" bool mc_chain_take_rotary(mc_device *, int64_t rows, mc_rotation rotation,
                                      const int32_t *positions, mc_matrix x, mc_chain_step *step)
 {
-    if (!rows_fit(rows) || !is_half(x.dtype) || !is_whole(x, rows) ||
-        rotation.rotary_dim / 2 > MC_CHAIN_THREADS || rotation.head_dim % 8 != 0)
+    if (!is_half(x.dtype) || !is_whole(x, rows) || rotation.rotary_dim / 2 > MC_CHAIN_THREADS ||
+        rotation.head_dim % 8 != 0)
         return false;
     *step = step_of(MC_CHAIN_ROTARY, rows, x.dtype);
     mc_chain_rotary *r = &step->rotary;

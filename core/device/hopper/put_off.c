@@ -2,6 +2,7 @@
 
 #include <string.h>
 #include "core/base/memory_internal.h"
+#include "core/device/cuda/runtime/routes_internal.h"
 #include "core/device/hopper/chain_internal.h"
 
 /* Steps of more than ALWAYS_ROWS rows are put off where their norms are as wide as these. Narrower
@@ -33,7 +34,6 @@ typedef struct late_free {
 } late_free;
 
 struct mc_cuda_put_off {
-    bool any; /* steps of any size: asked for */
     int count, frees, levels;
     mc_status failed; /* what a launch came to whose caller could not tell */
     char why[sizeof((mc_device *)0)->failure];
@@ -46,18 +46,19 @@ static struct mc_cuda_put_off *list_of(mc_device *d) { return mc_cuda_of(d)->put
 
 /* ---- opening and closing --------------------------------------------------------------------- */
 
+static bool is_possible(mc_device *d)
+{
+    return !mc_cuda_of(d)->several_ranks && mc_chain_usable(d);
+}
+
 bool mc_cuda_put_off_begin(mc_device *d)
 {
     mc_cuda_device *c = mc_cuda_of(d);
-    int choice;
-    if (mc_cuda_choice(d, "MC_CUDA_CHAIN", (const char *const[3]){"1", "0"}, &choice)) return false;
-    if (choice == 1 && !mc_chain_usable(d))
-        return mc_cuda_fail(d, MC_ERR_UNSUPPORTED, "MC_CUDA_CHAIN=1: %s is not a Hopper", c->gpu) ==
-               MC_OK;
-    if (choice == 2 || c->several_ranks || !mc_chain_usable(d)) return true;
+    const mc_route *route;
+    if (mc_route_choose(d, MC_ROUTE_DECODE, &(mc_decode_call){.rows = 1}, &route)) return false;
+    if (!is_possible(d)) return true;
     if (!(c->put_off = mc_calloc(1, sizeof *c->put_off)))
         return mc_cuda_fail(d, MC_ERR_NOMEM, "out of memory for a list of calls") == MC_OK;
-    c->put_off->any = choice == 1;
     cudaError_t error = cudaMalloc(&c->chain, MC_CHAIN_MEMORY);
     if (!error) error = cudaMemsetAsync(c->chain, 0, MC_CHAIN_MEMORY, c->stream);
     return mc_cuda_check(d, error, "memory for a list of calls") == MC_OK;
@@ -107,26 +108,51 @@ static bool reuses(const late_call *later, const late_call *earlier)
 
 /* ---- the list -------------------------------------------------------------------------------- */
 
-/* Whether it is worth it: a list of more rows begins with a norm, which says how wide they
- * are; 0: the call is none. */
-static bool is_worth(const struct mc_cuda_put_off *p, int64_t rows, int64_t norm_width)
+/* A list of more rows than ALWAYS_ROWS begins with a norm, which says how wide they are. */
+mc_status mc_cuda_put_off_takes(mc_device *d, const void *call, bool asked)
 {
-    return p->any || p->count || rows <= ALWAYS_ROWS ||
-           (norm_width >= LEAST_WIDTH && norm_width <= MOST_WIDTH);
+    const mc_decode_call *c = call;
+    if (!is_possible(d))
+        return mc_cuda_fail(d, MC_ERR_UNSUPPORTED, "several ranks, or %s, which is not a Hopper",
+                            mc_cuda_of(d)->gpu);
+    if (c->rows < 1 || c->rows > MC_CHAIN_ROWS)
+        return mc_cuda_fail(d, MC_ERR_UNSUPPORTED, "other than 1 to %d rows", MC_CHAIN_ROWS);
+    bool pays = c->begun || c->rows <= ALWAYS_ROWS ||
+                (c->norm_width >= LEAST_WIDTH && c->norm_width <= MOST_WIDTH);
+    return asked || pays ? MC_OK : MC_ERR_UNSUPPORTED;
 }
 
-/* Where the next call goes, or NULL: it is not to be put off. */
+/* Keeps d->failure for the next call, which can return it. */
+static void fail_later(mc_device *d, mc_status status)
+{
+    struct mc_cuda_put_off *p = list_of(d);
+    if ((p->failed = status)) memcpy(p->why, d->failure, sizeof p->why);
+}
+
+/* Where the next call goes, or NULL: it is not to be put off. norm_width: 0 of other calls. */
 static late_call *next_call(mc_device *d, int64_t rows, int64_t norm_width)
 {
     struct mc_cuda_put_off *p = list_of(d);
-    if (!p || !d->chained || mc_cuda_is_planning(d) || rows < 1 || rows > MC_CHAIN_ROWS ||
-        !is_worth(p, rows, norm_width))
-        return NULL;
+    const mc_route *route = NULL;
+    if (!p || !d->chained || mc_cuda_is_planning(d)) return NULL;
+    const mc_decode_call call = {rows, norm_width, p->count > 0};
+    if (!p->failed) fail_later(d, mc_route_choose(d, MC_ROUTE_DECODE, &call, &route));
+    if (!route || route->takes != mc_cuda_put_off_takes) return NULL;
     if (p->count == MC_CHAIN_MOST) mc_cuda_catch_up_later(d);
     if (p->failed) return NULL;
     late_call *c = &p->call[p->count];
     memset(c, 0, sizeof *c);
     return c;
+}
+
+/* For a call whose dtypes, sizes or places no step has: false, it is not put off; an error where
+ * the persistent kernel is forced. c: what next_call gave. */
+static bool leave(mc_device *d, const late_call *c, int64_t rows)
+{
+    if (c)
+        fail_later(d, mc_route_refuse(d, MC_ROUTE_DECODE, &(mc_decode_call){.rows = rows},
+                                      "a dtype other than f16 and bf16, or such a size"));
+    return false;
 }
 
 /* What every block computes for itself costs no phase of its own. */
@@ -221,7 +247,7 @@ void mc_cuda_catch_up_later(mc_device *d)
 {
     struct mc_cuda_put_off *p = list_of(d);
     if (!p || !p->count || p->failed) return;
-    if ((p->failed = launch(d))) memcpy(p->why, d->failure, sizeof p->why);
+    fail_later(d, launch(d));
 }
 
 bool mc_cuda_put_off_free(mc_device *d, void *data, size_t bytes)
@@ -239,9 +265,7 @@ bool mc_cuda_put_off_free(mc_device *d, void *data, size_t bytes)
 bool mc_cuda_put_off_linear(mc_device *d, const mc_linear_call *l)
 {
     late_call *c = next_call(d, l->rows, 0);
-    if (!c || !mc_chain_take_linear(d, l->rows, l->in, l->out, l->alpha, l->x, l->weight, l->bias,
-                                    l->activation, l->pre, l->y, &c->step))
-        return false;
+    if (!c || !mc_chain_take_linear(d, l, &c->step)) return leave(d, c, l->rows);
     c->memory =
         (touched){.reads = {rows_of(l->x, l->rows, l->in)},
                   .writes = {rows_of(l->y, l->rows, l->out)},
@@ -255,7 +279,7 @@ bool mc_cuda_put_off_linear_eight(mc_device *d, int64_t rows, float alpha, mc_ma
 {
     late_call *c = next_call(d, rows, 0);
     if (!c || !mc_chain_take_eight(d, rows, alpha, x, q, bias, activation, y, &c->step))
-        return false;
+        return leave(d, c, rows);
     c->memory = (touched){.reads = {rows_of(x, rows, q.columns)},
                           .writes = {rows_of(y, rows, q.rows)},
                           .parameters = {range_of(q.data, (size_t)(q.rows * q.columns)),
@@ -269,9 +293,7 @@ bool mc_cuda_put_off_residual_norm(mc_device *d, const mc_residual_norm_call *ca
     mc_residual_norm_call n = *call;
     late_call *c = next_call(d, n.rows, n.columns);
     if (!n.f.data && n.s.data == n.x.data) n.s.data = NULL;
-    if (!c || !mc_chain_take_norm(d, n.rows, n.columns, n.x, n.f, n.dropout, n.weight, n.bias,
-                                  n.eps, n.s, n.y, n.mean, n.rstd, &c->step))
-        return false;
+    if (!c || !mc_chain_take_norm(&n, &c->step)) return leave(d, c, n.rows);
     c->memory =
         (touched){.reads = {rows_of(n.x, n.rows, n.columns), rows_of(n.f, n.rows, n.columns)},
                   .writes = {rows_of(n.s, n.rows, n.columns), rows_of(n.y, n.rows, n.columns)},
@@ -283,7 +305,8 @@ bool mc_cuda_put_off_residual_sum(mc_device *d, int64_t rows, int64_t columns, m
                                   mc_matrix f, mc_dropout_mask dropout, mc_matrix s)
 {
     late_call *c = next_call(d, rows, 0);
-    if (!c || !mc_chain_take_sum(d, rows, columns, x, f, dropout, s, &c->step)) return false;
+    if (!c || !mc_chain_take_sum(d, rows, columns, x, f, dropout, s, &c->step))
+        return leave(d, c, rows);
     c->memory = (touched){.reads = {rows_of(x, rows, columns), rows_of(f, rows, columns)},
                           .writes = {rows_of(s, rows, columns)}};
     return put(d, c);
@@ -293,7 +316,8 @@ bool mc_cuda_put_off_gated(mc_device *d, int64_t rows, int64_t n, mc_activation 
                            mc_matrix x, mc_matrix y)
 {
     late_call *c = next_call(d, rows, 0);
-    if (!c || !mc_chain_take_gated(d, rows, n, activation, x, y, &c->step)) return false;
+    if (!c || !mc_chain_take_gated(d, rows, n, activation, x, y, &c->step))
+        return leave(d, c, rows);
     c->memory = (touched){.reads = {rows_of(x, rows, 2 * n)}, .writes = {rows_of(y, rows, n)}};
     return put(d, c);
 }
@@ -302,7 +326,8 @@ bool mc_cuda_put_off_rotary(mc_device *d, int64_t rows, mc_rotation rotation,
                             const int32_t *positions, mc_matrix x)
 {
     late_call *c = next_call(d, rows, 0);
-    if (!c || !mc_chain_take_rotary(d, rows, rotation, positions, x, &c->step)) return false;
+    if (!c || !mc_chain_take_rotary(d, rows, rotation, positions, x, &c->step))
+        return leave(d, c, rows);
     range turned = rows_of(x, rows, (int64_t)rotation.heads * rotation.head_dim);
     c->memory = (touched){.reads = {turned}, .writes = {turned}};
     return put(d, c);
@@ -317,7 +342,7 @@ bool mc_cuda_put_off_attention_cached(mc_device *d, const mc_cached_attention *s
     int64_t kept = shape->first || shape->pages ? 1 : rows * shape->capacity;
     late_call *c = next_call(d, rows, 0);
     if (!c || !mc_chain_take_attention(d, &list_of(d)->list, shape, q, k, v, out, &c->step))
-        return false;
+        return leave(d, c, rows);
     range keys = rows_of(k, kept, width), values = rows_of(v, kept, width), none = {0};
     bool grows = shape->new_k.data;
     c->memory = (touched){

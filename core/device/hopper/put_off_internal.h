@@ -11,9 +11,9 @@
  *
  * Keys and values of a cache are read and written by attention alone while a step is launched.
  * Several ranks launch every call by itself: a kernel that fills the GPU would be in the way of
- * those of collectives. So does a process with MC_CUDA_CHAIN=0 in its environment, and one on a GPU
- * that is no Hopper, for which there is no such kernel. Of several rows only steps are put off that
- * are faster so, unless MC_CUDA_CHAIN=1 asks for all of them. */
+ * those of collectives. So does a GPU that is no Hopper, for which there is no such kernel. Of
+ * several rows only steps are put off that are faster so, unless MC_ROUTE asks for
+ * decode:persistent. */
 #ifndef MC_DEVICE_HOPPER_PUT_OFF_INTERNAL_H
 #define MC_DEVICE_HOPPER_PUT_OFF_INTERNAL_H
 
@@ -22,9 +22,18 @@
 extern "C" {
 #endif
 
-#ifdef MC_HAVE_CHAIN
-/* For a device that is being opened. False after an error; where the GPU has no lists, or they are
- * not wanted, nothing is ever put off. */
+/* A kernel's call within a step of generation, as the routes of `decode` see it. */
+typedef struct mc_decode_call {
+    int64_t rows, norm_width; /* norm_width: of a norm's rows; 0 of other calls */
+    bool begun;               /* there are calls on the list */
+} mc_decode_call;
+
+#ifdef MC_HAVE_HOPPER
+/* Whether a call may be put off: mc_route.takes. */
+mc_status mc_cuda_put_off_takes(mc_device *d, const void *call, bool asked);
+
+/* For a device that is being opened. False after an error; where the GPU has no lists, nothing is
+ * ever put off. */
 bool mc_cuda_put_off_begin(mc_device *d);
 /* What is on the list is not launched any more. */
 void mc_cuda_put_off_end(mc_device *d);
@@ -53,14 +62,7 @@ mc_status mc_cuda_catch_up(mc_device *d);
 /* The same where no status can be returned: it is kept for the next mc_cuda_catch_up. */
 void mc_cuda_catch_up_later(mc_device *d);
 #else /* a build without Hopper's kernels: nothing is ever put off */
-static inline bool mc_cuda_put_off_begin(mc_device *d)
-{
-    int choice;
-    if (mc_cuda_choice(d, "MC_CUDA_CHAIN", (const char *const[3]){"1", "0"}, &choice)) return false;
-    return choice != 1 ||
-           mc_cuda_fail(d, MC_ERR_UNSUPPORTED,
-                        "MC_CUDA_CHAIN=1: this build has no code for a Hopper") == MC_OK;
-}
+static inline bool mc_cuda_put_off_begin(mc_device *d) { return (void)d, true; }
 static inline void mc_cuda_put_off_end(mc_device *d) { (void)d; }
 static inline bool mc_cuda_put_off_free(mc_device *d, void *data, size_t bytes)
 {

@@ -429,7 +429,7 @@ static mc_status run_tasks(mc_device *d, attention_call *c, bool backward, task_
     return MC_OK;
 }
 
-mc_status MC_K(attention)(mc_device *d, const mc_attention_shape *shape, mc_matrix q, mc_matrix k,
+mc_status MC_K(attention)(mc_device *d, mc_attention_shape *shape, mc_matrix q, mc_matrix k,
                           mc_matrix v, mc_matrix out, float *log_sum_exp)
 {
     attention_call c = {.shape = shape,

@@ -1,70 +1,62 @@
-/* Attention: cuDNN's kernels where they take the case, with a backward pass of our own on Hopper
- * for causal attention of one length; our own on tensor cores for a bias by distance, token marks
- * and packed keys of another batch; and our own in f32 arithmetic everywhere else. Forward and
- * backward choose by what both see alike, so that backward finds the log-sum-exp of its own
- * kind. */
+/* Attention's routes. A route is a pair of kernels, forward and backward, since backward reads the
+ * log-sum-exp as its forward kernel wrote it. attention chooses the pair and stores it in the
+ * shape, which the operation keeps for attention_backward. */
 #include "core/device/cuda/attention/attention_internal.h"
 
-typedef enum choice { BEST, OWN, CUDNN, TENSOR } choice;
+#include <stdio.h>
+#include "core/device/cuda/runtime/routes_internal.h"
 
-static mc_status read_path(mc_device *d, choice *path)
+static const mc_route routes[] = {
+#ifdef MC_HAVE_HOPPER
+    {"cudnn_hopper", mc_hopper_attention_takes, mc_cudnn_attention, mc_hopper_attention_backward,
+     "bench/notebook/2026-11-21-attention-backward.md#our-kernels-beside-cudnn"},
+#endif
+    {"cudnn", mc_cudnn_attention_takes, mc_cudnn_attention, mc_cudnn_attention_backward,
+     "bench/RESULTS.md#training-on-one-gpu"},
+#ifdef MC_HAVE_HOPPER
+    {"hopper", mc_tensor_attention_takes, mc_tensor_attention, mc_tensor_attention_backward,
+     "bench/RESULTS.md#training-on-one-gpu"},
+#endif
+    {"portable", NULL, mc_portable_attention, mc_portable_attention_backward, NULL},
+};
+
+static void describe(const void *call, char *text, size_t size)
 {
-    int number;
-    mc_status status = mc_cuda_choice(d, "MC_CUDA_ATTENTION",
-                                      (const char *const[3]){"own", "cudnn", "tensor"}, &number);
-    *path = (choice)number;
-    return status;
+    const mc_attention_call *c = call;
+    const mc_attention_shape *s = c->shape;
+    snprintf(text, size, "%sattention of %d sequences with %lld tokens, %d heads of %d, %s",
+             s->causal ? "causal " : "", s->lengths->count, (long long)s->lengths->total, s->heads,
+             s->head_dim, mc_dtype_name(c->q.dtype));
 }
 
-/* cuDNN's ragged graphs with a bias or with other keys get plans, but have not been compared with
- * our kernels on a GPU: they are for whom asks for cuDNN by name. */
-static bool tries_cudnn(choice path, const mc_attention_shape *shape)
-{
-    if (path != BEST) return path == CUDNN;
-    if (shape->position_bias || shape->marks) return false;
-    return (!shape->bias.data && !shape->key_lengths) || !mc_sdpa_is_ragged(shape);
-}
+const mc_route_list mc_attention_routes = {"attention", routes, sizeof routes / sizeof *routes,
+                                           describe};
 
-/* Whether our kernels on tensor cores are to be used, which is an error where `path` wants them and
- * they do not take the case. By default they serve what cuDNN is not asked for or refuses. */
-static mc_status find_tensor(mc_device *d, choice path, const mc_attention_shape *shape,
-                             mc_matrix q, mc_matrix k, mc_matrix v, mc_matrix out, bool *use)
+/* Without tokens no kernel runs. */
+static mc_status choose(mc_device *d, const mc_attention_call *c, const mc_route **route)
 {
-    *use = path == TENSOR || path == BEST;
-    const char *why = *use ? mc_tensor_attention_refusal(d, shape, q, k, v, out) : NULL;
-    if (why && path == TENSOR)
-        return mc_cuda_fail(d, MC_ERR_UNSUPPORTED, "attention on tensor cores does not take %s",
-                            why);
-    *use = *use && !why;
-    return MC_OK;
+    bool empty = c->shape->lengths->total == 0 && mc_key_lengths(c->shape)->total == 0;
+    return empty ? MC_OK : mc_route_choose(d, MC_ROUTE_ATTENTION, c, route);
 }
 
 void mc_cuda_attention_prepare(mc_device *d, const mc_attention_shape *shape, mc_matrix q,
-                               mc_matrix k, mc_matrix v, mc_matrix out, bool backward)
+                               mc_matrix k, mc_matrix v, mc_matrix out, const float *log_sum_exp)
 {
-    choice path;
-    if (shape->lengths->total && !read_path(d, &path) && tries_cudnn(path, shape))
-        mc_cudnn_prepare(d, shape, q, k, v, out, path == CUDNN, backward);
+    const mc_route *route;
+    const mc_attention_call c = {
+        .shape = shape, .q = q, .k = k, .v = v, .out = out, .log_sum_exp = log_sum_exp};
+    choose(d, &c, &route);
     d->failure[0] = '\0'; /* the call itself reports it */
 }
 
-mc_status mc_cuda_attention(mc_device *d, const mc_attention_shape *shape, mc_matrix q, mc_matrix k,
+mc_status mc_cuda_attention(mc_device *d, mc_attention_shape *shape, mc_matrix q, mc_matrix k,
                             mc_matrix v, mc_matrix out, float *log_sum_exp)
 {
-    choice path;
-    mc_status status = read_path(d, &path);
-    if (!status) status = mc_sdpa_zero_tails(d, shape, 1, &out);
-    if (status || shape->lengths->total == 0) return status;
-    if (tries_cudnn(path, shape)) {
-        status = mc_cudnn_attention(d, shape, q, k, v, out, path == CUDNN, log_sum_exp);
-        if (status != MC_ERR_UNSUPPORTED || path == CUDNN) return status;
-        d->failure[0] = '\0'; /* why cuDNN does not take it is no failure of this call */
-    }
-    bool tensor;
-    status = find_tensor(d, path, shape, q, k, v, out, &tensor);
-    if (status) return status;
-    if (tensor) return mc_tensor_attention(d, shape, q, k, v, out, log_sum_exp);
-    return mc_own_attention(d, shape, q, k, v, out, log_sum_exp);
+    const mc_attention_call c = {
+        .shape = shape, .q = q, .k = k, .v = v, .out = out, .log_sum_exp = log_sum_exp};
+    mc_status status = mc_sdpa_zero_tails(d, shape, 1, &out);
+    if (!status) status = choose(d, &c, &shape->route);
+    return status || shape->lengths->total == 0 ? status : shape->route->run(d, &c);
 }
 
 mc_status mc_cuda_attention_backward(mc_device *d, const mc_attention_shape *shape, mc_matrix q,
@@ -72,21 +64,18 @@ mc_status mc_cuda_attention_backward(mc_device *d, const mc_attention_shape *sha
                                      const float *log_sum_exp, mc_matrix dout, mc_matrix dq,
                                      mc_matrix dk, mc_matrix dv)
 {
-    choice path;
-    const mc_lengths *keys = mc_key_lengths(shape);
-    mc_status status = read_path(d, &path);
-    if (!status) status = mc_sdpa_zero_tails(d, shape, 3, (mc_matrix[]){dq, dk, dv});
-    if (status || (shape->lengths->total == 0 && keys->total == 0)) return status;
-    if (tries_cudnn(path, shape)) {
-        status = mc_cudnn_attention_backward(d, shape, q, k, v, out, path == CUDNN, log_sum_exp,
-                                             dout, dq, dk, dv);
-        if (status != MC_ERR_UNSUPPORTED || path == CUDNN) return status;
-        d->failure[0] = '\0'; /* why cuDNN does not take it is no failure of this call */
-    }
-    bool tensor;
-    status = find_tensor(d, path, shape, q, k, v, out, &tensor);
-    if (status) return status;
-    if (tensor)
-        return mc_tensor_attention_backward(d, shape, q, k, v, out, log_sum_exp, dout, dq, dk, dv);
-    return mc_own_attention_backward(d, shape, q, k, v, out, log_sum_exp, dout, dq, dk, dv);
+    const mc_attention_call c = {.shape = shape,
+                                 .q = q,
+                                 .k = k,
+                                 .v = v,
+                                 .out = out,
+                                 .log_sum_exp = log_sum_exp,
+                                 .dout = dout,
+                                 .dq = dq,
+                                 .dk = dk,
+                                 .dv = dv};
+    const mc_route *route = shape->route;
+    mc_status status = mc_sdpa_zero_tails(d, shape, 3, (mc_matrix[]){dq, dk, dv});
+    if (!status && !route) status = choose(d, &c, &route);
+    return status || !route ? status : route->backward(d, &c);
 }

@@ -673,10 +673,24 @@ packing packing_of(const mc_lengths *lengths, const int32_t *on_device)
     return {on_device, on_device + lengths->count};
 }
 
-call call_of(const mc_attention_shape *s)
+/* Heads whose size is no multiple of a chunk begin at columns that are not aligned. */
+mc_view view_of(mc_matrix m, const mc_lengths *lengths, const mc_attention_shape *s)
 {
+    mc_view v = mc_view_of(m, lengths->total, CHUNK);
+    v.whole = v.whole && s->head_dim % CHUNK == 0 && mc_value_dim(s) % CHUNK == 0;
+    return v;
+}
+
+call call_of(const mc_attention_call *a)
+{
+    const mc_attention_shape *s = a->shape;
     const mc_lengths *keys = mc_key_lengths(s);
     call c = {};
+    c.q = view_of(a->q, s->lengths, s);
+    c.k = view_of(a->k, keys, s);
+    c.v = view_of(a->v, keys, s);
+    c.out = view_of(a->out, s->lengths, s);
+    c.log_sum_exp = (float *)a->log_sum_exp;
     c.queries = packing_of(s->lengths, s->device_lengths);
     c.keys = packing_of(keys, s->key_lengths ? s->device_key_lengths : s->device_lengths);
     c.count = s->lengths->count;
@@ -704,14 +718,6 @@ call call_of(const mc_attention_shape *s)
     c.bias_head = bias.head_step;
     c.bias_query = bias.query_step;
     return c;
-}
-
-/* Heads whose size is no multiple of a chunk begin at columns that are not aligned. */
-mc_view view_of(mc_matrix m, const mc_lengths *lengths, const mc_attention_shape *s)
-{
-    mc_view v = mc_view_of(m, lengths->total, CHUNK);
-    v.whole = v.whole && s->head_dim % CHUNK == 0 && mc_value_dim(s) % CHUNK == 0;
-    return v;
 }
 
 /* A kernel of each kind for groups of one tile of columns and of two. */
@@ -782,40 +788,27 @@ mc_status launch_distances(mc_device *d, const call &c, const mc_attention_shape
 
 } // namespace
 
-extern "C" mc_status mc_own_attention(mc_device *d, const mc_attention_shape *shape, mc_matrix q,
-                                      mc_matrix k, mc_matrix v, mc_matrix out, float *log_sum_exp)
+extern "C" mc_status mc_portable_attention(mc_device *d, const void *asked)
 {
-    const mc_lengths *queries = shape->lengths, *keys = mc_key_lengths(shape);
-    call c = call_of(shape);
-    c.q = view_of(q, queries, shape);
-    c.k = view_of(k, keys, shape);
-    c.v = view_of(v, keys, shape);
-    c.out = view_of(out, queries, shape);
-    c.log_sum_exp = log_sum_exp;
-    launch(d, c, shape, queries, 1,
+    const mc_attention_call *a = (const mc_attention_call *)asked;
+    launch(d, call_of(a), a->shape, a->shape->lengths, 1,
            {{{forward<1, PLAIN>, forward<1, BIASED>, forward<1, ANY>},
              {forward<2, PLAIN>, forward<2, BIASED>, forward<2, ANY>}}});
     return mc_cuda_launched(d, "attention");
 }
 
-extern "C" mc_status mc_own_attention_backward(mc_device *d, const mc_attention_shape *shape,
-                                               mc_matrix q, mc_matrix k, mc_matrix v, mc_matrix out,
-                                               const float *log_sum_exp, mc_matrix dout,
-                                               mc_matrix dq, mc_matrix dk, mc_matrix dv)
+extern "C" mc_status mc_portable_attention_backward(mc_device *d, const void *asked)
 {
+    const mc_attention_call *a = (const mc_attention_call *)asked;
+    const mc_attention_shape *shape = a->shape;
     const mc_lengths *queries = shape->lengths, *keys = mc_key_lengths(shape);
-    call c = call_of(shape);
+    call c = call_of(a);
     size_t bytes = (size_t)(c.heads * c.total) * sizeof(float);
     if (bytes && !(c.delta = (float *)d->alloc(d, bytes))) return MC_ERR_NOMEM;
-    c.q = view_of(q, queries, shape);
-    c.k = view_of(k, keys, shape);
-    c.v = view_of(v, keys, shape);
-    c.out = view_of(out, queries, shape);
-    c.dout = view_of(dout, queries, shape);
-    c.dq = view_of(dq, queries, shape);
-    c.dk = view_of(dk, keys, shape);
-    c.dv = view_of(dv, keys, shape);
-    c.log_sum_exp = (float *)log_sum_exp;
+    c.dout = view_of(a->dout, queries, shape);
+    c.dq = view_of(a->dq, queries, shape);
+    c.dk = view_of(a->dk, keys, shape);
+    c.dv = view_of(a->dv, keys, shape);
     unsigned blocks = (unsigned)mc_ceil_div(c.total * c.heads, THREADS / 32);
     if (blocks) find_delta<<<blocks, THREADS, 0, mc_cuda_of(d)->stream>>>(c);
     launch(d, c, shape, keys, c.sharing,

@@ -181,9 +181,10 @@ static const char *bias_refusal(const mc_attention_shape *s, mc_dtype dtype)
 }
 
 /* Why cuDNN does not take the case, whatever its plans; NULL if it may. */
-static const char *refusal(const mc_attention_shape *s, mc_matrix q, mc_matrix k, mc_matrix v,
-                           mc_matrix out)
+static const char *refusal(const mc_attention_call *c)
 {
+    const mc_attention_shape *s = c->shape;
+    const mc_matrix q = c->q, k = c->k, v = c->v, out = c->out;
     if (q.dtype != MC_F16 && q.dtype != MC_BF16) return "a dtype that is neither f16 nor bf16";
     if (k.dtype != q.dtype || v.dtype != q.dtype || out.dtype != q.dtype) return "mixed dtypes";
     if (mc_attention_needs(s)) return mc_attention_needs(s);
@@ -215,8 +216,10 @@ bool mc_sdpa_is_ragged(const mc_attention_shape *s)
 }
 
 /* The form that serves forward and backward of the case. */
-static mc_sdpa_key key_of(const mc_attention_shape *s, mc_matrix q, mc_matrix k, mc_matrix out)
+static mc_sdpa_key key_of(const mc_attention_call *c)
 {
+    const mc_attention_shape *s = c->shape;
+    const mc_matrix q = c->q, k = c->k, out = c->out;
     const mc_lengths *l = s->lengths, *keys = mc_key_lengths(s);
     mc_sdpa_key key;
     memset(&key, 0, sizeof key); /* keys are compared as bytes */
@@ -254,46 +257,54 @@ static mc_sdpa_key backward_key_of(mc_sdpa_key key, int64_t total, bool determin
     return key;
 }
 
-/* The plans of a case. With `both`, forward is taken only where there is a backward plan too,
- * for that has to read forward's log-sum-exp, or our own kernel for Hopper does (`backward`
- * stays NULL), unless cuDNN is wanted `alone`. MC_ERR_UNSUPPORTED with the reason as the
- * failure. */
-static mc_status find_plans(mc_device *d, const mc_attention_shape *s, mc_matrix q, mc_matrix k,
-                            mc_matrix v, mc_matrix out, bool alone, bool both, sdpa_plan **forward,
+/* The plans of a call; `backward` is NULL where that pass is not cuDNN's. MC_ERR_UNSUPPORTED with
+ * the reason as the failure. */
+static mc_status find_plans(mc_device *d, const mc_attention_call *call, sdpa_plan **forward,
                             sdpa_plan **backward)
 {
-    const char *why = refusal(s, q, k, v, out);
-    if (why) return mc_cuda_fail(d, MC_ERR_UNSUPPORTED, "cuDNN's attention does not take %s", why);
+    const mc_attention_shape *s = call->shape;
+    const char *why = refusal(call);
+    if (why) return mc_cuda_fail(d, MC_ERR_UNSUPPORTED, "%s", why);
     struct mc_cuda_cudnn *c = cudnn_of(d);
     if (!c) return MC_ERR_NOMEM;
-    if (*c->why) return mc_cuda_fail(d, MC_ERR_UNSUPPORTED, "cuDNN: %s", c->why);
-    mc_sdpa_key key = key_of(s, q, k, out);
+    if (*c->why) return mc_cuda_fail(d, MC_ERR_UNSUPPORTED, "anything: %s", c->why);
+    mc_sdpa_key key = key_of(call);
     /* 9.14.0 on an H200: dv of packed sequences is wrong from here on, 9.19.0's is right */
     if (key.ragged && key.head_dim > 128 && c->library.version < 91900)
-        return mc_cuda_fail(d, MC_ERR_UNSUPPORTED,
-                            "cuDNN %zu does not take packed sequences of heads of %d",
-                            c->library.version, key.head_dim);
+        return mc_cuda_fail(d, MC_ERR_UNSUPPORTED, "packed sequences of heads of %d in cuDNN %zu",
+                            key.head_dim, c->library.version);
     if ((int64_t)key.batch * key.heads > UINT16_MAX)
-        return mc_cuda_fail(d, MC_ERR_UNSUPPORTED, "cuDNN: %d sequences of %d heads", key.batch,
+        return mc_cuda_fail(d, MC_ERR_UNSUPPORTED, "%d sequences of %d heads", key.batch,
                             key.heads);
     mc_sdpa_key backward_key =
         backward_key_of(key, s->lengths->total, mc_cuda_of(d)->deterministic);
-    *forward = plan_for(d, c, &key);
-    if (!*forward) return MC_ERR_NOMEM;
-    if (!(*forward)->plan) return mc_cuda_fail(d, MC_ERR_UNSUPPORTED, "cuDNN: %s", (*forward)->why);
-    if (!both || (!alone && mc_hopper_attention_takes(d, s, q, k, v, out))) return MC_OK;
-    *backward = plan_for(d, c, &backward_key);
-    if (!*backward) return MC_ERR_NOMEM;
-    if (!(*backward)->plan)
-        return mc_cuda_fail(d, MC_ERR_UNSUPPORTED, "cuDNN: %s", (*backward)->why);
+    sdpa_plan *plans[2] = {plan_for(d, c, &key)};
+    if (plans[0] && plans[0]->plan && backward) plans[1] = plan_for(d, c, &backward_key);
+    for (int i = 0; i < 1 + (backward != NULL); i++) {
+        if (!plans[i]) return MC_ERR_NOMEM;
+        if (!plans[i]->plan) return mc_cuda_fail(d, MC_ERR_UNSUPPORTED, "it: %s", plans[i]->why);
+    }
+    *forward = plans[0];
+    if (backward) *backward = plans[1];
     return MC_OK;
 }
 
-void mc_cudnn_prepare(mc_device *d, const mc_attention_shape *s, mc_matrix q, mc_matrix k,
-                      mc_matrix v, mc_matrix out, bool alone, bool backward)
+mc_status mc_cudnn_forward_takes(mc_device *d, const mc_attention_call *c)
 {
-    sdpa_plan *forward = NULL, *other = NULL;
-    find_plans(d, s, q, k, v, out, alone, backward, &forward, &other);
+    sdpa_plan *forward;
+    return find_plans(d, c, &forward, NULL);
+}
+
+/* cuDNN's ragged graphs with a bias or with other keys get plans, but have not been compared with
+ * our kernels on a GPU: they are for those that ask for cuDNN by name. Forward is taken only where
+ * there is a backward plan too, for that has to read forward's log-sum-exp. */
+mc_status mc_cudnn_attention_takes(mc_device *d, const void *call, bool asked)
+{
+    const mc_attention_call *c = call;
+    sdpa_plan *forward, *backward;
+    if (!asked && (c->shape->bias.data || c->shape->key_lengths) && mc_sdpa_is_ragged(c->shape))
+        return mc_cuda_fail(d, MC_ERR_UNSUPPORTED, "packed sequences with a bias or other keys");
+    return find_plans(d, c, &forward, c->log_sum_exp ? &backward : NULL);
 }
 
 /* ---- running --------------------------------------------------------------------------------- */
@@ -508,20 +519,26 @@ static mc_status run(mc_device *d, sdpa_run *r, const mc_attention_shape *s, boo
     return status;
 }
 
-mc_status mc_cudnn_attention(mc_device *d, const mc_attention_shape *s, mc_matrix q, mc_matrix k,
-                             mc_matrix v, mc_matrix out, bool alone, float *log_sum_exp)
+/* The plan's inputs and results that both directions have. */
+static sdpa_run run_of(sdpa_plan *plan, const mc_attention_call *c)
 {
-    sdpa_plan *forward = NULL, *backward = NULL;
-    mc_status status =
-        find_plans(d, s, q, k, v, out, alone, log_sum_exp != NULL, &forward, &backward);
+    sdpa_run r = {.plan = plan};
+    r.pointers[MC_SDPA_Q] = c->q.data;
+    r.pointers[MC_SDPA_K] = c->k.data;
+    r.pointers[MC_SDPA_V] = c->v.data;
+    r.pointers[MC_SDPA_OUT] = c->out.data;
+    r.pointers[MC_SDPA_STATS] = (void *)(uintptr_t)c->log_sum_exp;
+    return r;
+}
+
+mc_status mc_cudnn_attention(mc_device *d, const void *call)
+{
+    const mc_attention_call *c = call;
+    sdpa_plan *forward;
+    mc_status status = find_plans(d, c, &forward, NULL);
     if (status) return status;
-    sdpa_run r = {.plan = forward};
-    r.pointers[MC_SDPA_Q] = q.data;
-    r.pointers[MC_SDPA_K] = k.data;
-    r.pointers[MC_SDPA_V] = v.data;
-    r.pointers[MC_SDPA_OUT] = out.data;
-    r.pointers[MC_SDPA_STATS] = log_sum_exp;
-    return run(d, &r, s, !log_sum_exp);
+    sdpa_run r = run_of(forward, c);
+    return run(d, &r, c->shape, !c->log_sum_exp);
 }
 
 /* ---- backward -------------------------------------------------------------------------------- */
@@ -545,60 +562,51 @@ static mc_status stage(mc_device *d, staged *x, mc_matrix m, mc_matrix like, int
     return MC_OK;
 }
 
-/* What backward reads besides dout. */
-typedef struct sdpa_forward {
-    mc_matrix q, k, v, out;
-    const float *log_sum_exp;
-} sdpa_forward;
-
-static mc_status run_backward(mc_device *d, const mc_attention_shape *s, sdpa_plan *plan,
-                              const sdpa_forward *f, const staged x[4])
+static mc_status run_staged(mc_device *d, const mc_attention_call *c, const staged x[4],
+                            mc_status (*run_call)(mc_device *, const mc_attention_call *))
 {
-    if (!plan)
-        return mc_hopper_attention_backward(d, s, f->q, f->k, f->v, f->out, f->log_sum_exp,
-                                            x[0].used, x[1].used, x[2].used, x[3].used);
-    sdpa_run r = {.plan = plan};
-    r.pointers[MC_SDPA_Q] = f->q.data;
-    r.pointers[MC_SDPA_K] = f->k.data;
-    r.pointers[MC_SDPA_V] = f->v.data;
-    r.pointers[MC_SDPA_OUT] = f->out.data;
-    r.pointers[MC_SDPA_STATS] = (void *)(uintptr_t)f->log_sum_exp;
-    r.pointers[MC_SDPA_DOUT] = x[0].used.data;
-    r.pointers[MC_SDPA_DQ] = x[1].used.data;
-    r.pointers[MC_SDPA_DK] = x[2].used.data;
-    r.pointers[MC_SDPA_DV] = x[3].used.data;
-    return run(d, &r, s, false);
-}
-
-static mc_status run_staged(mc_device *d, const mc_attention_shape *s, sdpa_plan *plan,
-                            const sdpa_forward *f, const staged x[4])
-{
-    int64_t columns = (int64_t)s->heads * s->head_dim;
+    int64_t columns = (int64_t)c->shape->heads * c->shape->head_dim;
+    mc_attention_call used = *c;
+    used.dout = x[0].used, used.dq = x[1].used, used.dk = x[2].used, used.dv = x[3].used;
     mc_status status = MC_OK;
     if (x[0].bytes) status = mc_sdpa_copy_rows(d, x[0].rows, columns, x[0].real, x[0].used);
-    if (!status) status = run_backward(d, s, plan, f, x);
+    if (!status) status = run_call(d, &used);
     for (int i = 1; i < 4 && !status; i++)
         if (x[i].bytes) status = mc_sdpa_copy_rows(d, x[i].rows, columns, x[i].used, x[i].real);
     return status;
 }
 
-mc_status mc_cudnn_attention_backward(mc_device *d, const mc_attention_shape *s, mc_matrix q,
-                                      mc_matrix k, mc_matrix v, mc_matrix out, bool alone,
-                                      const float *log_sum_exp, mc_matrix dout, mc_matrix dq,
-                                      mc_matrix dk, mc_matrix dv)
+mc_status mc_attention_staged(mc_device *d, const mc_attention_call *c,
+                              mc_status (*run_call)(mc_device *, const mc_attention_call *))
 {
-    const sdpa_forward f = {q, k, v, out, log_sum_exp};
-    sdpa_plan *forward = NULL, *backward = NULL;
-    mc_status status = find_plans(d, s, q, k, v, out, alone, true, &forward, &backward);
-    if (status) return status;
     staged x[4] = {0};
-    const mc_matrix matrices[] = {dout, dq, dk, dv}, like[] = {out, q, k, k};
+    const mc_matrix matrices[] = {c->dout, c->dq, c->dk, c->dv},
+                    like[] = {c->out, c->q, c->k, c->k};
+    mc_status status = MC_OK;
     for (int i = 0; i < 4 && !status; i++) {
-        const mc_lengths *rows = i < 2 ? s->lengths : mc_key_lengths(s);
+        const mc_lengths *rows = i < 2 ? c->shape->lengths : mc_key_lengths(c->shape);
         status = stage(d, &x[i], matrices[i], like[i], rows->total);
     }
-    if (!status) status = run_staged(d, s, backward, &f, x);
+    if (!status) status = run_staged(d, c, x, run_call);
     for (int i = 0; i < 4; i++)
         if (x[i].bytes) d->free(d, x[i].used.data, x[i].bytes);
     return status;
+}
+
+static mc_status run_backward(mc_device *d, const mc_attention_call *c)
+{
+    sdpa_plan *forward, *backward;
+    mc_status status = find_plans(d, c, &forward, &backward);
+    if (status) return status;
+    sdpa_run r = run_of(backward, c);
+    r.pointers[MC_SDPA_DOUT] = c->dout.data;
+    r.pointers[MC_SDPA_DQ] = c->dq.data;
+    r.pointers[MC_SDPA_DK] = c->dk.data;
+    r.pointers[MC_SDPA_DV] = c->dv.data;
+    return run(d, &r, c->shape, false);
+}
+
+mc_status mc_cudnn_attention_backward(mc_device *d, const void *call)
+{
+    return mc_attention_staged(d, call, run_backward);
 }

@@ -7,91 +7,47 @@
 extern "C" {
 #endif
 
-/* Makes cuDNN's plans for a case where it may serve it; with `backward`, for both directions. To be
- * called before a recording that first sees the case: starting cuDNN waits for the GPU. */
+/* A call of either direction. log_sum_exp: written by attention, read by attention_backward; NULL:
+ * no backward pass follows. */
+typedef struct mc_attention_call {
+    const mc_attention_shape *shape;
+    mc_matrix q, k, v, out;
+    const float *log_sum_exp;
+    mc_matrix dout, dq, dk, dv; /* backward */
+} mc_attention_call;
+
+/* Chooses a route for a call (NULL log_sum_exp: forward alone) and with it makes cuDNN's plans. To
+ * be called before a recording that first sees the case: starting cuDNN waits for the GPU. */
 void mc_cuda_attention_prepare(mc_device *d, const mc_attention_shape *shape, mc_matrix q,
-                               mc_matrix k, mc_matrix v, mc_matrix out, bool backward);
+                               mc_matrix k, mc_matrix v, mc_matrix out, const float *log_sum_exp);
 
-/* Attention by cuDNN (attention_cudnn.c); MC_ERR_UNSUPPORTED where it has no plan. The backward
- * pass is our own kernel's where there is one for the case, unless cuDNN is wanted `alone`, which
- * all calls for a case have to agree on. */
-void mc_cudnn_prepare(mc_device *d, const mc_attention_shape *shape, mc_matrix q, mc_matrix k,
-                      mc_matrix v, mc_matrix out, bool alone,
-                      bool backward); /* leaves a failure in d */
-mc_status mc_cudnn_attention(mc_device *d, const mc_attention_shape *shape, mc_matrix q,
-                             mc_matrix k, mc_matrix v, mc_matrix out, bool alone,
-                             float *log_sum_exp);
-mc_status mc_cudnn_attention_backward(mc_device *d, const mc_attention_shape *shape, mc_matrix q,
-                                      mc_matrix k, mc_matrix v, mc_matrix out, bool alone,
-                                      const float *log_sum_exp, mc_matrix dout, mc_matrix dq,
-                                      mc_matrix dk, mc_matrix dv);
+/* Parts of routes (routes_internal.h); the calls are mc_attention_call. */
 
-/* Our own backward pass for Hopper (hopper/attention_backward.cu): whether it takes the case, and
- * the pass. It reads the log-sum-exp (batch, heads, length) of cuDNN's forward pass over a grid.
- * dout, dq, dk and dv are aligned to 16 bytes and have a stride that is a multiple of 8. Results
- * are bit-equal from run to run. */
-#ifdef MC_HAVE_HOPPER /* code for compute capability 9.0a is built */
-bool mc_hopper_attention_takes(mc_device *d, const mc_attention_shape *shape, mc_matrix q,
-                               mc_matrix k, mc_matrix v, mc_matrix out);
-mc_status mc_hopper_attention_backward(mc_device *d, const mc_attention_shape *shape, mc_matrix q,
-                                       mc_matrix k, mc_matrix v, mc_matrix out,
-                                       const float *log_sum_exp, mc_matrix dout, mc_matrix dq,
-                                       mc_matrix dk, mc_matrix dv);
-#else
-static inline bool mc_hopper_attention_takes(mc_device *d, const mc_attention_shape *shape,
-                                             mc_matrix q, mc_matrix k, mc_matrix v, mc_matrix out)
-{
-    return (void)d, (void)shape, (void)q, (void)k, (void)v, (void)out, false;
-}
-static inline mc_status mc_hopper_attention_backward(mc_device *d, const mc_attention_shape *shape,
-                                                     mc_matrix q, mc_matrix k, mc_matrix v,
-                                                     mc_matrix out, const float *log_sum_exp,
-                                                     mc_matrix dout, mc_matrix dq, mc_matrix dk,
-                                                     mc_matrix dv)
-{
-    (void)d, (void)shape, (void)q, (void)k, (void)v, (void)out, (void)log_sum_exp;
-    return (void)dout, (void)dq, (void)dk, (void)dv, MC_ERR_UNSUPPORTED;
-}
-#endif
+/* By cuDNN (attention_cudnn.c). */
+mc_status mc_cudnn_attention_takes(mc_device *d, const void *call, bool asked);
+mc_status mc_cudnn_attention(mc_device *d, const void *call);
+mc_status mc_cudnn_attention_backward(mc_device *d, const void *call);
+/* Whether its forward kernel takes the call, whatever there is for backward. */
+mc_status mc_cudnn_forward_takes(mc_device *d, const mc_attention_call *c);
+/* `run` with dout, dq, dk and dv of the dtypes and strides of out, q and k, aligned to 16 bytes: by
+ * way of copies where the call's are others. */
+mc_status mc_attention_staged(mc_device *d, const mc_attention_call *c,
+                              mc_status (*run)(mc_device *d, const mc_attention_call *c));
 
-/* Our own attention on Hopper's tensor cores (hopper/attention_tensor.cu), f16 and bf16, with a
- * bias by distance, marks and packed keys; log_sum_exp is as the table has it. Why it does not
- * take a case, NULL if it does; all calls for a case have to agree. Results are the same to the
- * bit from run to run. */
-#ifdef MC_HAVE_HOPPER
-const char *mc_tensor_attention_refusal(mc_device *d, const mc_attention_shape *shape, mc_matrix q,
-                                        mc_matrix k, mc_matrix v, mc_matrix out);
-mc_status mc_tensor_attention(mc_device *d, const mc_attention_shape *shape, mc_matrix q,
-                              mc_matrix k, mc_matrix v, mc_matrix out, float *log_sum_exp);
-mc_status mc_tensor_attention_backward(mc_device *d, const mc_attention_shape *shape, mc_matrix q,
-                                       mc_matrix k, mc_matrix v, mc_matrix out,
-                                       const float *log_sum_exp, mc_matrix dout, mc_matrix dq,
-                                       mc_matrix dk, mc_matrix dv);
-#else
-static inline const char *mc_tensor_attention_refusal(mc_device *d, const mc_attention_shape *shape,
-                                                      mc_matrix q, mc_matrix k, mc_matrix v,
-                                                      mc_matrix out)
-{
-    (void)d, (void)shape, (void)q, (void)k, (void)v, (void)out;
-    return "anything: this build has no code for compute capability 9.0a";
-}
-static inline mc_status mc_tensor_attention(mc_device *d, const mc_attention_shape *shape,
-                                            mc_matrix q, mc_matrix k, mc_matrix v, mc_matrix out,
-                                            float *log_sum_exp)
-{
-    (void)d, (void)shape, (void)q, (void)k, (void)v, (void)out, (void)log_sum_exp;
-    return MC_ERR_UNSUPPORTED;
-}
-static inline mc_status mc_tensor_attention_backward(mc_device *d, const mc_attention_shape *shape,
-                                                     mc_matrix q, mc_matrix k, mc_matrix v,
-                                                     mc_matrix out, const float *log_sum_exp,
-                                                     mc_matrix dout, mc_matrix dq, mc_matrix dk,
-                                                     mc_matrix dv)
-{
-    (void)d, (void)shape, (void)q, (void)k, (void)v, (void)out, (void)log_sum_exp;
-    return (void)dout, (void)dq, (void)dk, (void)dv, MC_ERR_UNSUPPORTED;
-}
-#endif
+/* Our backward pass for Hopper behind cuDNN's forward pass over a grid (hopper/
+ * attention_backward.cu). Results are bit-equal from run to run. */
+mc_status mc_hopper_attention_takes(mc_device *d, const void *call, bool asked);
+mc_status mc_hopper_attention_backward(mc_device *d, const void *call);
+
+/* Our kernels on Hopper's tensor cores (hopper/attention_tensor.cu), f16 and bf16, with a bias by
+ * distance, marks and packed keys. Results are bit-equal from run to run. */
+mc_status mc_tensor_attention_takes(mc_device *d, const void *call, bool asked);
+mc_status mc_tensor_attention(mc_device *d, const void *call);
+mc_status mc_tensor_attention_backward(mc_device *d, const void *call);
+
+/* In f32 arithmetic (attention.cu): every dtype and shape. */
+mc_status mc_portable_attention(mc_device *d, const void *call);
+mc_status mc_portable_attention_backward(mc_device *d, const void *call);
 
 /* What the graphs read besides the matrices, written on the device's stream (attention.cu). */
 typedef struct mc_sdpa_inputs {

@@ -9,6 +9,7 @@
 #include "core/device/cuda/runtime/cuda_memory_internal.h"
 #include "core/device/cuda/runtime/libraries_internal.h"
 #include "core/device/cuda/runtime/planning_internal.h"
+#include "core/device/cuda/runtime/routes_internal.h"
 #include "core/device/hopper/put_off_internal.h"
 #include <nvtx3/nvToolsExt.h>
 
@@ -499,7 +500,8 @@ static bool read_environment(mc_cuda_device *c)
     int deterministic, direct;
     if (mc_cuda_choice(&c->device, "MC_DETERMINISTIC", (const char *const[3]){"1", "0"},
                        &deterministic) ||
-        mc_cuda_choice(&c->device, "MC_CUDA_MEMORY", (const char *const[3]){"direct"}, &direct))
+        mc_cuda_choice(&c->device, "MC_CUDA_MEMORY", (const char *const[3]){"direct"}, &direct) ||
+        mc_routes_read(&c->device, getenv("MC_ROUTE")))
         return false;
     c->deterministic = deterministic == 1;
     c->direct = direct == 1;

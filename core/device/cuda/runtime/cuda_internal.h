@@ -22,6 +22,17 @@ typedef struct mc_cuda_planning {
     bool counts;       /* now: see mc_cuda_is_planning */
 } mc_cuda_planning;
 
+/* Kernels with several routes, and what MC_ROUTE asks for: routes_internal.h. */
+typedef enum mc_route_kernel {
+    MC_ROUTE_ATTENTION,
+    MC_ROUTE_DECODE,
+    MC_ROUTE_KERNELS
+} mc_route_kernel;
+typedef struct mc_route_asked {
+    const struct mc_route *route; /* NULL: none */
+    bool prefers;                 /* what it does not take goes to the others */
+} mc_route_asked;
+
 typedef struct mc_cuda_device {
     mc_device device;
     int ordinal;
@@ -32,6 +43,7 @@ typedef struct mc_cuda_device {
     char gpu[256];      /* its name: "NVIDIA H200" */
     bool deterministic; /* bit-equal results from run to run, at some cost */
     bool several_ranks; /* collectives of NCCL run beside */
+    mc_route_asked asked[MC_ROUTE_KERNELS];
     /* memory: what lives on, and what comes and goes within steps that are recorded */
     struct mc_pool *pool, *step_pool;
     struct mc_cuda_range *range, *step_range;
@@ -90,17 +102,7 @@ bool mc_cuda_cache_path(mc_device *d, const char *name, char *path, size_t size)
 struct mc_cuda_gemm *mc_cuda_gemm_new(mc_device *d);             /* NULL: see d->failure */
 void mc_cuda_gemm_free(mc_device *d, struct mc_cuda_gemm *gemm); /* keeps what was tuned on disk */
 
-/* Attention through cuDNN (attention_cudnn.c, see attention_internal.h), by our kernels on tensor
- * cores (hopper/attention_tensor.cu) and by those in f32 arithmetic (attention.cu), which serve
- * every dtype and shape. The environment variable MC_CUDA_ATTENTION=cudnn|tensor|own forces one
- * (cudnn, tensor: an error where it does not take the case). */
 void mc_cudnn_free(struct mc_cuda_cudnn *cudnn); /* NULL allowed */
-mc_status mc_own_attention(mc_device *d, const mc_attention_shape *shape, mc_matrix q, mc_matrix k,
-                           mc_matrix v, mc_matrix out, float *log_sum_exp);
-mc_status mc_own_attention_backward(mc_device *d, const mc_attention_shape *shape, mc_matrix q,
-                                    mc_matrix k, mc_matrix v, mc_matrix out,
-                                    const float *log_sum_exp, mc_matrix dout, mc_matrix dq,
-                                    mc_matrix dk, mc_matrix dv);
 
 #ifdef __cplusplus
 }

@@ -72,7 +72,7 @@ template <auto entry> struct late {
             return mc_cuda_put_off_##name(all...);                 \
         }                                                          \
     };
-#ifdef MC_HAVE_CHAIN
+#ifdef MC_HAVE_HOPPER
 PUTS_OFF(linear)
 PUTS_OFF(linear_eight)
 PUTS_OFF(residual_norm)

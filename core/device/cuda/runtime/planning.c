@@ -95,10 +95,10 @@ static mc_status plan_embedding_backward(mc_device *d, int64_t rows, int64_t col
     ASK(d, embedding_backward, rows, columns, dy, index, scale, dtable);
 }
 
-static mc_status plan_attention(mc_device *d, const mc_attention_shape *shape, mc_matrix q,
-                                mc_matrix k, mc_matrix v, mc_matrix out, float *log_sum_exp)
+static mc_status plan_attention(mc_device *d, mc_attention_shape *shape, mc_matrix q, mc_matrix k,
+                                mc_matrix v, mc_matrix out, float *log_sum_exp)
 {
-    mc_cuda_attention_prepare(mc_plan_like(d), shape, q, k, v, out, log_sum_exp != NULL);
+    mc_cuda_attention_prepare(mc_plan_like(d), shape, q, k, v, out, log_sum_exp);
     ASK(d, attention, shape, q, k, v, out, log_sum_exp);
 }
 
@@ -107,7 +107,6 @@ static mc_status plan_attention_backward(mc_device *d, const mc_attention_shape 
                                          const float *log_sum_exp, mc_matrix dout, mc_matrix dq,
                                          mc_matrix dk, mc_matrix dv)
 {
-    mc_cuda_attention_prepare(mc_plan_like(d), shape, q, k, v, out, true);
     ASK(d, attention_backward, shape, q, k, v, out, log_sum_exp, dout, dq, dk, dv);
 }
 
