@@ -2,8 +2,8 @@
  * generation runs them: a graph of products of the same shape, each with another weight, which
  * begin before the one in front of them has ended.
  *
- *     bench_cuda_few_rows ROWS...                            e.g. 8 32 64
- *     MC_CUDA_FEW_ROWS=hopper bench_cuda_few_rows ROWS...    by hopper/linear_few.cu
+ *     bench_cuda_few_rows ROWS...                                  e.g. 8 32 64
+ *     MC_ROUTE=product:skinny_hopper bench_cuda_few_rows ROWS...   by hopper/linear_few.cu
  *
  * Each line: us a product, the least that reading its weight takes at 4.24 TB/s (an H200's memory
  * as copies measure it), and the weight's bytes a second. */

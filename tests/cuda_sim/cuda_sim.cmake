@@ -72,6 +72,21 @@ function(mc_build_cuda_simulator target)
         set_source_files_properties(${own_sources} PROPERTIES COMPILE_DEFINITIONS MC_SIM_RACES)
         set_source_files_properties(${kernels} PROPERTIES COMPILE_OPTIONS -fsanitize=thread)
     endif()
+    # What a build with MC_HOPPER=OFF is made of: the same objects without the wing, and those that know
+    # of it compiled again. What still refers to the wing is not linked.
+    if(MC_HOPPER)
+        set(knows "cuda/(attention/attention|product/gemm|runtime/(routes|cuda|current_cu))\\.c")
+        set(again ${host_sources} ${kernels})
+        list(FILTER again INCLUDE REGEX "${knows}")
+        add_library(mc_floor STATIC core/about/commit.c ${again}
+            $<FILTER:$<TARGET_OBJECTS:${target}>,EXCLUDE,${knows}|/hopper[/.]>)
+        target_link_libraries(mc_floor PUBLIC mc_options mc_dependencies PRIVATE mc_cpu_kernels)
+        target_compile_options(mc_floor PUBLIC -UMC_HAVE_HOPPER)
+        target_include_directories(mc_floor BEFORE PRIVATE
+            $<$<COMPILE_LANGUAGE:CXX>:${PROJECT_BINARY_DIR}/cuda_sim>
+            $<$<COMPILE_LANGUAGE:CXX>:${sim_folder}/include>)
+        set_target_properties(mc_floor PROPERTIES CXX_STANDARD 17 EXCLUDE_FROM_ALL ON)
+    endif()
     set_source_files_properties(core/device/cuda/runtime/cudnn.c PROPERTIES
                                 COMPILE_DEFINITIONS dlopen=mc_sim_dlopen)
     set_source_files_properties(core/dist/comm_nccl.c PROPERTIES COMPILE_DEFINITIONS

@@ -3,7 +3,8 @@
  * this were a Hopper, notes which kernel was asked for, and leaves the work to the portable ones.
  * So it is tested which route a call takes, not what Hopper's kernels compute. */
 #include "core/device/cuda/attention/attention_internal.h"
-#include "core/device/cuda/product/eight_bit.cuh"
+#include "core/device/cuda/product/gemm_internal.h"
+#include "core/device/cuda/runtime/routes_internal.h"
 
 extern "C" {
 bool mc_sim_wing;
@@ -50,10 +51,29 @@ mc_status mc_tensor_attention_backward(mc_device *d, const void *call)
     return mc_portable_attention_backward(d, call);
 }
 
-bool mc_own_product_takes(mc_device *, const mc_own_product *) { return false; }
-mc_status mc_own_product_run(mc_device *, const mc_own_product *) { return MC_ERR_STATE; }
-bool mc_some_rows_run(mc_device *, const mc_own_product *, mc_status *) { return false; }
-bool mc_some_rows_eight(mc_device *, const mc_eight_call &, mc_weight_format, mc_status *)
+mc_status mc_skinny_hopper_takes(mc_device *d, const void *call, bool)
 {
-    return false;
+    const mc_product *p = (const mc_product *)call;
+    mc_status status = take(d, p->y.dtype);
+    return status ? status : p->rows < 5 ? MC_ERR_UNSUPPORTED : mc_skinny_takes(d, call, false);
+}
+
+mc_status mc_skinny_hopper(mc_device *d, const void *call)
+{
+    mc_sim_wing_ran = "skinny";
+    return mc_skinny(d, call);
+}
+
+mc_status mc_hopper_product_takes(mc_device *d, const void *call, bool asked)
+{
+    const mc_product *p = (const mc_product *)call;
+    mc_status status = take(d, p->y.dtype);
+    return status ? status : asked || p->activation ? MC_OK : MC_ERR_UNSUPPORTED;
+}
+
+mc_status mc_hopper_product(mc_device *d, const void *call)
+{
+    const mc_route_list *list = &mc_product_routes;
+    mc_sim_wing_ran = "product";
+    return list->routes[list->count - 1].run(d, call);
 }

@@ -171,34 +171,15 @@ static void test_few_rows(void **state)
     run_all_few();
 }
 
-static mc_context *open_with(const char *choice)
-{
-    setenv("MC_CUDA_FEW_ROWS", choice, 1);
-    mc_context *owner = mc_init_distributed(&(mc_init_options){.seed = 1, .device = "cuda"});
-    unsetenv("MC_CUDA_FEW_ROWS");
-    return owner;
-}
-
-/* Hopper has a kernel of its own for these; the same by the other GPUs'. */
-static void test_few_rows_any(void **state)
+/* Each kernel with every call that it takes: by default another one has some of them. */
+static void test_few_rows_forced(void **state)
 {
     (void)state;
-    mc_device *usual = gpu;
-    mc_context *owner = open_with("hopper");
-    if (mc_failed(owner)) {
-        bool absent = strstr(mc_error_message(owner), "MC_CUDA_FEW_ROWS=hopper: ");
-        printf("SKIPPED: %s\n", mc_error_message(owner));
-        mc_context_free(owner);
-        assert_true(absent);
-        skip();
-    }
-    mc_context_free(owner);
-    owner = open_with("any");
-    assert_false(mc_failed(owner));
-    gpu = owner->device;
+    force("product:skinny");
     run_all_few();
-    gpu = usual;
-    mc_context_free(owner);
+    if (!mc_routes_read(gpu, "product:skinny_hopper?")) run_all_few();
+    gpu->failure[0] = '\0';
+    force("");
 }
 
 /* ---------------------------------------------------------------------------------------------- */
@@ -209,7 +190,7 @@ int main(void)
         cmocka_unit_test(test_choose),
         cmocka_unit_test(test_best),
         cmocka_unit_test(test_few_rows),
-        cmocka_unit_test(test_few_rows_any),
+        cmocka_unit_test(test_few_rows_forced),
     };
     return RUN_ON_GPU(tests);
 }

@@ -108,6 +108,13 @@ static void test_few_rows(void **state)
     }
     run_shapes(few_shapes, count, MC_F16, 2e-5);
     run_shapes(few_shapes, count, MC_BF16, 2e-5);
+    /* each kernel with every call that it takes: by default another one has some of them */
+    force("product:skinny");
+    run_shapes(few_shapes, count, MC_BF16, 2e-5);
+    if (!mc_routes_read(gpu, "product:skinny_hopper?"))
+        run_shapes(few_shapes, count, MC_BF16, 2e-5);
+    gpu->failure[0] = '\0';
+    force("");
 }
 
 /* Many rows, terms that are not whole pieces, f32: the weight is rounded to x's dtype. */

@@ -9,6 +9,7 @@
 #include <cmocka.h>
 #include "core/base/context_internal.h"
 #include "core/device/cuda/product/gemm_internal.h"
+#include "core/device/cuda/runtime/routes_internal.h"
 #include "core/modelcenter.h"
 #include "tests/device_choice.h"
 #include "tests/test_part.h"
@@ -25,15 +26,21 @@ enum { GAP = 24, SAMPLES = 3000 };
 
 static mc_context *open_gpu(void)
 {
-    setenv("MC_CUDA_PRODUCTS", "own", 1);
+    setenv("MC_ROUTE", "product:hopper?", 1);
     mc_context *ctx = context_on("cuda", 1);
-    unsetenv("MC_CUDA_PRODUCTS");
+    unsetenv("MC_ROUTE");
     if (!ctx) skip();
     if (mc_cuda_of(ctx->device)->gemm->encode_map) return ctx;
     printf("SKIPPED: no CUDA device of compute capability 9.0, or no code for it\n");
     mc_context_free(ctx);
     skip();
     return NULL;
+}
+
+static bool is_ours(mc_device *d, const mc_product *p)
+{
+    const mc_route *route;
+    return !mc_route_choose(d, MC_ROUTE_PRODUCT, p, &route) && !strcmp(route->name, "hopper");
 }
 
 /* A matrix of the GPU with a gap after each row, and what it holds as f32, the gaps too. */
@@ -138,7 +145,7 @@ static double dot(const matrix *x, const matrix *w, int64_t row, int64_t column,
 
 /* Calls `look` for every element, or for some, of the corners too. */
 typedef struct run {
-    mc_own_kind kind;
+    mc_product_kind kind;
     mc_activation activation;
     mc_dtype dtype;
     matrix x, w, bias, pre, y;
@@ -147,12 +154,12 @@ typedef struct run {
 
 static void look(run *r, int64_t row, int64_t column)
 {
-    double size, product = dot(&r->x, &r->w, row, column, r->kind == MC_OWN_FORWARD, &size);
-    if (r->kind == MC_OWN_PLAIN) {
+    double size, product = dot(&r->x, &r->w, row, column, r->kind == MC_PRODUCT_FORWARD, &size);
+    if (r->kind == MC_PRODUCT_PLAIN) {
         check(at(&r->y, row, column), product, size, r->dtype);
         return;
     }
-    if (r->kind == MC_OWN_BACKWARD) {
+    if (r->kind == MC_PRODUCT_BACKWARD) {
         double s = slope(r->activation, at(&r->pre, row, column));
         check(at(&r->y, row, column), product * s, size * fabs(s) + fabs(product), r->dtype);
         if (r->sums) r->sums[column] += product * s;
@@ -179,11 +186,11 @@ static void look_around(run *r)
 
 static void forward(mc_device *d, run *r, const int64_t shape[3])
 {
-    mc_own_product p = {.rows = shape[0], .columns = shape[1], .terms = shape[2], .alpha = 1};
+    mc_product p = {.rows = shape[0], .columns = shape[1], .terms = shape[2], .alpha = 1};
     r->bias = make(d, r->dtype, 1, shape[1], 0.5f, 5);
     p.x = r->x.m, p.weight = r->w.m, p.bias = r->bias.m, p.pre = r->pre.m, p.y = r->y.m;
     p.activation = r->activation;
-    assert_true(mc_own_product_takes(d, &p));
+    assert_true(is_ours(d, &p));
     mc_linear_call call = {.rows = shape[0],
                            .in = shape[2],
                            .out = shape[1],
@@ -275,9 +282,9 @@ static void backward(mc_device *d, run *r, const int64_t shape[3], bool with_sum
                                     .dx = r->y.m,
                                     .sums = with_sums ? sums.data : NULL,
                                     .dbias = dbias.data};
-    mc_own_product p = mc_own_product_backward(&call);
+    mc_product p = mc_product_backward(&call);
     assert_int_equal(p.kind, r->kind);
-    assert_true(mc_own_product_takes(d, &p));
+    assert_true(is_ours(d, &p));
     assert_int_equal(d->kernels->linear_backward_input(d, &call), MC_OK);
     check_gaps(d, &r->y);
     look_around(r);
@@ -297,10 +304,10 @@ static void backward(mc_device *d, run *r, const int64_t shape[3], bool with_sum
 
 /* Backward of GELU with sums and without, where sums are not touched. */
 static void run_kind(mc_device *d, const int64_t shape[3], mc_dtype dtype, mc_activation a,
-                     mc_own_kind kind, bool with_sums)
+                     mc_product_kind kind, bool with_sums)
 {
     run r = {.kind = kind, .activation = a, .dtype = dtype};
-    bool forth = kind == MC_OWN_FORWARD;
+    bool forth = kind == MC_PRODUCT_FORWARD;
     r.x = make(d, dtype, shape[0], shape[2], 1, 1);
     r.w = make(d, dtype, forth ? shape[1] : shape[2], forth ? shape[2] : shape[1],
                1 / sqrtf((float)shape[2]), 2);
@@ -319,12 +326,12 @@ static void run_kind(mc_device *d, const int64_t shape[3], mc_dtype dtype, mc_ac
 static void run_shape(mc_device *d, const int64_t shape[3], mc_dtype dtype, mc_activation a)
 {
     if (a == MC_ACTIVATION_NONE) {
-        run_kind(d, shape, dtype, a, MC_OWN_PLAIN, false);
+        run_kind(d, shape, dtype, a, MC_PRODUCT_PLAIN, false);
         return;
     }
-    run_kind(d, shape, dtype, a, MC_OWN_FORWARD, false);
-    run_kind(d, shape, dtype, a, MC_OWN_BACKWARD, true);
-    run_kind(d, shape, dtype, a, MC_OWN_BACKWARD, false);
+    run_kind(d, shape, dtype, a, MC_PRODUCT_FORWARD, false);
+    run_kind(d, shape, dtype, a, MC_PRODUCT_BACKWARD, true);
+    run_kind(d, shape, dtype, a, MC_PRODUCT_BACKWARD, false);
 }
 
 static void test_shapes(void **state)
@@ -452,21 +459,21 @@ static void test_choice(void **state)
                                     .activation = MC_ACTIVATION_GELU,
                                     .pre = pre.m,
                                     .dx = y.m};
-    mc_own_product p = mc_own_product_backward(&call);
-    assert_true(mc_own_product_takes(d, &p));
-    mc_own_product odd = p;
+    mc_product p = mc_product_backward(&call);
+    assert_true(is_ours(d, &p));
+    mc_product odd = p;
     odd.columns = 60;
-    assert_false(mc_own_product_takes(d, &odd));
+    assert_false(is_ours(d, &odd));
     odd = p, odd.activation = MC_ACTIVATION_RELU;
-    assert_false(mc_own_product_takes(d, &odd));
+    assert_false(is_ours(d, &odd));
     odd = p, odd.alpha = 0.5f;
-    assert_false(mc_own_product_takes(d, &odd));
+    assert_false(is_ours(d, &odd));
     odd = p, odd.x.data = (char *)odd.x.data + 2;
-    assert_false(mc_own_product_takes(d, &odd));
+    assert_false(is_ours(d, &odd));
     odd = p, odd.pre.stride++;
-    assert_false(mc_own_product_takes(d, &odd));
-    odd = p, odd.kind = MC_OWN_FORWARD; /* without a bias */
-    assert_false(mc_own_product_takes(d, &odd));
+    assert_false(is_ours(d, &odd));
+    odd = p, odd.kind = MC_PRODUCT_FORWARD; /* without a bias */
+    assert_false(is_ours(d, &odd));
     drop(d, &x);
     drop(d, &w);
     drop(d, &y);
@@ -489,8 +496,8 @@ static bool takes_plain(mc_device *d, int64_t in, int64_t out, float beta, float
                                     .dx = {memory, MC_BF16, in},
                                     .sums = sums,
                                     .dbias = dbias};
-    mc_own_product p = mc_own_product_backward(&call);
-    return mc_own_product_takes(d, &p);
+    mc_product p = mc_product_backward(&call);
+    return is_ours(d, &p);
 }
 
 static void test_choice_of_plain(void **state)
@@ -505,7 +512,7 @@ static void test_choice_of_plain(void **state)
     assert_false(takes_plain(d, 768, 2304, 1, NULL, &some));    /* dx is added to */
     assert_false(takes_plain(d, 768, 2304, 0, &some, &some));   /* there is no such kernel */
     assert_false(takes_plain(d, 768, 1 << 20, 0, NULL, &some)); /* more scratch than there is */
-    mc_cuda_of(d)->gemm->products = MC_PRODUCTS_FASTER;
+    assert_int_equal(mc_routes_read(d, ""), MC_OK);
     assert_true(takes_plain(d, 768, 2304, 0, NULL, &some));
     assert_true(takes_plain(d, 5120, 1024, 0, NULL, &some));
     assert_false(takes_plain(d, 1600, 4800, 0, NULL, &some)); /* tiles of 192 columns waste 8 % */

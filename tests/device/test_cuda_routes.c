@@ -11,26 +11,27 @@ extern const char *mc_sim_wing_ran __attribute__((weak));
 static void test_unknown(void **state)
 {
     (void)state;
-    static const struct {
-        const char *text, *error;
-    } cases[] = {
-        {"attentoin:cudnn", "MC_ROUTE: \"attentoin\" is no kernel, expected one of attention, "},
-        {"attention", "MC_ROUTE: attention:\"\" is no route, expected one of "},
-        {"attention:portable,decode:quickly?",
-         "MC_ROUTE: decode:\"quickly\" is no route, expected one of "},
-        {":", "MC_ROUTE: \"\" is no kernel"},
-    };
+    static const char *const cases[] = {"attentoin:cudnn",
+                                        "attention",
+                                        "attention:",
+                                        "decode:separate?,decode:quickly?",
+                                        ":",
+                                        "?",
+                                        "decode:separat",
+                                        "decode:separatee"};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        assert_int_equal(mc_routes_read(gpu, cases[i].text), MC_ERR_ARGUMENT);
-        assert_non_null(strstr(gpu->failure, cases[i].error));
+        assert_int_equal(mc_routes_read(gpu, cases[i]), MC_ERR_ARGUMENT);
+        assert_non_null(strstr(gpu->failure, ", attention:portable, product:gemv, "));
+        assert_non_null(strstr(gpu->failure, ", decode:separate"));
     }
-    assert_non_null(strstr((mc_routes_read(gpu, "decode:"), gpu->failure), ", separate"));
+    assert_int_equal(mc_routes_read(gpu, "decode:separate,product:lt"), MC_ERR_ARGUMENT);
+    assert_non_null(strstr(gpu->failure, "MC_ROUTE=product:lt, expected some of "));
     gpu->failure[0] = '\0';
     force("");
     setenv("MC_ROUTE", "attention:fast", 1);
     mc_context *ctx = mc_init_distributed(&(mc_init_options){.device = "cuda"});
     unsetenv("MC_ROUTE");
-    assert_non_null(strstr(mc_error_message(ctx), "\"fast\" is no route"));
+    assert_non_null(strstr(mc_error_message(ctx), "MC_ROUTE=attention:fast, expected some of "));
     mc_context_free(ctx);
 }
 
@@ -168,13 +169,70 @@ static void test_backward(void **state)
     scene_free(&s);
 }
 
+/* ---- products -------------------------------------------------------------------------------- */
+
+enum { WIDTH = 64 };
+
+static mc_linear_call linear_of(int64_t rows, mc_matrix m, mc_activation activation)
+{
+    return (mc_linear_call){.rows = rows,
+                            .in = WIDTH,
+                            .out = WIDTH,
+                            .alpha = 1,
+                            .x = m,
+                            .weight = m,
+                            .activation = activation,
+                            .y = m};
+}
+
+/* Where a linear goes; "": not to the wing. */
+static const char *product_of(int64_t rows, mc_matrix m, mc_activation activation)
+{
+    const mc_linear_call c = linear_of(rows, m, activation);
+    mc_sim_wing_ran = "";
+    assert_int_equal(gpu->kernels->linear(gpu, &c), MC_OK);
+    return mc_sim_wing_ran;
+}
+
+static void test_products(void **state)
+{
+    (void)state;
+    if (!&mc_sim_wing) skip();
+    const size_t bytes = 3 * 128 * WIDTH * sizeof(float);
+    mc_matrix m = {gpu->alloc(gpu, bytes), MC_BF16, WIDTH};
+    const mc_activation gelu = MC_ACTIVATION_GELU_NEW, none = MC_ACTIVATION_NONE;
+    assert_int_equal(gpu->kernels->zero(gpu, m.data, bytes), MC_OK);
+    assert_string_equal(product_of(128, m, gelu), "");
+    mc_sim_wing = true;
+    assert_string_equal(product_of(2, m, none), "");
+    assert_string_equal(product_of(8, m, none), "skinny");
+    assert_string_equal(product_of(128, m, none), "");
+    assert_string_equal(product_of(128, m, gelu), "product");
+    force("product:cublas");
+    assert_string_equal(product_of(8, m, none), "");
+    assert_string_equal(product_of(128, m, gelu), "");
+    force("product:hopper?");
+    assert_string_equal(product_of(8, m, none), "product");
+    assert_string_equal(product_of(128, m, none), "product");
+    force("product:skinny_hopper");
+    const mc_linear_call few = linear_of(2, m, none);
+    assert_int_equal(gpu->kernels->linear(gpu, &few), MC_ERR_UNSUPPORTED);
+    assert_string_equal(gpu->failure, "MC_ROUTE=product:skinny_hopper: a linear of 2 rows, weight "
+                                      "(64, 64), bf16: it does not take this call");
+    gpu->failure[0] = '\0';
+    m.dtype = MC_F32;
+    force("");
+    assert_string_equal(product_of(128, m, gelu), "");
+    mc_sim_wing = false;
+    gpu->free(gpu, m.data, bytes);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_unknown),
-        cmocka_unit_test(test_figures),
-        cmocka_unit_test(test_attention),
-        cmocka_unit_test(test_backward),
+        cmocka_unit_test(test_unknown),   cmocka_unit_test(test_figures),
+        cmocka_unit_test(test_attention), cmocka_unit_test(test_backward),
+        cmocka_unit_test(test_products),
     };
     return RUN_ON_GPU(tests);
 }

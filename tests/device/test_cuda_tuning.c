@@ -189,7 +189,7 @@ static void test_unknown(void **state)
         {"MC_TUNING", "fast", "MC_TUNING=fast, expected quick or sustained"},
         {"MC_DETERMINISTIC", "yes", "MC_DETERMINISTIC=yes, expected 1 or 0"},
         {"MC_CUDA_MEMORY", "pool", "MC_CUDA_MEMORY=pool, expected direct or nothing"},
-        {"MC_CUDA_PRODUCTS", "mine", "MC_CUDA_PRODUCTS=mine, expected own or cublas"},
+        {"MC_ROUTE", "product:mine", "MC_ROUTE=product:mine, expected some of "},
         {"MC_CUDA_GRAPHS", "on", "MC_CUDA_GRAPHS=on, expected 0 or 1"}, /* by the first step */
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

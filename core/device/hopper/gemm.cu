@@ -533,7 +533,7 @@ __device__ __forceinline__ void store_plain(const hopper_call &c, const consumer
     }
 }
 
-template <class T, bool TANH, mc_own_kind KIND, bool KEEPS>
+template <class T, bool TANH, mc_product_kind KIND, bool KEEPS>
 __device__ __forceinline__ void compute_tiles(const hopper_call &c, const product_place &p,
                                               int number, const CUtensorMap *map_y,
                                               const CUtensorMap *map_pre)
@@ -551,12 +551,12 @@ __device__ __forceinline__ void compute_tiles(const hopper_call &c, const produc
         const int row = p.row_of(c, tile), column = p.column_of(c, tile);
         float sums[2][PART];
         if (turn) await_turn(number);
-        if (KIND == MC_OWN_BACKWARD) load_first_pieces(me, map_pre, row, column);
-        multiply_tile<T, KIND != MC_OWN_FORWARD>(p, me, &at, tile + p.clusters >= p.tiles, empty,
-                                                 sums);
-        if (KIND == MC_OWN_PLAIN)
+        if (KIND == MC_PRODUCT_BACKWARD) load_first_pieces(me, map_pre, row, column);
+        multiply_tile<T, KIND != MC_PRODUCT_FORWARD>(p, me, &at, tile + p.clusters >= p.tiles,
+                                                     empty, sums);
+        if (KIND == MC_PRODUCT_PLAIN)
             store_plain<T>(c, me, row, column, map_y, sums);
-        else if (KIND == MC_OWN_BACKWARD)
+        else if (KIND == MC_PRODUCT_BACKWARD)
             store_backward<T, TANH>(c, me, row, column, map_y, map_pre, totals, sums);
         else
             store_forward<T, TANH, KEEPS>(c, me, row, column, map_y, map_pre, sums);
@@ -567,10 +567,12 @@ __device__ __forceinline__ void compute_tiles(const hopper_call &c, const produc
 /* Registers of a thread of the first group and of the consumers. Together a block has what it
  * starts with, 3 * 168 for a thread of each group: more could not be had, and would be waited
  * for. */
-template <mc_own_kind KIND> constexpr int registers_of_first = KIND == MC_OWN_PLAIN ? 56 : 24;
-template <mc_own_kind KIND> constexpr int registers_of_consumers = KIND == MC_OWN_PLAIN ? 224 : 240;
+template <mc_product_kind KIND>
+constexpr int registers_of_first = KIND == MC_PRODUCT_PLAIN ? 56 : 24;
+template <mc_product_kind KIND>
+constexpr int registers_of_consumers = KIND == MC_PRODUCT_PLAIN ? 224 : 240;
 
-template <class T, bool TANH, mc_own_kind KIND, bool KEEPS>
+template <class T, bool TANH, mc_product_kind KIND, bool KEEPS>
 static __global__ void __launch_bounds__(THREADS, 1)
     hopper_product(const __grid_constant__ hopper_call c, const __grid_constant__ CUtensorMap x,
                    const __grid_constant__ CUtensorMap weight,
@@ -580,13 +582,13 @@ static __global__ void __launch_bounds__(THREADS, 1)
     extern __shared__ __align__(1024) char dynamic[];
     const product_place p = place_of_block(c, dynamic);
     const int warp = __shfl_sync(~0u, (int)threadIdx.x / 32, 0); /* known to be a warp's */
-    const int group = warp / 4, summers = KIND == MC_OWN_PLAIN ? SUMMERS : 0;
+    const int group = warp / 4, summers = KIND == MC_PRODUCT_PLAIN ? SUMMERS : 0;
     /* a consumer's warps, in both blocks, and those that sum in this one */
     if (threadIdx.x == 0) open_ring(p, 4 * CLUSTER + summers);
     sync_cluster();
     if (group == 0) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers_of_first<KIND>));
-        if (threadIdx.x == 0) load_tiles<KIND != MC_OWN_FORWARD>(c, p, &x, &weight);
+        if (threadIdx.x == 0) load_tiles<KIND != MC_PRODUCT_FORWARD>(c, p, &x, &weight);
         if (warp > 0 && warp <= summers) sum_tiles<T>(c, p, warp - 1);
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers_of_consumers<KIND>));
@@ -603,24 +605,21 @@ static __global__ void __launch_bounds__(THREADS, 1)
 /* Of a call and of x, the weight, y and pre as the copy engine sees them. */
 typedef void (*kernel_fn)(hopper_call, CUtensorMap, CUtensorMap, CUtensorMap, CUtensorMap);
 
-template <class T, bool TANH> static kernel_fn kernel_of(mc_own_kind kind, bool keeps_pre)
+template <class T, bool TANH> static kernel_fn kernel_of(mc_product_kind kind, bool keeps_pre)
 {
-    if (kind == MC_OWN_BACKWARD) return hopper_product<T, TANH, MC_OWN_BACKWARD, false>;
-    return keeps_pre ? hopper_product<T, TANH, MC_OWN_FORWARD, true>
-                     : hopper_product<T, TANH, MC_OWN_FORWARD, false>;
+    if (kind == MC_PRODUCT_BACKWARD) return hopper_product<T, TANH, MC_PRODUCT_BACKWARD, false>;
+    return keeps_pre ? hopper_product<T, TANH, MC_PRODUCT_FORWARD, true>
+                     : hopper_product<T, TANH, MC_PRODUCT_FORWARD, false>;
 }
 
-template <class T> static kernel_fn kernel_of(const mc_own_product *p)
+template <class T> static kernel_fn kernel_of(const mc_product *p)
 {
-    if (p->kind == MC_OWN_PLAIN) return hopper_product<T, false, MC_OWN_PLAIN, false>;
+    if (p->kind == MC_PRODUCT_PLAIN) return hopper_product<T, false, MC_PRODUCT_PLAIN, false>;
     return p->activation == MC_ACTIVATION_GELU_NEW ? kernel_of<T, true>(p->kind, p->pre.data)
                                                    : kernel_of<T, false>(p->kind, p->pre.data);
 }
 
-static int64_t tile_pairs_of(const mc_own_product *p)
-{
-    return mc_ceil_div(p->rows, ROWS * CLUSTER);
-}
+static int64_t tile_pairs_of(const mc_product *p) { return mc_ceil_div(p->rows, ROWS * CLUSTER); }
 
 /* Whether it is expected to be faster than cuBLASLt. With fewer tiles cuBLASLt's smaller ones keep
  * more multiprocessors busy. The sums of a plain product are worth 3 % of its columns, computed in
@@ -628,21 +627,21 @@ static int64_t tile_pairs_of(const mc_own_product *p)
  * share of one that a collective has is computed when the others have ended theirs, which costs
  * more than is gained unless products are short (four H200: GPT-2 124M 1.9 % faster, 1558M 0.5 %
  * and 13B 5 % slower; bench/notebook/2026-11-20-four-h200.md#at-e8c8591). */
-static bool is_faster(const mc_cuda_device *cuda, const mc_own_product *p, int64_t tiles)
+static bool is_faster(const mc_cuda_device *cuda, const mc_product *p, int64_t tiles)
 {
     enum { SHORT = 1024 }; /* terms */
     if (cuda->several_ranks && p->terms > SHORT) return false;
     const int64_t in_vain = mc_ceil_div(p->columns, COLUMNS) * COLUMNS - p->columns;
-    if (p->kind == MC_OWN_PLAIN && in_vain * 100 > p->columns * 3) return false;
+    if (p->kind == MC_PRODUCT_PLAIN && in_vain * 100 > p->columns * 3) return false;
     return tiles >= 2 * (int64_t)cuda->multiprocessors;
 }
 
 /* Bytes of sums before they are added up. */
-static size_t scratch_of(const mc_own_product *p)
+static size_t scratch_of(const mc_product *p)
 {
     const int64_t tiles = tile_pairs_of(p) * CLUSTER;
     const int64_t x_sums = tiles * SUMMERS * p->terms;
-    return (size_t)(p->kind == MC_OWN_PLAIN ? x_sums : tiles * p->columns) * sizeof(float);
+    return (size_t)(p->kind == MC_PRODUCT_PLAIN ? x_sums : tiles * p->columns) * sizeof(float);
 }
 
 /* Whether the copy engine can see it. */
@@ -652,42 +651,43 @@ static bool fits(mc_matrix m, int64_t rows, mc_dtype dtype)
 }
 
 /* Whether there is all that the kind asks for, and nothing that it does not do. */
-static bool is_whole(const mc_own_product *p)
+static bool is_whole(const mc_product *p)
 {
     const mc_dtype dtype = p->x.dtype;
     const bool gelu =
         p->activation == MC_ACTIVATION_GELU || p->activation == MC_ACTIVATION_GELU_NEW;
     if (p->alpha != 1 || p->beta != 0) return false;
-    if (p->kind == MC_OWN_PLAIN)
+    if (p->kind == MC_PRODUCT_PLAIN)
         return p->activation == MC_ACTIVATION_NONE && p->x_sums && !p->sums;
-    if (p->kind == MC_OWN_BACKWARD) return gelu && fits(p->pre, p->rows, dtype);
+    if (p->kind == MC_PRODUCT_BACKWARD) return gelu && fits(p->pre, p->rows, dtype);
     return gelu && p->bias.data && p->bias.dtype == dtype && mc_is(p->bias.data, 4) &&
            (!p->pre.data || fits(p->pre, p->rows, dtype));
 }
 
-extern "C" bool mc_own_product_takes(mc_device *d, const mc_own_product *p)
+extern "C" mc_status mc_hopper_product_takes(mc_device *d, const void *call, bool asked)
 {
+    const mc_product *p = (const mc_product *)call;
     const mc_cuda_device *cuda = mc_cuda_of(d);
     const mc_dtype dtype = p->x.dtype;
     const int64_t tiles = tile_pairs_of(p) * CLUSTER * mc_ceil_div(p->columns, COLUMNS);
     const int64_t largest = p->rows | p->columns | p->terms;
-    if (!cuda->gemm->encode_map || cuda->gemm->products == MC_PRODUCTS_CUBLAS) return false;
-    if (dtype == MC_F32 || !is_whole(p)) return false;
-    if (p->rows == 0 || p->columns == 0 || p->terms == 0 || p->columns % 8) return false;
-    if (largest > INT32_MAX / 2 || tiles > INT32_MAX / 2) return false;
-    if (cuda->gemm->products != MC_PRODUCTS_OWN && !is_faster(cuda, p, tiles)) return false;
-    return fits(p->x, p->rows, dtype) && fits(p->y, p->rows, dtype) &&
-           fits(p->weight, p->kind == MC_OWN_FORWARD ? p->columns : p->terms, dtype) &&
-           scratch_of(p) <= MC_GEMM_WORKSPACE;
+    const bool good =
+        cuda->gemm->encode_map && dtype != MC_F32 && is_whole(p) && p->rows && p->columns &&
+        p->terms && p->columns % 8 == 0 && largest <= INT32_MAX / 2 && tiles <= INT32_MAX / 2 &&
+        (asked || is_faster(cuda, p, tiles)) && fits(p->x, p->rows, dtype) &&
+        fits(p->y, p->rows, dtype) &&
+        fits(p->weight, p->kind == MC_PRODUCT_FORWARD ? p->columns : p->terms, dtype) &&
+        scratch_of(p) <= MC_GEMM_WORKSPACE;
+    return good ? MC_OK : MC_ERR_UNSUPPORTED;
 }
 
 /* x, weight, y and pre as the copy engine sees them. */
-static CUresult describe_all(encode_fn encode, const mc_own_product *p, CUtensorMap (&maps)[4])
+static CUresult describe_all(encode_fn encode, const mc_product *p, CUtensorMap (&maps)[4])
 {
     CUresult result = describe(encode, p->x, p->rows, p->terms, ROWS, &maps[0]);
-    if (!result && p->kind != MC_OWN_FORWARD)
+    if (!result && p->kind != MC_PRODUCT_FORWARD)
         result = describe(encode, p->weight, p->terms, p->columns, TERMS / CLUSTER, &maps[1]);
-    if (!result && p->kind == MC_OWN_FORWARD)
+    if (!result && p->kind == MC_PRODUCT_FORWARD)
         result = describe(encode, p->weight, p->columns, p->terms, COLUMNS / CLUSTER, &maps[1]);
     if (!result) result = describe(encode, p->y, p->rows, p->columns, ROWS, &maps[2]);
     const mc_matrix pre = p->pre.data ? p->pre : p->y; /* y's is not used */
@@ -718,8 +718,9 @@ static mc_status launch_clusters(mc_device *d, kernel_fn kernel, const hopper_ca
     return mc_cuda_check(d, error, "a product of our own");
 }
 
-extern "C" mc_status mc_own_product_run(mc_device *d, const mc_own_product *p)
+extern "C" mc_status mc_hopper_product(mc_device *d, const void *call)
 {
+    const mc_product *p = (const mc_product *)call;
     struct mc_cuda_gemm *g = mc_cuda_of(d)->gemm;
     const int64_t row_tiles = mc_ceil_div(p->rows, ROWS);
     CUtensorMap maps[4];
@@ -735,9 +736,12 @@ extern "C" mc_status mc_own_product_run(mc_device *d, const mc_own_product *p)
     if (result)
         return mc_cuda_fail(d, MC_ERR_DEVICE, "cuTensorMapEncodeTiled: error %d", (int)result);
     kernel_fn kernel = p->x.dtype == MC_F16 ? kernel_of<__half>(p) : kernel_of<__nv_bfloat16>(p);
-    mc_status status = launch_clusters(d, kernel, c, maps);
+    mc_status status = MC_OK;
+    const bool sums_x = p->x_sums && p->kind == MC_PRODUCT_PLAIN;
+    if (p->x_sums && !sums_x) status = mc_cuda_column_sums(d, p->rows, p->terms, p->x, p->x_sums);
+    if (!status) status = launch_clusters(d, kernel, c, maps);
     if (!status && p->sums) mc_add_partials(d, c.sums, row_tiles, p->columns, {1, {p->sums}});
-    if (!status && p->x_sums)
+    if (!status && sums_x)
         mc_add_partials(d, c.x_sums, row_tiles * SUMMERS, p->terms, {1, {p->x_sums}});
     return status ? status : mc_cuda_launched(d, "a product of our own");
 }

@@ -542,7 +542,7 @@ __global__ void __launch_bounds__(C::THREADS + 32, C::THREADS > 256 ? 2 : 1)
         wait_in_cluster();
     }
 #else
-    __trap(); /* mc_some_rows_linear asks for it on Hopper alone */
+    __trap(); /* mc_skinny_hopper_takes takes no other GPU's calls */
 #endif
 }
 
@@ -667,10 +667,9 @@ bool is_small(const mc_few_call &f)
            mc_ceil_div(f.rows, GROUP_OF_ROWS) * f.out * f.in * size < SMALL;
 }
 
-/* The fastest way to make a call; false: there is none, or other kernels are faster. */
+/* The fastest way to make a call; false: there is none. */
 bool choose(mc_device *d, const mc_few_call &f, rows_call *best, int *bytes)
 {
-    if (f.rows < LEAST_ROWS || is_small(f) || !mc_cuda_of(d)->gemm->few_rows_hopper) return false;
     rows_call c = {};
     c.f = f;
     c.row_bytes = row_bytes_of(f.format);
@@ -731,11 +730,21 @@ mc_status launch(mc_device *d, const rows_call &c, int bytes)
 
 } // namespace
 
-bool mc_some_rows_linear(mc_device *d, const mc_few_call &call, mc_status *status)
+extern "C" mc_status mc_skinny_hopper_takes(mc_device *d, const void *call, bool asked)
 {
+    const mc_product *p = (const mc_product *)call;
     rows_call c;
+    int bytes;
+    if (!mc_cuda_of(d)->gemm->encode_map || p->rows < LEAST_ROWS || !mc_is_few(p))
+        return MC_ERR_UNSUPPORTED;
+    const mc_few_call f = mc_few_call_of(p);
+    return (asked || !is_small(f)) && choose(d, f, &c, &bytes) ? MC_OK : MC_ERR_UNSUPPORTED;
+}
+
+extern "C" mc_status mc_skinny_hopper(mc_device *d, const void *call)
+{
+    rows_call c = {};
     int bytes = 0;
-    if (!choose(d, call, &c, &bytes)) return false;
-    *status = launch(d, c, bytes);
-    return true;
+    choose(d, mc_few_call_of((const mc_product *)call), &c, &bytes);
+    return launch(d, c, bytes);
 }

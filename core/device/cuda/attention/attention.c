@@ -8,16 +8,17 @@
 
 static const mc_route routes[] = {
 #ifdef MC_HAVE_HOPPER
-    {"cudnn_hopper", mc_hopper_attention_takes, mc_cudnn_attention, mc_hopper_attention_backward,
-     "bench/notebook/2026-11-21-attention-backward.md#our-kernels-beside-cudnn"},
+    {"cudnn_hopper", mc_hopper_attention_takes, mc_cudnn_attention,
+     "bench/notebook/2026-11-21-attention-backward.md#our-kernels-beside-cudnn",
+     mc_hopper_attention_backward},
 #endif
-    {"cudnn", mc_cudnn_attention_takes, mc_cudnn_attention, mc_cudnn_attention_backward,
-     "bench/RESULTS.md#training-on-one-gpu"},
+    {"cudnn", mc_cudnn_attention_takes, mc_cudnn_attention, "bench/RESULTS.md#training-on-one-gpu",
+     mc_cudnn_attention_backward},
 #ifdef MC_HAVE_HOPPER
-    {"hopper", mc_tensor_attention_takes, mc_tensor_attention, mc_tensor_attention_backward,
-     "bench/RESULTS.md#training-on-one-gpu"},
+    {"hopper", mc_tensor_attention_takes, mc_tensor_attention,
+     "bench/RESULTS.md#training-on-one-gpu", mc_tensor_attention_backward},
 #endif
-    {"portable", NULL, mc_portable_attention, mc_portable_attention_backward, NULL},
+    {"portable", NULL, mc_portable_attention, NULL, mc_portable_attention_backward},
 };
 
 static void describe(const void *call, char *text, size_t size)

@@ -12,6 +12,7 @@
 #include "core/base/hash_internal.h"
 #include "core/base/memory_internal.h"
 #include "core/device/cuda/product/gemm_internal.h"
+#include "core/device/cuda/runtime/routes_internal.h"
 
 /* ---- small things ---------------------------------------------------------------------------- */
 
@@ -352,94 +353,174 @@ static cublasLtEpilogue_t epilogue_of(const mc_matrix *bias, mc_activation activ
 }
 
 /* All in one product; MC_ERR_UNSUPPORTED where cuBLASLt has no such epilogue. */
-static mc_status linear_fused(mc_device *d, const mc_linear_call *c)
+static mc_status linear_fused(mc_device *d, const mc_product *p)
 {
-    cublasLtEpilogue_t epilogue = epilogue_of(&c->bias, c->activation, &c->pre, &c->y);
+    cublasLtEpilogue_t epilogue = epilogue_of(&p->bias, p->activation, &p->pre, &p->y);
     bool direct =
-        c->x.dtype == c->weight.dtype && is_supported(c->x.dtype, c->y.dtype) && c->in > 0;
+        p->x.dtype == p->weight.dtype && is_supported(p->x.dtype, p->y.dtype) && p->terms > 0;
     if (epilogue == CUBLASLT_EPILOGUE_DEFAULT || !direct) return MC_ERR_UNSUPPORTED;
     mc_gemm_call product =
-        call_of(false, true, c->rows, c->out, c->in, c->alpha, c->x, c->weight, 0, c->y);
+        call_of(false, true, p->rows, p->columns, p->terms, p->alpha, p->x, p->weight, 0, p->y);
     product.key.epilogue = (int32_t)epilogue;
-    if (c->bias.data) call_bias(&product, c->bias.data);
-    if (c->activation != MC_ACTIVATION_NONE && c->pre.data) call_aux(&product, c->pre);
+    if (p->bias.data) call_bias(&product, p->bias.data);
+    if (p->activation != MC_ACTIVATION_NONE && p->pre.data) call_aux(&product, p->pre);
     return multiply(d, &product);
 }
 
 /* By cuBLASLt, with passes after the product for what it cannot take along. */
-static mc_status linear_passes(mc_device *d, const mc_linear_call *c)
+static mc_status linear_passes(mc_device *d, const mc_product *p)
 {
-    bool active = c->activation != MC_ACTIVATION_NONE;
-    mc_matrix to = active && c->pre.data ? c->pre : c->y;
-    mc_status status = linear_fused(d, c);
-    if (status == MC_ERR_UNSUPPORTED && active && c->bias.data) {
+    bool active = p->activation != MC_ACTIVATION_NONE;
+    mc_matrix to = active && p->pre.data ? p->pre : p->y;
+    mc_status status = linear_fused(d, p);
+    if (status == MC_ERR_UNSUPPORTED && active && p->bias.data) {
         /* The bias by the product at least: then the activation reads once and writes once. */
-        mc_linear_call biased = *c;
+        mc_product biased = *p;
         biased.activation = MC_ACTIVATION_NONE;
         biased.y = to;
         status = linear_fused(d, &biased);
-        if (!status) return mc_cuda_activation(d, c->rows, c->out, c->activation, to, c->y);
+        if (!status) return mc_cuda_activation(d, p->rows, p->columns, p->activation, to, p->y);
     }
     if (status != MC_ERR_UNSUPPORTED) return status;
-    status = mc_cuda_gemm(d, false, true, c->rows, c->out, c->in, c->alpha, c->x, c->weight, 0, to);
-    if (!status && (c->bias.data || active))
-        status = mc_cuda_bias_activation(d, c->rows, c->out, to, c->bias, c->activation, c->y);
+    status = mc_cuda_gemm(d, false, true, p->rows, p->columns, p->terms, p->alpha, p->x, p->weight,
+                          0, to);
+    if (!status && (p->bias.data || active))
+        status = mc_cuda_bias_activation(d, p->rows, p->columns, to, p->bias, p->activation, p->y);
     return status;
+}
+
+/* The gradient of the linear's input alone. */
+static mc_status backward_input(mc_device *d, const mc_product *p)
+{
+    bool fused = p->activation == MC_ACTIVATION_GELU_NEW && is_half(p->y.dtype) && p->terms > 0 &&
+                 p->x.dtype == p->weight.dtype && p->x.dtype == p->y.dtype &&
+                 p->pre.dtype == p->y.dtype && p->pre.stride % 8 == 0 &&
+                 (uintptr_t)p->pre.data % 16 == 0;
+    if (fused) {
+        mc_gemm_call product = call_of(false, false, p->rows, p->columns, p->terms, p->alpha, p->x,
+                                       p->weight, p->beta, p->y);
+        product.key.epilogue = CUBLASLT_EPILOGUE_DGELU;
+        call_aux(&product, p->pre);
+        mc_status status = multiply(d, &product);
+        if (status != MC_ERR_UNSUPPORTED) return status;
+    }
+    mc_status status = mc_cuda_gemm(d, false, false, p->rows, p->columns, p->terms, p->alpha, p->x,
+                                    p->weight, p->beta, p->y);
+    if (!status && p->activation != MC_ACTIVATION_NONE)
+        status = mc_cuda_activation_backward(d, p->rows, p->columns, p->activation, p->pre, 1, p->y,
+                                             p->y, false);
+    return status;
+}
+
+/* Every product, by cuBLASLt. */
+static mc_status by_cublas(mc_device *d, const void *call)
+{
+    const mc_product *p = call;
+    mc_status status = MC_OK;
+    if (p->eight.data) return mc_eight_by_copies(d, p);
+    if (p->kind == MC_PRODUCT_FORWARD) return linear_passes(d, p);
+    if (p->x_sums) status = mc_cuda_column_sums(d, p->rows, p->terms, p->x, p->x_sums);
+    if (!status) status = backward_input(d, p);
+    return status || !p->sums ? status : mc_cuda_column_sums(d, p->rows, p->columns, p->y, p->sums);
+}
+
+/* ---- routes ---------------------------------------------------------------------------------- */
+
+#define INFERENCE "bench/RESULTS.md#inference-on-a-gpu"
+
+static const mc_route routes[] = {
+    {"gemv", mc_gemv_takes, mc_gemv, INFERENCE, NULL},
+#ifdef MC_HAVE_HOPPER
+    {"skinny_hopper", mc_skinny_hopper_takes, mc_skinny_hopper, INFERENCE, NULL},
+#endif
+    {"skinny", mc_skinny_takes, mc_skinny, INFERENCE, NULL},
+#ifdef MC_HAVE_HOPPER
+    {"hopper", mc_hopper_product_takes, mc_hopper_product, "bench/RESULTS.md#training-on-one-gpu",
+     NULL},
+#endif
+    {"cublas", NULL, by_cublas, NULL, NULL},
+};
+
+static void describe(const void *call, char *text, size_t size)
+{
+    static const char *const kinds[] = {"", ", its input's gradient", ", its input's gradient"};
+    const mc_product *p = call;
+    snprintf(text, size, "a linear of %lld rows, weight (%lld, %lld)%s, %s%s", (long long)p->rows,
+             (long long)(p->kind ? p->terms : p->columns),
+             (long long)(p->kind ? p->columns : p->terms), p->eight.data ? " in 8 bits" : "",
+             mc_dtype_name(p->x.dtype), kinds[p->kind]);
+}
+
+const mc_route_list mc_product_routes = {"product", routes, sizeof routes / sizeof *routes,
+                                         describe};
+
+static mc_status run(mc_device *d, const mc_product *p)
+{
+    const mc_route *route;
+    mc_status status = mc_route_choose(d, MC_ROUTE_PRODUCT, p, &route);
+    return status ? status : route->run(d, p);
 }
 
 mc_status mc_cuda_linear(mc_device *d, const mc_linear_call *c)
 {
     if (c->rows == 0 || c->out == 0) return MC_OK;
-    mc_own_product own = {.rows = c->rows,
-                          .columns = c->out,
-                          .terms = c->in,
-                          .x = c->x,
-                          .weight = c->weight,
-                          .bias = c->bias,
-                          .pre = c->pre,
-                          .y = c->y,
-                          .alpha = c->alpha,
-                          .activation = c->activation};
-    bool ours = mc_cuda_of(d)->gemm->products != MC_PRODUCTS_CUBLAS;
-    if (ours && mc_few_rows_takes(&own)) return mc_few_rows_run(d, &own);
-    if (mc_own_product_takes(d, &own)) return mc_own_product_run(d, &own);
-    return linear_passes(d, c);
+    return run(d, &(mc_product){.rows = c->rows,
+                                .columns = c->out,
+                                .terms = c->in,
+                                .x = c->x,
+                                .weight = c->weight,
+                                .bias = c->bias,
+                                .pre = c->pre,
+                                .y = c->y,
+                                .alpha = c->alpha,
+                                .activation = c->activation});
 }
 
-/* The gradient of the linear's input alone. */
-static mc_status backward_input(mc_device *d, const mc_linear_backward_call *c)
+mc_product mc_product_eight(int64_t rows, float alpha, mc_matrix x, mc_matrix8 q, mc_matrix bias,
+                            mc_activation activation, mc_matrix y)
 {
-    mc_matrix dy = c->dy, weight = c->weight, pre = c->pre, dx = c->dx;
-    bool fused = c->activation == MC_ACTIVATION_GELU_NEW && is_half(dx.dtype) && c->out > 0 &&
-                 dy.dtype == weight.dtype && dy.dtype == dx.dtype && pre.dtype == dx.dtype &&
-                 pre.stride % 8 == 0 && (uintptr_t)pre.data % 16 == 0;
-    if (fused) {
-        mc_gemm_call product =
-            call_of(false, false, c->rows, c->in, c->out, c->alpha, dy, weight, c->beta, dx);
-        product.key.epilogue = CUBLASLT_EPILOGUE_DGELU;
-        call_aux(&product, pre);
-        mc_status status = multiply(d, &product);
-        if (status != MC_ERR_UNSUPPORTED) return status;
-    }
-    mc_status status =
-        mc_cuda_gemm(d, false, false, c->rows, c->in, c->out, c->alpha, dy, weight, c->beta, dx);
-    if (!status && c->activation != MC_ACTIVATION_NONE)
-        status =
-            mc_cuda_activation_backward(d, c->rows, c->in, c->activation, pre, 1, dx, dx, false);
-    return status;
+    return (mc_product){.rows = rows,
+                        .columns = q.rows,
+                        .terms = q.columns,
+                        .x = x,
+                        .bias = bias,
+                        .y = y,
+                        .eight = q,
+                        .alpha = alpha,
+                        .activation = activation};
+}
+
+mc_status mc_cuda_linear_eight(mc_device *d, int64_t rows, float alpha, mc_matrix x, mc_matrix8 q,
+                               mc_matrix bias, mc_activation activation, mc_matrix y)
+{
+    if (!rows || !q.rows) return MC_OK;
+    const mc_product p = mc_product_eight(rows, alpha, x, q, bias, activation, y);
+    return run(d, &p);
+}
+
+mc_product mc_product_backward(const mc_linear_backward_call *c)
+{
+    bool plain = c->activation == MC_ACTIVATION_NONE;
+    return (mc_product){.kind = plain ? MC_PRODUCT_PLAIN : MC_PRODUCT_BACKWARD,
+                        .rows = c->rows,
+                        .columns = c->in,
+                        .terms = c->out,
+                        .x = c->dy,
+                        .weight = c->weight,
+                        .pre = c->pre,
+                        .y = c->dx,
+                        .alpha = c->alpha,
+                        .beta = c->beta,
+                        .activation = c->activation,
+                        .sums = c->sums,
+                        .x_sums = c->dbias};
 }
 
 mc_status mc_cuda_linear_backward_input(mc_device *d, const mc_linear_backward_call *c)
 {
-    mc_own_product own = mc_own_product_backward(c);
-    bool takes = mc_own_product_takes(d, &own);
-    mc_status status = MC_OK;
-    if (c->dbias && !(takes && own.x_sums))
-        status = mc_cuda_column_sums(d, c->rows, c->out, c->dy, c->dbias);
-    if (status || c->rows == 0 || c->in == 0) return status;
-    if (takes) return mc_own_product_run(d, &own);
-    status = backward_input(d, c);
-    return status || !c->sums ? status : mc_cuda_column_sums(d, c->rows, c->in, c->dx, c->sums);
+    const mc_product p = mc_product_backward(c);
+    if (c->rows && c->in) return run(d, &p);
+    return c->dbias ? mc_cuda_column_sums(d, c->rows, c->out, c->dy, c->dbias) : MC_OK;
 }
 
 /* ---- what was tuned, on disk ----------------------------------------------------------------- */
@@ -521,28 +602,12 @@ static void *find_encode_map(const mc_cuda_device *cuda)
 
 static mc_status read_environment(mc_device *d, struct mc_cuda_gemm *g)
 {
-    int tuning, products, few_rows = 0;
+    int tuning;
     mc_status status =
         mc_cuda_choice(d, "MC_TUNING", (const char *const[3]){"quick", "sustained"}, &tuning);
-    if (!status)
-        status = mc_cuda_choice(d, "MC_CUDA_PRODUCTS", (const char *const[3]){"own", "cublas"},
-                                &products);
-    if (!status)
-        status = mc_cuda_choice(d, "MC_CUDA_FEW_ROWS", (const char *const[3]){"any", "hopper"},
-                                &few_rows);
-    if (status) return status;
     g->encode_map = find_encode_map(mc_cuda_of(d));
-    g->few_rows_hopper = g->encode_map && few_rows != 1;
-    if (few_rows == 2 && !g->encode_map)
-        return mc_cuda_fail(d, MC_ERR_UNSUPPORTED,
-                            "MC_CUDA_FEW_ROWS=hopper: %s is not a Hopper, or there is no code for "
-                            "it in this build",
-                            mc_cuda_of(d)->gpu);
     g->sustained = tuning == 2;
-    g->products = products == 1   ? MC_PRODUCTS_OWN
-                  : products == 2 ? MC_PRODUCTS_CUBLAS
-                                  : MC_PRODUCTS_FASTER;
-    return MC_OK;
+    return status;
 }
 
 struct mc_cuda_gemm *mc_cuda_gemm_new(mc_device *d)

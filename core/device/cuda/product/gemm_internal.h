@@ -33,26 +33,16 @@ typedef struct mc_gemm_plan {
     int32_t care;   /* mc_gemm_care; from MC_GEMM_QUICK on it goes to the file */
 } mc_gemm_plan;
 
-/* Which kernels make the products that ours can make (mc_own_product): ours where they are expected
- * to be faster, ours wherever they can, or none of ours. */
-typedef enum mc_product_choice {
-    MC_PRODUCTS_FASTER,
-    MC_PRODUCTS_OWN,
-    MC_PRODUCTS_CUBLAS
-} mc_product_choice;
-
 struct mc_cuda_gemm {
     mc_cublaslt lt;
     cublasLtHandle_t handle;
     void *workspace;
     mc_gemm_plan *plans;
     size_t count, capacity;
-    bool changed;   /* there is something to write to the file */
-    bool sustained; /* plans are wanted that were tuned under load */
-    mc_product_choice products;
-    void *encode_map;     /* cuTensorMapEncodeTiled; NULL: this GPU is not of Hopper's */
-    bool few_rows_hopper; /* products of 5 to 64 rows are hopper/linear_few.cu's */
-    int clusters[4]; /* of 2^i blocks that run at once (hopper/linear_few.cu); 0: not asked yet */
+    bool changed;     /* there is something to write to the file */
+    bool sustained;   /* plans are wanted that were tuned under load */
+    void *encode_map; /* cuTensorMapEncodeTiled; NULL: this GPU is not of Hopper's */
+    int clusters[4];  /* of 2^i blocks that run at once (hopper/linear_few.cu); 0: not asked yet */
 };
 
 /* One call, as cuBLASLt sees it. */
@@ -85,66 +75,51 @@ mc_gemm_care mc_gemm_care_now(const mc_cuda_device *cuda);
 mc_status mc_gemm_tune(mc_cuda_device *cuda, const mc_gemm_descriptors *s, const mc_gemm_call *c,
                        mc_gemm_plan *plan);
 
-/* A product by a kernel of our own (hopper/gemm.cu), x (rows, terms), y and pre (rows, columns); of
- * a linear with GELU (with tanh or exact), or of any linear's input gradient with its bias's:
- * forward    pre = x weight^T + bias, y = gelu(pre)           weight (columns, terms)
- * backward   y = (x weight) gelu'(pre), sums += y's columns   weight (terms, columns)
- * plain      y = x weight, x_sums += x's columns              weight (terms, columns)
- * Forward, pre may be NULL; backward, sums. Scratch is the workspace. */
-typedef enum mc_own_kind { MC_OWN_FORWARD, MC_OWN_BACKWARD, MC_OWN_PLAIN } mc_own_kind;
-typedef struct mc_own_product {
-    mc_own_kind kind;
+/* A call for the routes of `product` (routes_internal.h); x (rows, terms), y, pre (rows, columns):
+ * forward    pre = alpha x weight^T + bias, y = activation(pre)        weight (columns, terms)
+ * backward   y = alpha (x weight) activation'(pre) + beta y,           weight (terms, columns)
+ *            sums += y's columns, x_sums += x's columns
+ * plain      the same without an activation
+ * Forward, pre may be NULL; backward, sums and x_sums. */
+typedef enum mc_product_kind {
+    MC_PRODUCT_FORWARD,
+    MC_PRODUCT_BACKWARD,
+    MC_PRODUCT_PLAIN
+} mc_product_kind;
+typedef struct mc_product {
+    mc_product_kind kind;
     int64_t rows, columns, terms;
     mc_matrix x, weight, bias, pre, y;
-    /* What no kernel does: alpha other than 1, y is to be multiplied; beta other than 0, y is to be
-     * added to. */
+    mc_matrix8 eight; /* forward, in place of `weight`: in 8 bits; NULL data: it is not */
     float alpha, beta;
     mc_activation activation;
     float *sums, *x_sums; /* (columns), (terms) */
-} mc_own_product;
+} mc_product;
 
-/* A linear of 1 to 64 rows in f16 or bf16, any activation and alpha (linear_few.cu): whether it is
- * one for that kernel, and runs it. */
-bool mc_few_rows_takes(const mc_own_product *p);
-mc_status mc_few_rows_run(mc_device *d, const mc_own_product *p);
+/* Parts of routes; the calls are mc_product. Forward, up to 64 rows in f16 and bf16, any activation
+ * and alpha, weights of 16 or 8 bits: up to 4 rows (linear_row.cu); any (linear_few.cu); 5 and more
+ * by Hopper's matrix instructions, in clusters (hopper/linear_few.cu). */
+mc_status mc_gemv_takes(mc_device *d, const void *call, bool asked);
+mc_status mc_gemv(mc_device *d, const void *call);
+mc_status mc_skinny_takes(mc_device *d, const void *call, bool asked);
+mc_status mc_skinny(mc_device *d, const void *call);
+mc_status mc_skinny_hopper_takes(mc_device *d, const void *call, bool asked);
+mc_status mc_skinny_hopper(mc_device *d, const void *call);
 
-#ifdef MC_HAVE_HOPPER /* code for compute capability 9.0a is built */
-/* Whether there is a kernel for it on this GPU, for this shape and these places in memory, and one
- * that is expected to be the fastest, or was asked for. */
-bool mc_own_product_takes(mc_device *d, const mc_own_product *p);
-mc_status mc_own_product_run(mc_device *d, const mc_own_product *p);
-#else
-static inline bool mc_own_product_takes(mc_device *d, const mc_own_product *p)
-{
-    return (void)d, (void)p, false;
-}
-static inline mc_status mc_own_product_run(mc_device *d, const mc_own_product *p)
-{
-    return (void)d, (void)p, MC_ERR_UNSUPPORTED;
-}
-#endif
+/* Products with GELU of either kind and a bias, their input's gradient, and that of any linear with
+ * the gradient of its bias (hopper/gemm.cu). Scratch is the workspace. */
+mc_status mc_hopper_product_takes(mc_device *d, const void *call, bool asked);
+mc_status mc_hopper_product(mc_device *d, const void *call);
 
-/* linear_backward_input as such a product. With an activation, dbias is left to the caller. */
-static inline mc_own_product mc_own_product_backward(const mc_linear_backward_call *c)
-{
-    mc_matrix none = {NULL, MC_F32, 0};
-    bool plain = c->activation == MC_ACTIVATION_NONE;
-    mc_own_product p = {plain ? MC_OWN_PLAIN : MC_OWN_BACKWARD,
-                        c->rows,
-                        c->in,
-                        c->out,
-                        c->dy,
-                        c->weight,
-                        none,
-                        plain ? none : c->pre,
-                        c->dx,
-                        c->alpha,
-                        c->beta,
-                        c->activation,
-                        c->sums,
-                        plain ? c->dbias : NULL};
-    return p;
-}
+/* A forward call of a weight in 8 bits by way of copies of it in the dtype of x (eight_bit.cu), and
+ * the bytes that it takes for them. */
+mc_status mc_eight_by_copies(mc_device *d, const mc_product *p);
+size_t mc_eight_copy_bytes(const mc_product *p);
+
+/* Calls of the kernel table as such ones. */
+mc_product mc_product_backward(const mc_linear_backward_call *c);
+mc_product mc_product_eight(int64_t rows, float alpha, mc_matrix x, mc_matrix8 q, mc_matrix bias,
+                            mc_activation activation, mc_matrix y);
 
 #ifdef __cplusplus
 }

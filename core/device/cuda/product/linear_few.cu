@@ -176,29 +176,27 @@ bool is_whole(mc_matrix m, int64_t rows)
 
 } // namespace
 
-mc_status mc_few_linear(mc_device *d, const mc_few_call &c)
+bool mc_is_few(const mc_product *p)
 {
-    mc_status status;
-    if (mc_row_linear(d, c, &status) || mc_some_rows_linear(d, c, &status)) return status;
+    const mc_dtype dtype = p->y.dtype;
+    if (p->kind != MC_PRODUCT_FORWARD || p->rows < 1 || p->rows > MOST_ROWS || dtype == MC_F32 ||
+        p->terms > 1 << 28 || p->columns > 1 << 30 || !is_whole(p->x, p->rows) ||
+        mc_common_dtype(p->x, p->bias, p->pre, p->y) != dtype)
+        return false;
+    if (p->eight.data) return p->terms % 16 == 0 && mc_is(p->eight.data, 16);
+    return p->weight.dtype == dtype && p->terms % 8 == 0 && p->terms >= LEAST_TERMS &&
+           is_whole(p->weight, p->columns);
+}
+
+extern "C" mc_status mc_skinny_takes(mc_device *, const void *call, bool)
+{
+    return mc_is_few((const mc_product *)call) ? MC_OK : MC_ERR_UNSUPPORTED;
+}
+
+extern "C" mc_status mc_skinny(mc_device *d, const void *asked)
+{
+    const call c = mc_few_call_of((const mc_product *)asked);
     return mc_with_format(c, [&](auto type, auto format) {
         return launch_rows<decltype(type), decltype(format)::value>(d, c);
     });
-}
-
-extern "C" bool mc_few_rows_takes(const mc_own_product *p)
-{
-    mc_dtype dtype = p->y.dtype;
-    return p->kind == MC_OWN_FORWARD && p->rows >= 1 && p->rows <= MOST_ROWS && dtype != MC_F32 &&
-           mc_common_dtype(p->x, p->weight, p->bias, p->pre, p->y) == dtype && p->terms % 8 == 0 &&
-           p->terms >= LEAST_TERMS && p->terms <= 1 << 28 && p->columns <= 1 << 30 &&
-           is_whole(p->x, p->rows) && is_whole(p->weight, p->columns);
-}
-
-extern "C" mc_status mc_few_rows_run(mc_device *d, const mc_own_product *p)
-{
-    return mc_few_linear(d, {(int)p->rows, (int)p->terms, (int)p->columns, p->alpha,
-                             (const char *)p->x.data, (const char *)p->weight.data,
-                             p->rows > 1 ? p->x.stride * 2 : 0, p->weight.stride * 2,
-                             mc_view_of(p->bias, 1, 1), mc_view_of(p->pre, 2, 1),
-                             mc_view_of(p->y, 2, 1), p->activation, MC_WEIGHTS_FLOAT, NULL});
 }

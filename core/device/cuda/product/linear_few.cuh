@@ -21,20 +21,26 @@ struct mc_few_call {
     const float *scale; /* of 8 bits: (out) */
 };
 
-/* Runs a call of 1 to 64 rows with the kernel that is the fastest for it. */
-mc_status mc_few_linear(mc_device *d, const mc_few_call &c);
-
-/* linear_row.cu and hopper/linear_few.cu: false where it does not take the call, or other kernels are
- * expected to be faster. */
-bool mc_row_linear(mc_device *d, const mc_few_call &c, mc_status *status);
-#ifdef MC_HAVE_HOPPER
-bool mc_some_rows_linear(mc_device *d, const mc_few_call &c, mc_status *status);
-#else
-static inline bool mc_some_rows_linear(mc_device *, const mc_few_call &, mc_status *)
+/* linear_few.cu: whether a call is one for these kernels, and as what. */
+bool mc_is_few(const mc_product *p);
+static inline mc_few_call mc_few_call_of(const mc_product *p)
 {
-    return false;
+    const mc_matrix8 &q = p->eight;
+    return {(int)p->rows,
+            (int)p->terms,
+            (int)p->columns,
+            p->alpha,
+            (const char *)p->x.data,
+            (const char *)(q.data ? q.data : p->weight.data),
+            p->rows > 1 ? p->x.stride * 2 : 0,
+            q.data ? q.columns : p->weight.stride * 2,
+            mc_view_of(p->bias, 1, 1),
+            mc_view_of(p->pre, 2, 1),
+            mc_view_of(p->y, 2, 1),
+            p->activation,
+            q.data ? q.format : MC_WEIGHTS_FLOAT,
+            q.scale};
 }
-#endif
 
 /* run(T(), mc_format<FORMAT>()) with T and FORMAT of the call. */
 template <int FORMAT> using mc_format = std::integral_constant<int, FORMAT>;

@@ -241,16 +241,23 @@ template <class T, int FORMAT> mc_status launch_rows(mc_device *d, const mc_few_
 
 } // namespace
 
-bool mc_row_linear(mc_device *d, const mc_few_call &c, mc_status *status)
+extern "C" mc_status mc_gemv_takes(mc_device *d, const void *call, bool)
 {
-    int64_t rows = c.rows == 3 ? 4 : c.rows;
-    if (c.rows > MOST_ROWS) return false;
-    if (c.format != MC_WEIGHTS_FLOAT && bytes_of_x<MC_WEIGHTS_INT8>(c, rows) > MOST_X) return false;
-    if (c.format == MC_WEIGHTS_FLOAT &&
-        (c.in > MOST_TERMS || bytes_of<MC_WEIGHTS_FLOAT, 8>(d, c, rows) > MOST_BYTES))
-        return false;
-    *status = mc_with_format(c, [&](auto type, auto format) {
+    const mc_product *p = (const mc_product *)call;
+    if (p->rows > MOST_ROWS || !mc_is_few(p)) return MC_ERR_UNSUPPORTED;
+    const mc_few_call c = mc_few_call_of(p);
+    const int64_t rows = c.rows == 3 ? 4 : c.rows;
+    const bool fits =
+        c.format != MC_WEIGHTS_FLOAT
+            ? bytes_of_x<MC_WEIGHTS_INT8>(c, rows) <= MOST_X
+            : c.in <= MOST_TERMS && bytes_of<MC_WEIGHTS_FLOAT, 8>(d, c, rows) <= MOST_BYTES;
+    return fits ? MC_OK : MC_ERR_UNSUPPORTED;
+}
+
+extern "C" mc_status mc_gemv(mc_device *d, const void *call)
+{
+    const mc_few_call c = mc_few_call_of((const mc_product *)call);
+    return mc_with_format(c, [&](auto type, auto format) {
         return launch_rows<decltype(type), decltype(format)::value>(d, c);
     });
-    return true;
 }

@@ -25,6 +25,7 @@ typedef struct mc_cuda_planning {
 /* Kernels with several routes, and what MC_ROUTE asks for: routes_internal.h. */
 typedef enum mc_route_kernel {
     MC_ROUTE_ATTENTION,
+    MC_ROUTE_PRODUCT,
     MC_ROUTE_DECODE,
     MC_ROUTE_KERNELS
 } mc_route_kernel;

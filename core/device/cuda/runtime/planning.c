@@ -5,6 +5,7 @@
 #include "core/device/cuda/runtime/cuda_internal.h"
 #include "core/device/cuda/product/gemm_internal.h"
 #include "core/device/cuda/runtime/planning_internal.h"
+#include "core/device/cuda/runtime/routes_internal.h"
 #include "core/device/plan_internal.h"
 
 static void *count_alloc(mc_device *d, size_t bytes)
@@ -69,12 +70,14 @@ static mc_status plan_column_sums(mc_device *d, int64_t rows, int64_t columns, m
 /* Of the sums alone: products have the workspace, and our own kernels their sums too. */
 static mc_status plan_linear_backward_input(mc_device *d, const mc_linear_backward_call *c)
 {
-    mc_own_product own = mc_own_product_backward(c);
-    bool takes = mc_own_product_takes(mc_plan_like(d), &own);
+    const mc_product p = mc_product_backward(c);
+    const mc_route *route = NULL;
     mc_status status = MC_OK;
-    if (c->dbias && !(takes && own.x_sums))
+    if (c->rows && c->in) status = mc_route_choose(mc_plan_like(d), MC_ROUTE_PRODUCT, &p, &route);
+    bool ours = route && route->takes; /* cuBLASLt's takes everything */
+    if (!status && c->dbias && !(ours && p.kind == MC_PRODUCT_PLAIN))
         status = plan_column_sums(d, c->rows, c->out, c->dy, c->dbias);
-    if (status || !c->sums || takes) return status;
+    if (status || !c->sums || ours) return status;
     return plan_column_sums(d, c->rows, c->in, c->dx, c->sums);
 }
 
@@ -134,9 +137,11 @@ static mc_status plan_linear_eight(mc_device *d, int64_t rows, float alpha, mc_m
                                    mc_matrix8 q, mc_matrix bias, mc_activation activation,
                                    mc_matrix y)
 {
-    (void)alpha, (void)activation;
-    size_t bytes = mc_cuda_linear_eight_scratch(rows, x, q, bias, y);
-    return bytes ? mc_plan_scratch(d, bytes) : MC_OK;
+    const mc_product p = mc_product_eight(rows, alpha, x, q, bias, activation, y);
+    const mc_route *route;
+    if (!rows || !q.rows) return MC_OK;
+    mc_status status = mc_route_choose(mc_plan_like(d), MC_ROUTE_PRODUCT, &p, &route);
+    return status || route->takes ? status : mc_plan_scratch(d, mc_eight_copy_bytes(&p));
 }
 
 const mc_kernels mc_cuda_planning_kernels = {

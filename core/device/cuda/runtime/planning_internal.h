@@ -6,12 +6,4 @@
 
 extern const mc_kernels mc_cuda_planning_kernels;
 
-/* Bytes that linear_eight takes of scratch memory (eight_bit.cu). */
-#ifdef __cplusplus
-extern "C"
-#endif
-    size_t
-    mc_cuda_linear_eight_scratch(int64_t rows, mc_matrix x, mc_matrix8 q, mc_matrix bias,
-                                 mc_matrix y);
-
 #endif

@@ -25,62 +25,43 @@ static const mc_route_list decode = {"decode", decode_routes,
 
 const mc_route_list *const mc_route_lists[MC_ROUTE_KERNELS] = {
     [MC_ROUTE_ATTENTION] = &mc_attention_routes,
+    [MC_ROUTE_PRODUCT] = &mc_product_routes,
     [MC_ROUTE_DECODE] = &decode,
 };
 
 /* ---- MC_ROUTE -------------------------------------------------------------------------------- */
 
-/* `name` is not among the kernels, or (of: the kernel's list) the routes. */
-static mc_status unknown(mc_device *d, const mc_route_list *of, int length, const char *name)
+/* `text`, which is kernel:name or kernel:name?, of `length` bytes. False: there is no such route;
+ * `known` then lists all. */
+static bool read_one(mc_cuda_device *c, const char *text, size_t length, char known[400])
 {
-    char known[256] = "";
-    int count = of ? of->count : MC_ROUTE_KERNELS;
-    for (int i = 0; i < count; i++) {
-        size_t used = strlen(known);
-        snprintf(known + used, sizeof known - used, "%s%s", i ? ", " : "",
-                 of ? of->routes[i].name : mc_route_lists[i]->kernel);
-    }
-    return mc_cuda_fail(d, MC_ERR_ARGUMENT, "MC_ROUTE: %s%s\"%.*s\" is no %s, expected one of %s",
-                        of ? of->kernel : "", of ? ":" : "", length, name, of ? "route" : "kernel",
-                        known);
-}
-
-static bool is_name(const char *name, const char *text, size_t length)
-{
-    return strlen(name) == length && !memcmp(name, text, length);
-}
-
-/* One `kernel:name` or `kernel:name?` of `length` bytes. */
-static mc_status read_one(mc_device *d, const char *text, size_t length)
-{
-    const char *colon = memchr(text, ':', length);
-    size_t kernel_length = colon ? (size_t)(colon - text) : length;
-    int kernel = 0, route = 0;
-    while (kernel < MC_ROUTE_KERNELS &&
-           !is_name(mc_route_lists[kernel]->kernel, text, kernel_length))
-        kernel++;
-    if (kernel == MC_ROUTE_KERNELS) return unknown(d, NULL, (int)kernel_length, text);
-    const mc_route_list *list = mc_route_lists[kernel];
-    const char *name = text + kernel_length + (colon != NULL);
-    size_t name_length = length - (size_t)(name - text);
-    bool prefers = name_length && name[name_length - 1] == '?';
-    while (route < list->count && !is_name(list->routes[route].name, name, name_length - prefers))
-        route++;
-    if (route == list->count) return unknown(d, list, (int)(name_length - prefers), name);
-    mc_cuda_of(d)->asked[kernel] = (mc_route_asked){&list->routes[route], prefers};
-    return MC_OK;
+    char name[64];
+    size_t used = 0;
+    bool prefers = length && text[length - 1] == '?';
+    for (int kernel = 0; kernel < MC_ROUTE_KERNELS; kernel++)
+        for (int i = 0; i < mc_route_lists[kernel]->count; i++) {
+            const mc_route *r = &mc_route_lists[kernel]->routes[i];
+            snprintf(name, sizeof name, "%s:%s", mc_route_lists[kernel]->kernel, r->name);
+            used += (size_t)snprintf(known + used, 400 - used, "%s%s", used ? ", " : "", name);
+            if (strlen(name) != length - prefers || memcmp(name, text, length - prefers)) continue;
+            c->asked[kernel] = (mc_route_asked){r, prefers};
+            return true;
+        }
+    return false;
 }
 
 mc_status mc_routes_read(mc_device *d, const char *text)
 {
-    mc_status status = MC_OK;
-    memset(mc_cuda_of(d)->asked, 0, sizeof mc_cuda_of(d)->asked);
-    while (!status && text && *text) {
-        size_t length = strcspn(text, ",");
-        status = read_one(d, text, length);
-        text += length + (text[length] == ',');
+    mc_cuda_device *c = mc_cuda_of(d);
+    char known[400];
+    memset(c->asked, 0, sizeof c->asked);
+    for (size_t length; text && *text; text += length + (text[length] == ',')) {
+        length = strcspn(text, ",");
+        if (!read_one(c, text, length, known))
+            return mc_cuda_fail(d, MC_ERR_ARGUMENT, "MC_ROUTE=%.*s, expected some of %s",
+                                (int)length, text, known);
     }
-    return status;
+    return MC_OK;
 }
 
 /* ---- calls ----------------------------------------------------------------------------------- */

@@ -17,9 +17,9 @@ typedef struct mc_route {
      * not take; any other status is an error. `asked`: MC_ROUTE names the route; otherwise it also
      * leaves calls that another one does faster. NULL: it takes every call. */
     mc_status (*takes)(mc_device *d, const void *call, bool asked);
-    mc_status (*run)(mc_device *d, const void *call);      /* NULL: who chooses does what follows */
-    mc_status (*backward)(mc_device *d, const void *call); /* NULL: the kernel has no such pass */
+    mc_status (*run)(mc_device *d, const void *call); /* NULL: who chooses does what follows */
     const char *figure; /* where its figure stands: a heading of a page; NULL: it is the floor */
+    mc_status (*backward)(mc_device *d, const void *call); /* NULL: the kernel has no such pass */
 } mc_route;
 
 typedef struct mc_route_list {
@@ -29,11 +29,11 @@ typedef struct mc_route_list {
     void (*describe)(const void *call, char *text, size_t size); /* for the error of a refusal */
 } mc_route_list;
 
-extern const mc_route_list mc_attention_routes;
+extern const mc_route_list mc_attention_routes, mc_product_routes;
 extern const mc_route_list *const mc_route_lists[MC_ROUTE_KERNELS];
 
-/* Reads what MC_ROUTE says: NULL or "" forces nothing. MC_ERR_ARGUMENT for a kernel or a route that
- * is not there, the error lists those that are. */
+/* Reads what MC_ROUTE says: NULL or "" forces nothing. MC_ERR_ARGUMENT for an unknown kernel or
+ * route: the error lists those that there are. */
 mc_status mc_routes_read(mc_device *d, const char *text);
 
 /* The route for a call, which is NULL after an error. */
