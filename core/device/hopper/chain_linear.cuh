@@ -69,16 +69,6 @@ __device__ __forceinline__ uint32_t larger(uint32_t largest, uint32_t pair)
     return max(largest, max(pair & 0x7fff, pair >> 16 & 0x7fff));
 }
 
-__device__ __forceinline__ uint32_t warp_largest(uint32_t x)
-{
-#ifdef __CUDA_ARCH__
-    return __reduce_max_sync(~0u, x);
-#else
-    for (int lane = 16; lane > 0; lane /= 2) x = max(x, __shfl_xor_sync(~0u, x, lane));
-    return x;
-#endif
-}
-
 /* What a warp multiplies a chunk's tiles by, and where in a tile a lane finds the weights for it.
  * Where there is no such step x is zero, and the weight is any of the same segment: what is in the
  * ring after it may be no number. */
@@ -117,7 +107,7 @@ template <class T, int ROWS, int FORMAT, int STEPS> struct operand {
             uint32_t largest = 0;
 #pragma unroll
             for (int i = 0; i < STEPS; i++) largest = larger(larger(largest, x[i][q].x), x[i][q].y);
-            const to_half<T> half(std::is_same_v<T, __half> ? 0 : warp_largest(largest));
+            const to_half<T> half(std::is_same_v<T, __half> ? 0 : mc_warp_largest(largest));
 #pragma unroll
             for (int i = 0; i < STEPS; i++)
                 x[i][q] = make_uint2(half.of(x[i][q].x), half.of(x[i][q].y));

@@ -27,17 +27,6 @@ static float sum_exp(const loss_call *c, int64_t row, float largest, float *sum_
     return sum;
 }
 
-static float row_largest(const loss_call *c, int64_t row)
-{
-    float buffer[MC_CHUNK], largest = -INFINITY;
-    for (int64_t at = 0; at < c->classes; at += MC_CHUNK) {
-        int n = (int)mc_min_i64(MC_CHUNK, c->classes - at);
-        float part = mc_largest(mc_read(c->x, row * c->x.stride + at, n, buffer), n);
-        largest = part > largest ? part : largest;
-    }
-    return largest;
-}
-
 /* dx = seed * (softmax - (1 - e) [label] - e / classes), chunk by chunk since dx may be x. */
 static void row_gradient(const loss_call *c, int64_t row, int32_t label, float largest, float sum)
 {
@@ -57,7 +46,8 @@ static void row_gradient(const loss_call *c, int64_t row, int32_t label, float l
 
 static double row_loss(const loss_call *c, int64_t row, int32_t label)
 {
-    float x_label, below, largest = row_largest(c, row), sum = sum_exp(c, row, largest, &below);
+    float x_label, below, largest = mc_row_largest(c->x, row, c->classes),
+                          sum = sum_exp(c, row, largest, &below);
     mc_convert_in(c->x.data, c->x.dtype, row * c->x.stride + label, 1, &x_label);
     if (c->dx.data) row_gradient(c, row, label, largest, sum);
     double log_sum = log((double)sum), loss = log_sum + ((double)largest - (double)x_label);

@@ -110,4 +110,15 @@ static inline float mc_largest(const float *x, int64_t n)
     return largest;
 }
 
+static inline float mc_row_largest(mc_matrix x, int64_t row, int64_t columns)
+{
+    float buffer[MC_CHUNK], largest = -INFINITY;
+    for (int64_t at = 0; at < columns; at += MC_CHUNK) {
+        int n = (int)mc_min_i64(MC_CHUNK, columns - at);
+        float part = mc_largest(mc_read(x, row * x.stride + at, n, buffer), n);
+        largest = part > largest ? part : largest;
+    }
+    return largest;
+}
+
 #endif

@@ -2,7 +2,7 @@
  * device: integers, and f32 additions, products, quotients and square roots, each rounded once. The
  * build switches the contraction of a * b + c off for this file. */
 #include <math.h>
-#include "core/device/cpu/isa/convert_internal.h"
+#include "core/device/cpu/isa/math_internal.h"
 #ifdef __AVX2__
 #include <immintrin.h>
 #endif
@@ -118,20 +118,7 @@ void MC_K(dropout_factors)(mc_dropout_mask mask, int64_t first, int64_t n, float
 /* sqrt(-2 ln u) for u = k / 2^24, 0 < k <= 2^24. */
 static inline float radius(uint32_t k)
 {
-    uint32_t offset = mc_float_bits((float)(int32_t)k * 0x1p-24f) - 0x3f3504f3u; /* sqrt(1/2) */
-    float e = (float)((int32_t)offset >> 23);
-    float f = mc_bits_float((offset & 0x7fffff) + 0x3f3504f3u) - 1.0f;
-    float p = -0.0763449633671f;
-    p = p * f + 0.127615761973f;
-    p = p * f + -0.131601819573f;
-    p = p * f + 0.142017580865f;
-    p = p * f + -0.166233574057f;
-    p = p * f + 0.200012268748f;
-    p = p * f + -0.250008210328f;
-    p = p * f + 0.333333317077f;
-    float square = f * f;
-    float low = (p * f * square - 0.5f * square) + e * -2.12194440e-4f;
-    return sqrtf(-2.0f * (e * 0.693359375f + (low + f)));
+    return sqrtf(-2.0f * mc_log_f32((float)(int32_t)k * 0x1p-24f));
 }
 
 /* Cosine and sine of 2 pi k / 2^24: the nearest quarter turn in integers, the rest by polynomials

@@ -65,9 +65,7 @@ __global__ void __launch_bounds__(THREADS) find_probabilities(const __grid_const
     float *out = c.out + item * c.columns, most = -INFINITY, sum = 0.0f;
     for (int key = threadIdx.x % 32; key < p.keys; key += 32)
         most = fmaxf(most, out[key] = score(c, p, key));
-#pragma unroll
-    for (int lane = 16; lane > 0; lane /= 2)
-        most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, lane));
+    most = mc_warp_largest(most);
     float base = most == -INFINITY ? 0.0f : most; /* no key: all become 0 */
     for (int key = threadIdx.x % 32; key < p.keys; key += 32)
         sum += out[key] = expf(out[key] - base);

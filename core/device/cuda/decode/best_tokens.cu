@@ -45,21 +45,14 @@ __device__ __forceinline__ mc_chosen chosen_of(wide key)
     return {(int32_t) ~(uint32_t)key, __uint_as_float(bits >> 31 ? bits & 0x7fffffffu : ~bits)};
 }
 
-__device__ __forceinline__ wide warp_largest(wide x)
-{
-#pragma unroll
-    for (int lane = 16; lane > 0; lane /= 2) x = max(x, __shfl_xor_sync(0xffffffffu, x, lane));
-    return x;
-}
-
 /* All threads get it. */
 __device__ wide block_largest(wide x, wide *shared)
 {
-    x = warp_largest(x);
+    x = mc_warp_largest(x);
     __syncthreads(); /* what was there before has been read */
     if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = x;
     __syncthreads();
-    return warp_largest(shared[threadIdx.x % 32]);
+    return mc_warp_largest(shared[threadIdx.x % 32]);
 }
 
 /* Fills in the largest logit and the logarithm of the sum; false where they are not finite. */

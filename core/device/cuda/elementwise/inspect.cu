@@ -32,26 +32,6 @@ struct part {
 
 __device__ __forceinline__ part no_part() { return {0, 0, -INFINITY, INFINITY, 0}; }
 
-/* Of a block; thread 0 gets it. */
-__device__ static part merge_block(part p)
-{
-    __shared__ part shared[THREADS / 32];
-#pragma unroll
-    for (int lane = 16; lane > 0; lane /= 2) {
-        part other = {__shfl_xor_sync(0xffffffffu, p.sum, lane),
-                      __shfl_xor_sync(0xffffffffu, p.squares, lane),
-                      __shfl_xor_sync(0xffffffffu, p.largest, lane),
-                      __shfl_xor_sync(0xffffffffu, p.smallest, lane),
-                      __shfl_xor_sync(0xffffffffu, p.nans, lane)};
-        p.merge(other);
-    }
-    if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = p;
-    __syncthreads();
-    if (threadIdx.x == 0)
-        for (int i = 1; i < THREADS / 32; i++) p.merge(shared[i]);
-    return p;
-}
-
 __device__ __forceinline__ double shift_of(mc_view x, int64_t count)
 {
     float first = count ? mc_load_one(x, 0) : 0.0f;
@@ -74,7 +54,7 @@ static __global__ void __launch_bounds__(THREADS) block_parts(mc_view x, int64_t
         for (int i = 0; i < width; i++)
             if (i < n) p.add(v[i], shift);
     }
-    p = merge_block(p);
+    p = mc_block_merge<THREADS>(p);
     if (threadIdx.x == 0) out[blockIdx.x] = p;
 }
 
@@ -83,7 +63,7 @@ static __global__ void __launch_bounds__(THREADS)
 {
     part p = no_part();
     for (int i = threadIdx.x; i < blocks; i += THREADS) p.merge(parts[i]);
-    p = merge_block(p);
+    p = mc_block_merge<THREADS>(p);
     if (threadIdx.x != 0) return;
     out->count = count;
     out->shift = shift_of(x, count);

@@ -128,10 +128,7 @@ __device__ __forceinline__ exp_sum sum_row(const loss_call &c, mc_view row, mc_v
 
 __device__ __forceinline__ exp_sum merge_warp(exp_sum s, bool values)
 {
-    float top = s.largest;
-#pragma unroll
-    for (int lane = 16; lane > 0; lane /= 2)
-        top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, lane));
+    float top = mc_warp_largest(s.largest);
     s.sum = mc_warp_sum(s.sum * mc_exp(s.largest - top));
     s.largest = top;
     if (values) s.values = mc_warp_sum(s.values);
@@ -354,27 +351,15 @@ static __global__ void __launch_bounds__(256) argmax_rows(mc_view x, int64_t col
     __shared__ uint64_t shared[256 / 32];
     const int64_t row = blockIdx.x;
     uint64_t best = (uint32_t)~0u; /* column 0, below all values */
-    for (int64_t column = (int64_t)threadIdx.x * mc_width<T>; column < columns;
-         column += 256 * mc_width<T>) {
-        int n = columns - column < mc_width<T> ? (int)(columns - column) : mc_width<T>;
+    mc_each_chunk<T>(columns, [&](int64_t column, int n) {
         float v[mc_width<T>];
         mc_load<T>(x, row * x.stride + column, n, v);
 #pragma unroll
-        for (int i = 0; i < mc_width<T>; i++) {
-            uint64_t rank = i < n ? rank_of(v[i], column + i) : 0;
-            best = rank > best ? rank : best;
-        }
-    }
-#pragma unroll
-    for (int lane = 16; lane > 0; lane /= 2) {
-        uint64_t other = __shfl_xor_sync(0xffffffffu, best, lane);
-        best = other > best ? other : best;
-    }
-    if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = best;
-    __syncthreads();
-    if (threadIdx.x != 0) return;
-    for (int i = 1; i < 256 / 32; i++) best = shared[i] > best ? shared[i] : best;
-    out[row] = (int32_t) ~(uint32_t)best;
+        for (int i = 0; i < mc_width<T>; i++)
+            if (i < n) best = mc_larger(best, rank_of(v[i], column + i));
+    });
+    best = mc_block_largest(best, shared);
+    if (threadIdx.x == 0) out[row] = (int32_t) ~(uint32_t)best;
 }
 
 extern "C" mc_status mc_cuda_argmax(mc_device *d, int64_t rows, int64_t columns, mc_matrix x,

@@ -200,25 +200,6 @@ struct stats {
     }
 };
 
-/* Of a block; thread 0 gets it. */
-__device__ static stats merge_block(stats s)
-{
-    __shared__ stats shared[THREADS / 32];
-#pragma unroll
-    for (int lane = 16; lane > 0; lane /= 2) {
-        stats other = {__shfl_xor_sync(0xffffffffu, s.squares, lane),
-                       __shfl_xor_sync(0xffffffffu, s.powers, lane),
-                       __shfl_xor_sync(0xffffffffu, s.nonfinite, lane),
-                       __shfl_xor_sync(0xffffffffu, s.largest, lane)};
-        s.merge(other);
-    }
-    if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = s;
-    __syncthreads();
-    if (threadIdx.x == 0)
-        for (int i = 1; i < THREADS / 32; i++) s.merge(shared[i]);
-    return s;
-}
-
 enum stats_power { NO_POWER, FIRST_POWER, ANY_POWER };
 
 template <stats_power KIND>
@@ -263,7 +244,7 @@ static __global__ void __launch_bounds__(THREADS)
         for (int i = 0; i < 4; i++)
             if (i < n) add_element<KIND>(&s, values[i], power, first + (uint64_t)(at + i));
     }
-    s = merge_block(s);
+    s = mc_block_merge<THREADS>(s);
     if (threadIdx.x == 0) out[blockIdx.x] = s;
 }
 
@@ -272,7 +253,7 @@ static __global__ void __launch_bounds__(THREADS)
 {
     stats s = {0, 0, 0, 0};
     for (int i = threadIdx.x; i < blocks; i += THREADS) s.merge(block[i]);
-    s = merge_block(s);
+    s = mc_block_merge<THREADS>(s);
     if (threadIdx.x != 0) return;
     out->sum_squares += s.squares;
     out->sum_powers += s.powers;

@@ -5,20 +5,6 @@
 
 enum { THREADS = 256, WARPS = THREADS / 32 };
 
-/* Of the block; all threads get it. `shared` may be used again after the next barrier. */
-__device__ __forceinline__ float block_largest(float x, float *shared)
-{
-#pragma unroll
-    for (int lane = 16; lane > 0; lane /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, lane));
-    int warps = blockDim.x / 32;
-    if (warps == 1) return x;
-    if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = x;
-    __syncthreads();
-    x = shared[0];
-    for (int i = 1; i < warps; i++) x = fmaxf(x, shared[i]);
-    return x;
-}
-
 struct row_call {
     mc_view kept, dy, out; /* dy: backward alone; out: y or dx */
     int64_t columns;
@@ -27,19 +13,10 @@ struct row_call {
     bool accumulate;
 };
 
-/* f(column, n) for the thread's chunks of a row. */
-template <class T, class F>
-__device__ __forceinline__ void each_chunk(const row_call &c, const F &f)
-{
-    for (int64_t column = (int64_t)threadIdx.x * mc_width<T>; column < c.columns;
-         column += (int64_t)blockDim.x * mc_width<T>)
-        f(column, c.columns - column < mc_width<T> ? (int)(c.columns - column) : mc_width<T>);
-}
-
 template <class T> __device__ __forceinline__ float largest_of(const row_call &c, int64_t row)
 {
     float largest = -INFINITY;
-    each_chunk<T>(c, [&](int64_t column, int n) {
+    mc_each_chunk<T>(c.columns, [&](int64_t column, int n) {
         float v[mc_width<T>];
         mc_load<T>(c.kept, row * c.kept.stride + column, n, v);
 #pragma unroll
@@ -53,7 +30,7 @@ template <class T>
 __device__ __forceinline__ float exps_of(const row_call &c, int64_t row, float largest)
 {
     float sum = 0;
-    each_chunk<T>(c, [&](int64_t column, int n) {
+    mc_each_chunk<T>(c.columns, [&](int64_t column, int n) {
         float v[mc_width<T>];
         mc_load<T>(c.kept, row * c.kept.stride + column, n, v);
 #pragma unroll
@@ -68,7 +45,7 @@ template <class T>
 __device__ __forceinline__ float dot_of(const row_call &c, mc_view a, mc_view b, int64_t row)
 {
     float sum = 0;
-    each_chunk<T>(c, [&](int64_t column, int n) {
+    mc_each_chunk<T>(c.columns, [&](int64_t column, int n) {
         float v[mc_width<T>], w[mc_width<T>];
         mc_load<T>(a, row * a.stride + column, n, v);
         mc_load<T>(b, row * b.stride + column, n, w);
@@ -81,7 +58,7 @@ __device__ __forceinline__ float dot_of(const row_call &c, mc_view a, mc_view b,
 template <class T> __device__ __forceinline__ float sum_of(const row_call &c, int64_t row)
 {
     float sum = 0;
-    each_chunk<T>(c, [&](int64_t column, int n) {
+    mc_each_chunk<T>(c.columns, [&](int64_t column, int n) {
         float v[mc_width<T>];
         mc_load<T>(c.dy, row * c.dy.stride + column, n, v);
 #pragma unroll
@@ -100,12 +77,12 @@ static __global__ void __launch_bounds__(THREADS) map_rows(const __grid_constant
         float length = sqrtf(mc_block_sum(dot_of<T>(c, c.kept, c.kept, row), shared[0]));
         factor = 1.0f / fmaxf(length, c.eps);
     } else {
-        largest = block_largest(largest_of<T>(c, row), shared[0]);
+        largest = mc_block_largest(largest_of<T>(c, row), shared[0]);
         float sum = mc_block_sum(exps_of<T>(c, row, largest), shared[1]);
         factor = 1.0f / sum;
         log_sum = logf(sum);
     }
-    each_chunk<T>(c, [&](int64_t column, int n) {
+    mc_each_chunk<T>(c.columns, [&](int64_t column, int n) {
         float v[mc_width<T>];
         mc_load<T>(c.kept, row * c.kept.stride + column, n, v);
 #pragma unroll
@@ -130,7 +107,7 @@ static __global__ void __launch_bounds__(THREADS) slope_rows(const __grid_consta
         scale = 1.0f / fmaxf(length, c.eps);
         sum = length < c.eps ? 0.0f : sum * scale * scale * scale;
     }
-    each_chunk<T>(c, [&](int64_t column, int n) {
+    mc_each_chunk<T>(c.columns, [&](int64_t column, int n) {
         float k[mc_width<T>], g[mc_width<T>];
         mc_load<T>(c.kept, row * c.kept.stride + column, n, k);
         mc_load<T>(c.dy, row * c.dy.stride + column, n, g);

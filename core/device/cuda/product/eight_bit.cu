@@ -15,12 +15,7 @@ __global__ void __launch_bounds__(THREADS) quantize(mc_view x, mc_matrix8 q)
     uint32_t own = 0;
     for (int64_t k = threadIdx.x; k < q.columns; k += THREADS)
         own = max(own, __float_as_uint(mc_load_one(x, row * x.stride + k)) & 0x7fffffffu);
-#pragma unroll
-    for (int lane = 16; lane > 0; lane /= 2)
-        own = max(own, __shfl_xor_sync(0xffffffffu, own, lane));
-    if (threadIdx.x % 32 == 0) largest[threadIdx.x / 32] = own;
-    __syncthreads();
-    for (int i = 0; i < THREADS / 32; i++) own = max(own, largest[i]);
+    own = mc_block_largest(own, largest);
     float scale = mc_eight_bit_scale(q.format, __uint_as_float(own));
     if (threadIdx.x == 0) q.scale[row] = scale;
     for (int64_t k = threadIdx.x; k < q.columns; k += THREADS)

@@ -327,6 +327,72 @@ template <class S> __device__ __forceinline__ S mc_block_sum(S x, S *shared)
     return x;
 }
 
+/* ---- the largest ----------------------------------------------------------------------------- */
+
+__device__ __forceinline__ float mc_larger(float a, float b) { return fmaxf(a, b); }
+template <class I> __device__ __forceinline__ I mc_larger(I a, I b) { return a > b ? a : b; }
+
+/* As mc_warp_sum. */
+template <class S> __device__ __forceinline__ S mc_warp_largest(S x)
+{
+#pragma unroll
+    for (int lane = 16; lane > 0; lane /= 2)
+        x = mc_larger(x, __shfl_xor_sync(0xffffffffu, x, lane));
+    return x;
+}
+
+__device__ __forceinline__ uint32_t mc_warp_largest(uint32_t x)
+{
+#ifdef __CUDA_ARCH__
+    return __reduce_max_sync(0xffffffffu, x);
+#else
+    return mc_warp_largest<uint32_t>(x);
+#endif
+}
+
+/* As mc_block_sum, of a block of one dimension. */
+template <class S> __device__ __forceinline__ S mc_block_largest(S x, S *shared)
+{
+    x = mc_warp_largest(x);
+    if (blockDim.x == 32) return x;
+    if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = x;
+    __syncthreads();
+    x = shared[0];
+    for (int i = 1; i < (int)blockDim.x / 32; i++) x = mc_larger(x, shared[i]);
+    return x;
+}
+
+/* What the threads of a block have, merged (S::merge) in a fixed order; thread 0 gets it. */
+template <int THREADS, class S> __device__ S mc_block_merge(S s)
+{
+    __shared__ S shared[THREADS / 32];
+#pragma unroll
+    for (int lane = 16; lane > 0; lane /= 2) {
+        uint32_t words[sizeof(S) / 4];
+        S other;
+        memcpy(words, &s, sizeof s);
+#pragma unroll
+        for (size_t i = 0; i < sizeof(S) / 4; i++)
+            words[i] = __shfl_xor_sync(0xffffffffu, words[i], lane);
+        memcpy(&other, words, sizeof s);
+        s.merge(other);
+    }
+    if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = s;
+    __syncthreads();
+    if (threadIdx.x == 0)
+        for (int i = 1; i < THREADS / 32; i++) s.merge(shared[i]);
+    return s;
+}
+
+/* f(column, n) for the chunks that a thread has of its block's row: n elements are within it. */
+template <class T, class F>
+__device__ __forceinline__ void mc_each_chunk(int64_t columns, const F &f)
+{
+    for (int64_t column = (int64_t)threadIdx.x * mc_width<T>; column < columns;
+         column += (int64_t)blockDim.x * mc_width<T>)
+        f(column, columns - column < mc_width<T> ? (int)(columns - column) : mc_width<T>);
+}
+
 /* ---- random numbers and dropout -------------------------------------------------------------- */
 
 /* The words of one block of Philox-4x32-10; see core/device/cpu/isa/random.c. */
