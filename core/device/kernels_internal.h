@@ -348,25 +348,19 @@ typedef struct mc_strided_shape {
 } mc_strided_shape;
 
 /* Functions of one element. */
-typedef enum mc_unary { MC_UNARY_EXP, MC_UNARY_LOG, MC_UNARY_SQRT, MC_UNARY_SIGMOID } mc_unary;
+typedef enum mc_unary {
+    MC_UNARY_EXP,
+    MC_UNARY_LOG,
+    MC_UNARY_SQRT,
+    MC_UNARY_SIGMOID,
+    MC_UNARY_SOFTPLUS /* ln(1 + e^x) */
+} mc_unary;
 
 /* Functions of two elements that depend on their order. */
 typedef enum mc_binary { MC_BINARY_SUBTRACT, MC_BINARY_DIVIDE } mc_binary;
 
 /* Functions of a row. NORMALIZE is x / max(|x|, eps), |x| the row's Euclidean length. */
 typedef enum mc_row_map { MC_ROW_SOFTMAX, MC_ROW_LOG_SOFTMAX, MC_ROW_NORMALIZE } mc_row_map;
-
-/* Losses of an element x and a target t: (x - t)^2; and the binary cross-entropy of the logit x,
- * (1 - t) x + w log(1 + e^-x), w = 1 + (p - 1) t with the weight p of the positive class. */
-typedef enum mc_pair_loss { MC_PAIR_SQUARE, MC_PAIR_BCE } mc_pair_loss;
-
-typedef struct mc_pair_loss_call {
-    mc_pair_loss kind;
-    int64_t count;
-    mc_matrix x, target;
-    const float *positive; /* element i has the weight positive[i % period]; NULL: 1 */
-    int64_t period;
-} mc_pair_loss_call;
 
 /* Cross-entropy of rows. With class weights w and smoothing e, a row with the label c costs
  *     (1 - e) w[c] nll[c] + e / classes * sum over j of w[j] nll[j],  nll[j] = -log softmax(x)[j]
@@ -599,10 +593,6 @@ typedef struct mc_kernels {
     mc_status (*max_pool_backward)(mc_device *d, const mc_lengths *lengths,
                                    const int32_t *device_lengths, int64_t columns, mc_matrix x,
                                    mc_matrix y, mc_matrix dy, mc_matrix dx, bool accumulate);
-    /* dx.data NULL: loss[0] += the sum of the elements' losses, loss[1] += their number. Otherwise
-     * dx [+]= *seed (device memory) times the gradient, and `loss` is not used. */
-    mc_status (*pair_loss)(mc_device *d, const mc_pair_loss_call *call, const float *seed,
-                           float *loss, mc_matrix dx, bool accumulate);
     /* loss (rows) and weight (rows) f32: what each row costs, and how much it counts (the weight of
      * its label, 0 where that is ignored). */
     mc_status (*cross_entropy_rows)(mc_device *d, const mc_row_loss_call *call, float *loss,

@@ -544,14 +544,6 @@ static mc_status plan_max_pool_backward(mc_device *d, const mc_lengths *lengths,
        max_pool_backward, lengths, device_lengths, columns, x, y, dy, dx, accumulate);
 }
 
-static mc_status plan_pair_loss(mc_device *d, const mc_pair_loss_call *call, const float *seed,
-                                float *loss, mc_matrix dx, bool accumulate)
-{
-    double bytes = size_of(call->x) + size_of(call->target) + bytes_changed(dx, accumulate);
-    DO(d, copied(d, call->x.dtype, 1, call->count, bytes), pair_loss, call, seed, loss, dx,
-       accumulate);
-}
-
 static mc_status plan_cross_entropy_rows(mc_device *d, const mc_row_loss_call *call, float *loss,
                                          float *weight)
 {

@@ -1,13 +1,14 @@
 /* Functions of one element, and differences and quotients with the smaller operand repeated. */
 #include "core/ops/general.h"
-#include "core/ops/ops_internal.h"
+#include "core/ops/loss_internal.h"
 
 /* ---- one input ------------------------------------------------------------------------------- */
 
 static const char *const unary_names[] = {[MC_UNARY_EXP] = "exp",
                                           [MC_UNARY_LOG] = "ln",
                                           [MC_UNARY_SQRT] = "sqrt",
-                                          [MC_UNARY_SIGMOID] = "sigmoid"};
+                                          [MC_UNARY_SIGMOID] = "sigmoid",
+                                          [MC_UNARY_SOFTPLUS] = "softplus"};
 
 typedef struct unary_state {
     mc_unary kind;
@@ -61,6 +62,7 @@ mc_tensor *mc_exp(mc_tape *t, mc_tensor *x) { return apply(t, x, MC_UNARY_EXP); 
 mc_tensor *mc_ln(mc_tape *t, mc_tensor *x) { return apply(t, x, MC_UNARY_LOG); }
 mc_tensor *mc_sqrt(mc_tape *t, mc_tensor *x) { return apply(t, x, MC_UNARY_SQRT); }
 mc_tensor *mc_sigmoid(mc_tape *t, mc_tensor *x) { return apply(t, x, MC_UNARY_SIGMOID); }
+mc_tensor *mc_softplus(mc_tape *t, mc_tensor *x) { return apply(t, x, MC_UNARY_SOFTPLUS); }
 
 /* ---- two inputs ------------------------------------------------------------------------------ */
 

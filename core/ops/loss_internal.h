@@ -14,6 +14,9 @@ typedef struct mc_loss_options {
 bool mc_loss_read_options(mc_tape *t, const char *op, const mc_cross_entropy_options *given,
                           mc_loss_options *out);
 
+/* ln(1 + e^x). */
+mc_tensor *mc_softplus(mc_tape *t, mc_tensor *x);
+
 /* mc_cross_entropy with class weights. */
 mc_tensor *mc_weighted_cross_entropy(mc_tape *t, mc_tensor *x, mc_tensor *labels,
                                      const mc_cross_entropy_options *given);

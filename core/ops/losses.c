@@ -1,11 +1,7 @@
 /* Losses of elements and of rows, and losses from tensors. */
 #include "core/ops/losses.h"
+#include "core/ops/general.h"
 #include "core/ops/loss_internal.h"
-
-static mc_tensor *new_loss(mc_tape *t)
-{
-    return mc_tape_input(t, MC_F32, MC_SHAPE(2), NULL, false);
-}
 
 /* Prepares backward from a loss over `rows`: the first loss of a step sets the nominal count of its
  * OptimManager; without one, the seed is 1 / rows if all of them count, else it is found by reading
@@ -77,92 +73,37 @@ mc_tensor *mc_loss_from_rows(mc_tape *t, mc_tensor *rows, mc_tensor *counts)
 
 /* ---- pairs of elements ----------------------------------------------------------------------- */
 
-typedef struct pair_state {
-    mc_pair_loss kind;
-    mc_tensor *target, *positive;
-} pair_state;
-
-static const char *pair_name(mc_pair_loss kind)
+/* `what` and targets of equal shapes. */
+static bool check_pair(mc_tape *t, const char *op, const char *what, mc_tensor *x,
+                       mc_tensor *target)
 {
-    return kind == MC_PAIR_SQUARE ? "mse loss" : "bce loss";
-}
-
-/* The call for the loss of x against `target`, or with both exchanged. */
-static mc_pair_loss_call pair_call(mc_tape *t, const pair_state *s, mc_tensor *x, mc_tensor *target)
-{
-    return (mc_pair_loss_call){.kind = s->kind,
-                               .count = mc_tensor_count(x),
-                               .x = mc_saved_matrix(t, x),
-                               .target = mc_saved_matrix(t, target),
-                               .positive = s->positive ? mc_saved_data(t, s->positive) : NULL,
-                               .period = s->positive ? mc_tensor_count(s->positive) : 1};
-}
-
-static void give_pair(mc_tape *t, const pair_state *s, mc_tensor *x, mc_tensor *other,
-                      const mc_tensor *dy)
-{
-    bool accumulate;
-    mc_tensor *dx = mc_gradient_target(t, x, &accumulate);
-    if (!dx) return;
-    mc_pair_loss_call call = pair_call(t, s, x, other);
-    MC_KERNEL(t, pair_name(s->kind), pair_loss, &call, mc_tensor_data(dy), NULL, mc_matrix_flat(dx),
-              accumulate);
-}
-
-static void pair_backward(mc_tape *t, mc_node *node)
-{
-    const pair_state *s = node->state;
-    mc_tensor *x = node->inputs[0], *dy = node->output->gradient;
-    give_pair(t, s, x, s->target, dy);
-    if (s->kind == MC_PAIR_SQUARE) give_pair(t, s, s->target, x, dy); /* which is symmetric */
-}
-
-static const mc_op pair_op = {.name = "loss of pairs", .backward = pair_backward};
-
-static bool check_pair(mc_tape *t, const pair_state *s, mc_tensor *x)
-{
-    const char *op = pair_name(s->kind);
-    const char *what = s->kind == MC_PAIR_SQUARE ? "input" : "logits";
-    return mc_op_ready(t, op, x) && mc_op_float(t, op, what, x) && mc_op_ready(t, op, s->target) &&
-           mc_op_float(t, op, "targets", s->target) &&
-           mc_op_shape(t, op, "targets", s->target, x->shape);
-}
-
-static mc_tensor *pair_loss(mc_tape *t, const pair_state *s, mc_tensor *x)
-{
-    mc_tensor *loss = new_loss(t);
-    if (!loss) return NULL;
-    mc_matrix none = {0};
-    mc_pair_loss_call call = pair_call(t, s, x, s->target);
-    MC_KERNEL(t, pair_name(s->kind), pair_loss, &call, NULL, mc_tensor_data(loss), none, false);
-    mc_node *node = mc_tape_record(t, &pair_op, loss, sizeof *s, 2, (mc_tensor *[]){x, s->target});
-    if (node) {
-        *(pair_state *)node->state = *s;
-        mc_node_save(node, x);
-        mc_node_save(node, s->target);
-        mc_node_save(node, s->positive);
-    }
-    prepare_seed(t, loss, call.count, true);
-    return mc_failed(mc_tape_context(t)) ? NULL : loss;
+    return mc_op_ready(t, op, x) && mc_op_float(t, op, what, x) && mc_op_ready(t, op, target) &&
+           mc_op_float(t, op, "targets", target) && mc_op_shape(t, op, "targets", target, x->shape);
 }
 
 mc_tensor *mc_mse_loss(mc_tape *t, mc_tensor *x, mc_tensor *target)
 {
-    pair_state s = {.kind = MC_PAIR_SQUARE, .target = target};
-    return check_pair(t, &s, x) ? pair_loss(t, &s, x) : NULL;
+    if (!check_pair(t, "mse loss", "input", x, target)) return NULL;
+    mc_tensor *d = mc_sub(t, mc_cast(t, x, MC_F32), mc_cast(t, target, MC_F32));
+    return mc_loss_from_rows(t, mc_mul(t, d, d), NULL);
 }
 
+/* (1 - y) softplus(x) + p y softplus(-x): where y is 0 or 1 nothing cancels. */
 mc_tensor *mc_bce_loss(mc_tape *t, mc_tensor *logits, mc_tensor *targets, mc_tensor *pos_weight)
 {
     static const char op[] = "bce loss", what[] = "the weights of the positive classes";
-    pair_state s = {.kind = MC_PAIR_BCE, .target = targets, .positive = pos_weight};
-    if (!check_pair(t, &s, logits) || !is_constant(t, op, "targets", targets)) return NULL;
-    bool good =
-        !pos_weight ||
-        (mc_op_ready(t, op, pos_weight) && mc_op_same_dtype(t, op, what, pos_weight, MC_F32) &&
-         mc_op_shape(t, op, what, pos_weight, MC_SHAPE(mc_tensor_columns(logits))) &&
-         is_constant(t, op, what, pos_weight));
-    return good ? pair_loss(t, &s, logits) : NULL;
+    if (!check_pair(t, op, "logits", logits, targets) || !is_constant(t, op, "targets", targets))
+        return NULL;
+    if (pos_weight &&
+        (!mc_op_ready(t, op, pos_weight) || !mc_op_same_dtype(t, op, what, pos_weight, MC_F32) ||
+         !mc_op_shape(t, op, what, pos_weight, MC_SHAPE(mc_tensor_columns(logits))) ||
+         !is_constant(t, op, what, pos_weight)))
+        return NULL;
+    mc_tensor *x = mc_cast(t, logits, MC_F32), *y = mc_cast(t, targets, MC_F32);
+    mc_tensor *py = pos_weight ? mc_mul(t, y, pos_weight) : y;
+    mc_tensor *negative = mc_softplus(t, x), *positive = mc_softplus(t, mc_scale(t, x, -1));
+    negative = mc_sub(t, negative, mc_mul(t, negative, y));
+    return mc_loss_from_rows(t, mc_add(t, negative, mc_mul(t, positive, py)), NULL);
 }
 
 /* ---- cross-entropy of rows ------------------------------------------------------------------- */

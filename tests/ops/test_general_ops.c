@@ -223,7 +223,34 @@ static void test_weighted_mean(void **state)
     mc_context_free(ctx);
 }
 
-/* The same through an OptimManager, over two micro-steps of other weights: one mean over both. */
+/* Binary cross-entropy of logits far from zero: neither the loss nor its gradient cancels. */
+static void test_bce_extremes(void **state)
+{
+    (void)state;
+    static const float x[] = {1000, -1000, 1000, -1000, -20}, y[] = {1, 0, 0, 1, 0};
+    static const float slope[] = {0, 0, 1, -1, 2.0611536e-9f};
+    mc_context *ctx = test_context(SEED);
+    mc_tape *t = mc_tape_begin(ctx);
+    mc_tensor *scores = mc_tape_input(t, MC_F32, MC_SHAPE(5), x, true);
+    mc_tensor *targets = mc_tape_input(t, MC_F32, MC_SHAPE(5), y, false);
+    mc_tensor *loss = mc_bce_loss(t, scores, targets, NULL);
+    mc_tensor *last =
+        mc_bce_loss(t, mc_slice(t, scores, 0, 4, 1), mc_slice(t, targets, 0, 4, 1), NULL);
+    mc_tape_backward(t, loss, NULL);
+    float g[5], value[2], small[2];
+    mc_tensor_read_f32(ctx, mc_tensor_gradient(scores), g, 5);
+    mc_tensor_read_f32(ctx, loss, value, 2);
+    mc_tensor_read_f32(ctx, last, small, 2);
+    assert_good(ctx);
+    assert_true(value[0] == 2000 && value[1] == 5);
+    assert_near(small[0] / 2.0611536e-9f, 1, 1e-6);
+    for (int i = 0; i < 4; i++) assert_true(g[i] * 5 == slope[i]);
+    assert_near(g[4] * 5 / slope[4], 1, 1e-6);
+    mc_tape_end(t);
+    mc_context_free(ctx);
+}
+
+/* A weighted mean through an OptimManager, over two micro-steps of other weights: one mean. */
 static void test_managed_mean(void **state)
 {
     (void)state;
@@ -347,7 +374,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_token_positions), cmocka_unit_test(test_refilled_lengths),
         cmocka_unit_test(test_planned_memory),  cmocka_unit_test(test_weighted_mean),
-        cmocka_unit_test(test_managed_mean),    cmocka_unit_test(test_ratio_of_losses),
-        cmocka_unit_test(test_packed_results)};
+        cmocka_unit_test(test_bce_extremes),    cmocka_unit_test(test_managed_mean),
+        cmocka_unit_test(test_ratio_of_losses), cmocka_unit_test(test_packed_results)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -174,13 +174,6 @@ static mc_status plan_batched_gemm(mc_device *d, int64_t batch, bool transpose_a
     return batch ? plan_gemm(d, transpose_a, transpose_b, m, n, k, 1, a, b, beta, c) : MC_OK;
 }
 
-static mc_status plan_pair_loss(mc_device *d, const mc_pair_loss_call *call, const float *seed,
-                                float *loss, mc_matrix dx, bool accumulate)
-{
-    if (dx.data) return MC_OK;
-    ASK(d, pair_loss, call, seed, loss, dx, accumulate);
-}
-
 static mc_status plan_linear_eight(mc_device *d, int64_t rows, float alpha, mc_matrix x,
                                    mc_matrix8 q, mc_matrix bias, mc_activation activation,
                                    mc_matrix y)
@@ -210,6 +203,5 @@ const mc_kernels mc_cpu_planning = {
     .cross_entropy = plan_cross_entropy,
     .gradient_stats = plan_gradient_stats,
     .batched_gemm = plan_batched_gemm,
-    .pair_loss = plan_pair_loss,
     .linear_eight = plan_linear_eight,
 };

@@ -109,6 +109,18 @@ static inline float sigmoid_slope(float x)
     return s * mirror;
 }
 
+/* log(1 + e) for 0 <= e <= 1, with full relative accuracy where e is small. */
+static inline float log_one_plus(float e)
+{
+    float u = 1.0f + e;
+    return mc_log_f32(u) - ((u - 1.0f) - e) / u;
+}
+
+static inline float softplus(float x)
+{
+    return log_one_plus(mc_exp_nonpositive(-fabsf(x))) + (x > 0.0f ? x : 0.0f);
+}
+
 #define MC_LOOP(to, expression)                                         \
     _Pragma("omp simd") for (int i = 0; i < n; i++) to[i] = expression; \
     break
@@ -120,6 +132,7 @@ static void apply(mc_unary kind, const float *x, float *y, int n)
     case MC_UNARY_LOG: MC_LOOP(y, log_any(x[i]));
     case MC_UNARY_SQRT: MC_LOOP(y, sqrtf(x[i]));
     case MC_UNARY_SIGMOID: MC_LOOP(y, sigmoid(x[i]));
+    case MC_UNARY_SOFTPLUS: MC_LOOP(y, softplus(x[i]));
     }
 }
 
@@ -130,6 +143,7 @@ static void apply_slope(mc_unary kind, const float *x, const float *dy, float *d
     case MC_UNARY_LOG: MC_LOOP(dx, dy[i] / x[i]);
     case MC_UNARY_SQRT: MC_LOOP(dx, dy[i] * 0.5f / sqrtf(x[i]));
     case MC_UNARY_SIGMOID: MC_LOOP(dx, dy[i] * sigmoid_slope(x[i]));
+    case MC_UNARY_SOFTPLUS: MC_LOOP(dx, dy[i] * sigmoid(x[i]));
     }
 }
 #undef MC_LOOP

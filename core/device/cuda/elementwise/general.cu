@@ -100,6 +100,7 @@ __device__ __forceinline__ float apply(mc_unary kind, float x)
     case MC_UNARY_EXP: return expf(x);
     case MC_UNARY_LOG: return logf(x);
     case MC_UNARY_SQRT: return sqrtf(x);
+    case MC_UNARY_SOFTPLUS: return log1pf(expf(-fabsf(x))) + fmaxf(x, 0.0f);
     case MC_UNARY_SIGMOID: break;
     }
     return 1.0f / (1.0f + expf(-x));
@@ -111,6 +112,7 @@ __device__ __forceinline__ float slope(mc_unary kind, float x)
     case MC_UNARY_EXP: return expf(x);
     case MC_UNARY_LOG: return 1.0f / x;
     case MC_UNARY_SQRT: return 0.5f / sqrtf(x);
+    case MC_UNARY_SOFTPLUS: return apply(MC_UNARY_SIGMOID, x);
     case MC_UNARY_SIGMOID: break;
     }
     float e = expf(-fabsf(x)), high = 1.0f / (1.0f + e);
@@ -273,15 +275,13 @@ static __global__ void __launch_bounds__(256)
     __shared__ float shared[256 / 32];
     const int64_t row = blockIdx.x;
     float sum = 0;
-    for (int64_t column = (int64_t)threadIdx.x * mc_width<T>; column < c.size;
-         column += (int64_t)blockDim.x * mc_width<T>) {
-        int n = c.size - column < mc_width<T> ? (int)(c.size - column) : mc_width<T>;
+    mc_each_chunk<T>(c.size, [&](int64_t column, int n) {
         float v[mc_width<T>], part = 0;
         mc_load<T>(c.x, row * c.size + column, n, v);
 #pragma unroll
         for (int i = 0; i < mc_width<T>; i++) part += v[i];
         sum += part;
-    }
+    });
     sum = mc_block_sum(sum, shared);
     if (threadIdx.x == 0) c.give(row, sum);
 }

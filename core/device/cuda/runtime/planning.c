@@ -126,13 +126,6 @@ static mc_status plan_gradient_stats(mc_device *d, int64_t count, mc_matrix grad
     ASK(d, gradient_stats, count, gradient, power, first, stats);
 }
 
-static mc_status plan_pair_loss(mc_device *d, const mc_pair_loss_call *call, const float *seed,
-                                float *loss, mc_matrix dx, bool accumulate)
-{
-    if (dx.data) return MC_OK;
-    ASK(d, pair_loss, call, seed, loss, dx, accumulate);
-}
-
 static mc_status plan_linear_eight(mc_device *d, int64_t rows, float alpha, mc_matrix x,
                                    mc_matrix8 q, mc_matrix bias, mc_activation activation,
                                    mc_matrix y)
@@ -155,5 +148,4 @@ const mc_kernels mc_cuda_planning_kernels = {
     .attention_backward = plan_attention_backward,
     .cross_entropy = plan_cross_entropy,
     .gradient_stats = plan_gradient_stats,
-    .pair_loss = plan_pair_loss,
 };
