@@ -2,7 +2,8 @@
 """Downloads with `modelcenter`, from a hub of its own: hub_test.py MODELCENTER HUB_FAULTS [NAME...]
 
 NAME: only the tests whose names contain one of them. MC_HUB_KILLS: how often a download is killed
-before it has to end in the right file (20). Exit codes: 0, or 1 with what failed."""
+before it has to end in the right file (20); MC_HUB_LIES: how many downloads get wrong answers at
+random (20). Exit codes: 0, or 1 with what failed."""
 
 import concurrent.futures
 import hashlib
@@ -21,7 +22,7 @@ import threading
 import time
 
 from hub_case import MIB, Case, Failed, check, large_file, same, tiny_gpt2
-from hub_server import Hub, git_hash
+from hub_server import Hub, faults_taken, git_hash
 
 TOOL, FAULTS = (pathlib.Path(word).resolve() for word in sys.argv[1:3])
 
@@ -419,6 +420,35 @@ def test_lies(c):
     c.refused(["a/b"], "a/b", "vocab.txt", "file:///etc/passwd")
 
 
+def random_fault(rng, size):
+    """One that a hub can come up with, for a file of so many bytes."""
+    status = rng.choice([200, 203, 204, 206, 301, 302, 304, 307, 400, 401, 404, 410, 416, 418, 500, 503])
+    headers = rng.choice([{}, {"Retry-After": "0"}, {"Location": "ftp://x/y"}, {"Content-Range": "bytes 9-1/0"},
+                          {"ETag": '"' + "0" * 64 + '"'}, {"Content-Length": str(rng.randrange(9))}])
+    return rng.choice([("status", status, headers), ("body", rng.randbytes(rng.randrange(300))), ("shift",),
+                       ("body", b'{"sha": [' * rng.randrange(99)), ("break", rng.randrange(size)),
+                       ("other", rng.randbytes(size))])
+
+
+def test_random_lies(c):
+    """Wrong answers at random: an error that names the model, or its files; what has a name is whole."""
+    count, seed = int(os.environ.get("MC_HUB_LIES", "20")), random.randrange(1 << 30)
+    rng, right = random.Random(seed), 0
+    repo = c.add("a/b", {"config.json": b"{}", "model.safetensors": large_file(20000)})
+    for i in range(count):
+        where = rng.choice(["/list", "config.json", "model.safetensors", ("HEAD", "model.safetensors")])
+        c.hub.faults = {where: [random_fault(rng, 2 if where == "config.json" else 20000)] * rng.choice([1, 9])}
+        code, out, err = c.run("download", "a/b")
+        check(code == 0 or (code == 1 and "a/b" in err and not out), f"seed {seed}, lie {i}: {c.hub.faults} {code} {err}")
+        for link in c.cache.glob("*/snapshots/*/*"):
+            check(link.read_bytes() == repo.files[link.name], f"seed {seed}, lie {i}: {link} is not whole")
+        if code == 0:
+            c.matches(pathlib.Path(out[:-1]), repo, list(repo.files))
+            right += 1
+        shutil.rmtree(c.cache, ignore_errors=True)
+    c.notes = f"{count} lies, seed {seed}, {right} downloads came through"
+
+
 # ---- contents that are wrong, disks that are full ------------------------------------------------
 
 def test_checksums(c):
@@ -707,7 +737,9 @@ def main():
     chosen = [t for t in tests if not wanted or any(w in t.__name__ for w in wanted)]
     chosen.sort(key=lambda t: t not in (test_kills, test_ranks, test_failing_allocations))
     with concurrent.futures.ThreadPoolExecutor(4) as pool:  # they wait more than they work
-        return any(list(pool.map(run, chosen)))
+        failed = any(list(pool.map(run, chosen)))
+    print(f"{len(chosen)} tests, {faults_taken[0]} faulty answers")
+    return failed
 
 
 if __name__ == "__main__":
