@@ -1,5 +1,6 @@
 /* A decoder's step of one token a sequence, of random weights, as a recording of single kernels and
- * as one kernel (core/device/hopper/chain.cu): whether both give the same, and the time of each.
+ * as one kernel (core/device/hopper/decode/chain.cu): whether both give the same, and the time of
+ * each.
  *
  *     MC_ROUTE=decode:persistent bench_chain SHAPE [weights=int8|fp8] [length=320] [rows=1]
  *                                                  [layers=N]
@@ -8,7 +9,7 @@
  * sequences. Without MC_ROUTE steps of several rows may be kernels by themselves in both lines. The
  * rate is that of weights and cache, read once. Embedding and choice of tokens are left out. */
 #include "bench/bench.h"
-#include "core/device/hopper/chain_internal.h"
+#include "core/device/hopper/decode/chain_internal.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

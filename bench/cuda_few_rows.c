@@ -3,7 +3,7 @@
  * begin before the one in front of them has ended.
  *
  *     bench_cuda_few_rows ROWS...                                  e.g. 8 32 64
- *     MC_ROUTE=product:skinny_hopper bench_cuda_few_rows ROWS...   by hopper/linear_few.cu
+ *     MC_ROUTE=product:skinny_hopper bench_cuda_few_rows ROWS...   by hopper/product/linear_few.cu
  *
  * Each line: us a product, the least that reading its weight takes at 4.24 TB/s (an H200's memory
  * as copies measure it), and the weight's bytes a second. */

@@ -21,7 +21,7 @@ endif()
 # What only compute capability 9.0 runs: MC_HOPPER=OFF leaves it out.
 add_library(mc_hopper INTERFACE)
 if(MC_HAVE_HOPPER)
-    file(GLOB hopper_sources CONFIGURE_DEPENDS core/device/hopper/*.c core/device/hopper/*.cu)
+    file(GLOB_RECURSE hopper_sources CONFIGURE_DEPENDS core/device/hopper/*.c core/device/hopper/*.cu)
     add_library(mc_hopper_objects OBJECT ${hopper_sources})
     target_link_libraries(mc_hopper_objects PRIVATE mc_options mc_dependencies)
     set_target_properties(mc_hopper_objects PROPERTIES C_VISIBILITY_PRESET hidden)

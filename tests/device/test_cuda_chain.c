@@ -1,8 +1,8 @@
 /* Calls of a step of generation that are put off and run as one kernel (mc_device.chained), against
  * the same calls launched one by one: layers of all kinds, and calls that must not change places.
  */
-#include "core/device/hopper/chain_internal.h"
-#include "core/device/hopper/put_off_internal.h"
+#include "core/device/hopper/decode/chain_internal.h"
+#include "core/device/hopper/decode/put_off_internal.h"
 #include "tests/device/gpu_test.h"
 #include "tests/device_choice.h"
 

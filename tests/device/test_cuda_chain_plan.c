@@ -1,14 +1,14 @@
-/* The plan of a chain (core/device/hopper/chain_plan.c): however fast each block runs, it gets the
- * results that it is to read, and none is lost where a place is used again. The
- * kernel's blocks run one after another in the simulator, and on a GPU nearly in step; here chance
- * says which goes on. */
+/* The plan of a chain (core/device/hopper/decode/chain_plan.c): however fast each block runs, it
+ * gets the results that it is to read, and none is lost where a place is used again. The kernel's
+ * blocks run one after another in the simulator, and on a GPU nearly in step; here chance says
+ * which goes on. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <cmocka.h>
 #include <stdlib.h>
 #include <string.h>
-#include "core/device/hopper/chain_plan_internal.h"
+#include "core/device/hopper/decode/chain_plan_internal.h"
 
 enum { BLOCKS = 5, WIDE = 40, FEW = 4, HEADS = 5, HEAD = 8, ROUNDS = 20 };
 

@@ -1,4 +1,4 @@
-/* Our own products (hopper/gemm.cu) against sums in double: every element of
+/* Our own products (hopper/product/gemm.cu) against sums in double: every element of
  * small ones, some of larger ones, all sums of columns, and that nothing is written beside a
  * result's rows. Skipped without a GPU of compute capability 9.0. */
 #include <math.h>

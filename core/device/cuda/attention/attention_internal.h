@@ -39,8 +39,8 @@ mc_status mc_attention_staged(mc_device *d, const mc_attention_call *c,
 mc_status mc_hopper_attention_takes(mc_device *d, const void *call, bool asked);
 mc_status mc_hopper_attention_backward(mc_device *d, const void *call);
 
-/* Our kernels on Hopper's tensor cores (hopper/attention_tensor.cu), f16 and bf16, with a bias by
- * distance, marks and packed keys. Results are bit-equal from run to run. */
+/* Our kernels on Hopper's tensor cores (hopper/attention/attention_tensor.cu), f16 and bf16, with a
+ * bias by distance, marks and packed keys. Results are bit-equal from run to run. */
 mc_status mc_tensor_attention_takes(mc_device *d, const void *call, bool asked);
 mc_status mc_tensor_attention(mc_device *d, const void *call);
 mc_status mc_tensor_attention_backward(mc_device *d, const void *call);

@@ -1,5 +1,5 @@
 /* Activations and their slopes, of one element: for passes over memory (elementwise.cu) and for the
- * ends of products (hopper/gemm.cu). */
+ * ends of products (hopper/product/gemm.cu). */
 #ifndef MC_DEVICE_CUDA_ELEMENTWISE_ACTIVATION_CUH
 #define MC_DEVICE_CUDA_ELEMENTWISE_ACTIVATION_CUH
 

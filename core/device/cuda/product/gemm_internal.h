@@ -42,7 +42,8 @@ struct mc_cuda_gemm {
     bool changed;     /* there is something to write to the file */
     bool sustained;   /* plans are wanted that were tuned under load */
     void *encode_map; /* cuTensorMapEncodeTiled; NULL: this GPU is not of Hopper's */
-    int clusters[4];  /* of 2^i blocks that run at once (hopper/linear_few.cu); 0: not asked yet */
+    /* clusters of 2^i blocks that run at once (hopper/product/linear_few.cu); 0: not asked yet */
+    int clusters[4];
 };
 
 /* One call, as cuBLASLt sees it. */
@@ -98,7 +99,7 @@ typedef struct mc_product {
 
 /* Parts of routes; the calls are mc_product. Forward, up to 64 rows in f16 and bf16, any activation
  * and alpha, weights of 16 or 8 bits: up to 4 rows (linear_row.cu); any (linear_few.cu); 5 and more
- * by Hopper's matrix instructions, in clusters (hopper/linear_few.cu). */
+ * by Hopper's matrix instructions, in clusters (hopper/product/linear_few.cu). */
 mc_status mc_gemv_takes(mc_device *d, const void *call, bool asked);
 mc_status mc_gemv(mc_device *d, const void *call);
 mc_status mc_skinny_takes(mc_device *d, const void *call, bool asked);
@@ -107,7 +108,7 @@ mc_status mc_skinny_hopper_takes(mc_device *d, const void *call, bool asked);
 mc_status mc_skinny_hopper(mc_device *d, const void *call);
 
 /* Products with GELU of either kind and a bias, their input's gradient, and that of any linear with
- * the gradient of its bias (hopper/gemm.cu). Scratch is the workspace. */
+ * the gradient of its bias (hopper/product/gemm.cu). Scratch is the workspace. */
 mc_status mc_hopper_product_takes(mc_device *d, const void *call, bool asked);
 mc_status mc_hopper_product(mc_device *d, const void *call);
 

@@ -1,5 +1,5 @@
 /* What the kernels of linear layers of few rows share: linear_row.cu has one for 1 to 4 rows,
- * linear_few.cu one for up to 64, hopper/linear_few.cu one for 5 to 64 on Hopper. x and y are f16 or
+ * linear_few.cu one for up to 64, hopper/product/linear_few.cu one for 5 to 64 on Hopper. x and y are f16 or
  * bf16. The weight is of their type or has 8 bits an element and a scale a row, which is a format
  * (mc_weight_format) of each kernel. */
 #ifndef MC_DEVICE_CUDA_PRODUCT_LINEAR_FEW_CUH

@@ -10,7 +10,7 @@
 #include "core/device/cuda/runtime/libraries_internal.h"
 #include "core/device/cuda/runtime/planning_internal.h"
 #include "core/device/cuda/runtime/routes_internal.h"
-#include "core/device/hopper/put_off_internal.h"
+#include "core/device/hopper/decode/put_off_internal.h"
 #include <nvtx3/nvToolsExt.h>
 
 /* ---- errors ---------------------------------------------------------------------------------- */

@@ -2,7 +2,7 @@
 #include <type_traits>
 #include "core/device/cuda/runtime/current_internal.h"
 #include "core/device/cuda/runtime/cuda_internal.h"
-#include "core/device/hopper/put_off_internal.h"
+#include "core/device/hopper/decode/put_off_internal.h"
 
 bool mc_cuda_current_find(mc_device *d, int ordinal, mc_cuda_current *current)
 {

@@ -2,7 +2,7 @@
 
 #include <stdio.h>
 #include <string.h>
-#include "core/device/hopper/put_off_internal.h"
+#include "core/device/hopper/decode/put_off_internal.h"
 
 /* How a step of generation is launched, call by call: current.cu does what was chosen. */
 static const mc_route decode_routes[] = {

@@ -13,7 +13,7 @@
 #ifndef MC_DEVICE_HOPPER_CHAIN_LINEAR_CUH
 #define MC_DEVICE_HOPPER_CHAIN_LINEAR_CUH
 
-#include "core/device/hopper/chain.cuh"
+#include "core/device/hopper/decode/chain.cuh"
 
 namespace chain
 {

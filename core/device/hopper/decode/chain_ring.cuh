@@ -5,7 +5,7 @@
 #ifndef MC_DEVICE_HOPPER_CHAIN_RING_CUH
 #define MC_DEVICE_HOPPER_CHAIN_RING_CUH
 
-#include "core/device/hopper/chain_attention.cuh"
+#include "core/device/hopper/decode/chain_attention.cuh"
 #include "core/device/hopper/instructions.cuh"
 
 namespace chain

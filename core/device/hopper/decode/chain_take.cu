@@ -1,7 +1,7 @@
 /* Calls of the kernel table as steps of a chain, where its kernel can run them: see
  * chain_internal.h. */
 #include <math.h>
-#include "core/device/hopper/chain_plan_internal.h"
+#include "core/device/hopper/decode/chain_plan_internal.h"
 #include "core/device/cuda/runtime/kernels.cuh"
 
 namespace

@@ -7,7 +7,7 @@
  * 2^8: what is there so far is seldom rescaled, and nothing comes near overflow. The next tile's
  * scores are begun before a tile's probabilities are multiplied with its values, so that they are
  * there while that product runs (Shah et al., "FlashAttention-3", 2024). */
-#include "core/device/hopper/attention_tensor.cuh"
+#include "core/device/hopper/attention/attention_tensor.cuh"
 #include "core/device/cuda/product/gemm_internal.h"
 
 namespace tensor

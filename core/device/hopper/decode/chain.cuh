@@ -3,7 +3,7 @@
 #ifndef MC_DEVICE_HOPPER_CHAIN_CUH
 #define MC_DEVICE_HOPPER_CHAIN_CUH
 
-#include "core/device/hopper/chain_plan_internal.h"
+#include "core/device/hopper/decode/chain_plan_internal.h"
 #include "core/device/cuda/product/linear_few.cuh"
 
 namespace chain

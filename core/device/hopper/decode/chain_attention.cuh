@@ -6,7 +6,7 @@
 #define MC_DEVICE_HOPPER_CHAIN_ATTENTION_CUH
 
 #include <cmath>
-#include "core/device/hopper/chain.cuh"
+#include "core/device/hopper/decode/chain.cuh"
 #include "core/device/cuda/decode/softmax.cuh"
 
 namespace chain

@@ -13,7 +13,7 @@
  * The gradient of a bias by distance is the sum of ds along diagonals. A group of the second kernel
  * writes a tile's ds to shared memory, each of its threads adds one diagonal up, and each block of
  * 64 queries hands out one vector; a last kernel adds those up, over blocks and sequences in order. */
-#include "core/device/hopper/attention_tensor.cuh"
+#include "core/device/hopper/attention/attention_tensor.cuh"
 
 namespace tensor
 {

@@ -3,7 +3,7 @@
 #ifndef MC_DEVICE_HOPPER_CHAIN_PLAN_INTERNAL_H
 #define MC_DEVICE_HOPPER_CHAIN_PLAN_INTERNAL_H
 
-#include "core/device/hopper/chain_internal.h"
+#include "core/device/hopper/decode/chain_internal.h"
 #ifdef __cplusplus
 extern "C" {
 #endif

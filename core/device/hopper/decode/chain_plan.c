@@ -10,7 +10,7 @@
  * the old words. A block that has read the whole of a result to which every block gave something
  * knows that all blocks have come as far as that result's step, and so have read what they read
  * there: see `known`. */
-#include "core/device/hopper/chain_plan_internal.h"
+#include "core/device/hopper/decode/chain_plan_internal.h"
 
 typedef struct plan {
     mc_chain_list *list;

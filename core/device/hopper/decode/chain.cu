@@ -13,9 +13,9 @@
  *
  * Words of the exchange are used again after MC_CHAIN_SLOTS results. That nobody waits for the old
  * ones any more is the plan's to see to (chain_plan.c). */
-#include "core/device/hopper/chain_attention.cuh"
+#include "core/device/hopper/decode/chain_attention.cuh"
 #ifndef MC_SIM_H
-#include "core/device/hopper/chain_ring.cuh"
+#include "core/device/hopper/decode/chain_ring.cuh"
 #else
 
 namespace chain
@@ -47,7 +47,7 @@ __device__ void release(const place &, const position &) {}
 
 } // namespace chain
 #endif
-#include "core/device/hopper/chain_linear.cuh"
+#include "core/device/hopper/decode/chain_linear.cuh"
 
 namespace chain
 {

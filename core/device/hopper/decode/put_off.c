@@ -1,9 +1,9 @@
-#include "core/device/hopper/put_off_internal.h"
+#include "core/device/hopper/decode/put_off_internal.h"
 
 #include <string.h>
 #include "core/base/memory_internal.h"
 #include "core/device/cuda/runtime/routes_internal.h"
-#include "core/device/hopper/chain_internal.h"
+#include "core/device/hopper/decode/chain_internal.h"
 
 /* Steps of more than ALWAYS_ROWS rows are put off where their norms are as wide as these. Narrower
  * models are as fast by kernels one by one; wide rows leave weights too little shared memory. */
