@@ -13,7 +13,7 @@
  *   core/ops/ranks.h           results of all ranks, waiting for one another
  *   core/ops/collectives.h     collectives on tensors, with gradients
  *   core/nn/module.h           modules and parameters; layers.h, block_list.h
- *   core/nn/inspect.h          tables of statistics of parameters and activations
+ *   core/inspect/inspect.h     tables of statistics of parameters and activations
  *   core/dist/comm.h           communicators: collectives between ranks, on memory
  *   core/optim/                optimizers, schedules, OptimManager
  *   core/checkpoint/           files of tensors (tensor_file.h reads, safetensors.h writes), a
@@ -52,7 +52,7 @@
 #include "core/hub/hub.h"
 #include "core/nn/block_list.h"
 #include "core/nn/call.h"
-#include "core/nn/inspect.h"
+#include "core/inspect/inspect.h"
 #include "core/nn/layers.h"
 #include "core/nn/memory_plan.h"
 #include "core/nn/module.h"

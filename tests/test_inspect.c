@@ -8,7 +8,7 @@
 #include <math.h>
 #include "core/device/device_internal.h"
 #include "core/modelcenter.h"
-#include "core/nn/inspect_internal.h"
+#include "core/inspect/inspect_internal.h"
 #include "tests/optim/optim_test.h"
 
 /* ---- what is expected ------------------------------------------------------------------------ */

@@ -36,6 +36,9 @@ typedef struct mc_mesh {
     mc_rank_group shard;
 } mc_mesh;
 
+struct mc_tape;
+struct mc_module;
+
 struct mc_context {
     mc_error error;
     uint64_t seed;
@@ -62,9 +65,13 @@ struct mc_context {
      * once; and the checkpoint that is being written now, NULL: none */
     struct mc_save_queue *save_queue;
     struct mc_saving *saving;
-    int64_t saved_step;           /* of the newest checkpoint that was saved whole; 0: none yet */
-    struct mc_recorder *recorder; /* core/nn: while mc_record takes statistics; else NULL */
-    struct mc_offload *offload;   /* core/nn: while optimizer state lies on the host; else NULL */
+    int64_t saved_step; /* of the newest checkpoint that was saved whole; 0: none yet */
+    /* core/inspect: while mc_record takes statistics, and for block lists mc_record of a block's
+     * output, under the block's full name; else NULL */
+    struct mc_recorder *recorder;
+    struct mc_tensor *(*record_block)(struct mc_tape *t, const struct mc_module *block,
+                                      struct mc_tensor *x);
+    struct mc_offload *offload; /* core/nn: while optimizer state lies on the host; else NULL */
 };
 
 /* Sets the context's error if it has none; gives back `status`. Accepts ctx == NULL. */

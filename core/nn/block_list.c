@@ -1,7 +1,7 @@
 #include "core/nn/block_list.h"
 
 #include <stdio.h>
-#include "core/nn/inspect_internal.h"
+#include "core/nn/module_internal.h"
 #include "core/ops/ops.h"
 
 struct mc_block_list {
@@ -142,7 +142,7 @@ mc_tensor *mc_block_list_forward(mc_tape *t, mc_block_list *list, mc_tensor *x, 
         if (!y && !mc_failed(ctx))
             mc_fail(ctx, MC_ERR_STATE, "block %d of \"%s\" returned NULL", i, list->module.name);
         mc_error_while(&ctx->error, "running block %d of \"%s\"", i, list->module.name);
-        y = y ? mc_record_block(t, c.block, y) : NULL;
+        if (y && ctx->recorder) y = ctx->record_block(t, c.block, y);
         if (!y) return NULL;
         if (!hidden) mc_scope_release(t, scope, x, y);
         x = y;

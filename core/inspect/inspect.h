@@ -16,8 +16,8 @@
  * in the last bits at most.
  *
  * Calls wait for the device and do nothing once the context has failed. */
-#ifndef MC_NN_INSPECT_H
-#define MC_NN_INSPECT_H
+#ifndef MC_INSPECT_H
+#define MC_INSPECT_H
 
 #include <stdio.h>
 #include "core/nn/module.h"

@@ -1,6 +1,6 @@
 /* mc_record: statistics of activations, and of their gradients. */
 #include <string.h>
-#include "core/nn/inspect_internal.h"
+#include "core/inspect/inspect_internal.h"
 #include "core/ops/ops_internal.h"
 
 enum { CHUNK = 256 };
@@ -43,7 +43,24 @@ static void free_recorder(void *object)
     mc_free(r->slots);
     mc_free(r->entries);
     r->ctx->recorder = NULL;
+    r->ctx->record_block = NULL;
     mc_free(r);
+}
+
+/* The path to a module, up to a part that begins with '/': as its parameters' names begin. */
+static void write_path(const mc_module *m, char *text, size_t room)
+{
+    if (m->parent && *m->name != '/') write_path(m->parent, text, room);
+    size_t used = strlen(text);
+    const char *name = *m->name == '/' ? m->name + 1 : m->name;
+    if (*name) snprintf(text + used, room - used, "%s%s", used ? "." : "", name);
+}
+
+static mc_tensor *record_block(mc_tape *t, const mc_module *block, mc_tensor *x)
+{
+    char name[512] = "";
+    write_path(block, name, sizeof name);
+    return mc_record(t, x, name);
 }
 
 bool mc_record_is_on(const mc_context *ctx) { return ctx && ctx->recorder; }
@@ -57,6 +74,7 @@ mc_status mc_record_begin(mc_context *ctx)
     if (!r) return mc_error_status(ctx);
     r->ctx = ctx;
     ctx->recorder = r;
+    ctx->record_block = record_block;
     return MC_OK;
 }
 
@@ -166,23 +184,6 @@ mc_tensor *mc_record(mc_tape *t, mc_tensor *x, const char *name)
     }
     if (mc_failed(ctx)) return NULL;
     return mc_tape_recording(t) && x->requires_grad ? pass_on(t, x, name) : x;
-}
-
-/* The path to a module, up to a part that begins with '/': as its parameters' names begin. */
-static void write_path(const mc_module *m, char *text, size_t room)
-{
-    if (m->parent && *m->name != '/') write_path(m->parent, text, room);
-    size_t used = strlen(text);
-    const char *name = *m->name == '/' ? m->name + 1 : m->name;
-    if (*name) snprintf(text + used, room - used, "%s%s", used ? "." : "", name);
-}
-
-mc_tensor *mc_record_block(mc_tape *t, const mc_module *block, mc_tensor *x)
-{
-    char name[512] = "";
-    if (!x || !mc_record_is_on(mc_tape_context(t))) return x;
-    write_path(block, name, sizeof name);
-    return mc_record(t, x, name);
 }
 
 /* ---- the table ------------------------------------------------------------------------------- */

@@ -1,8 +1,8 @@
 /* How tables of statistics are put together from those of ranks. */
-#ifndef MC_NN_INSPECT_INTERNAL_H
-#define MC_NN_INSPECT_INTERNAL_H
+#ifndef MC_INSPECT_INTERNAL_H
+#define MC_INSPECT_INTERNAL_H
 
-#include "core/nn/inspect.h"
+#include "core/inspect/inspect.h"
 #include "core/nn/module_internal.h"
 
 /* Of some elements, in a form that can be put together without loss (Chan et al. 1983). */
@@ -27,8 +27,5 @@ typedef struct mc_row_parts {
  * NULL after an error. */
 mc_inspection *mc_inspection_new(mc_context *ctx, int count, const char *const *names,
                                  const mc_shape *shapes, mc_row_parts *parts, bool add_sizes);
-
-/* For block lists: mc_record under the block's full name. */
-mc_tensor *mc_record_block(mc_tape *t, const mc_module *block, mc_tensor *x);
 
 #endif

@@ -1,4 +1,4 @@
-#include "core/nn/inspect_internal.h"
+#include "core/inspect/inspect_internal.h"
 
 #include <fnmatch.h>
 #include <math.h>
