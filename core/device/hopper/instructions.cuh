@@ -267,6 +267,9 @@ __device__ __forceinline__ uint64_t descriptor(uint32_t address, uint32_t next)
            (address & 0x3ffff) >> 4;
 }
 
+/* As descriptors count: from 16 terms to the next, where rows are terms and where columns are. */
+enum { NEXT_ROWS = 16 * 128 >> 4, NEXT_COLUMNS = 16 * 2 >> 4 };
+
 /* Products of 64 rows and N columns over 16 terms, d (64 x N): set and add of two operands in
  * shared memory that have a row for each row and column of d; add_widened of one in registers and
  * such a one; add_weighted of one in registers and one in shared memory that has a row for each
@@ -282,7 +285,6 @@ template <class T, int N> struct products;
 #define MC_32(with) MC_16(with), MC_EIGHT(with, 16), MC_EIGHT(with, 24)
 #define MC_40(with) MC_32(with), MC_EIGHT(with, 32)
 #define MC_64(with) MC_40(with), MC_EIGHT(with, 40), MC_EIGHT(with, 48), MC_EIGHT(with, 56)
-#define MC_SET(x) "=f"(x)
 #define MC_ADD(x) "+f"(x)
 #define MC_SUMS_4 "%0,%1,%2,%3"
 #define MC_SUMS_8 MC_SUMS_4 ",%4,%5,%6,%7"
@@ -321,18 +323,16 @@ template <class T, int N> struct products;
         MC_ADD_REGISTERS(add_widened, 0, type, n, part, i0, i1, i2, i3, i4)  \
         MC_ADD_REGISTERS(add_weighted, 1, type, n, part, i0, i1, i2, i3, i4) \
     };
-MC_PRODUCTS(__half, "f16", 8, 4, 4, 5, 6, 7, 8)
-MC_PRODUCTS(__half, "f16", 16, 8, 8, 9, 10, 11, 12)
-MC_PRODUCTS(__half, "f16", 32, 16, 16, 17, 18, 19, 20)
-MC_PRODUCTS(__half, "f16", 64, 32, 32, 33, 34, 35, 36)
-MC_PRODUCTS(__half, "f16", 80, 40, 40, 41, 42, 43, 44)
-MC_PRODUCTS(__half, "f16", 128, 64, 64, 65, 66, 67, 68)
-MC_PRODUCTS(__nv_bfloat16, "bf16", 8, 4, 4, 5, 6, 7, 8)
-MC_PRODUCTS(__nv_bfloat16, "bf16", 16, 8, 8, 9, 10, 11, 12)
-MC_PRODUCTS(__nv_bfloat16, "bf16", 32, 16, 16, 17, 18, 19, 20)
-MC_PRODUCTS(__nv_bfloat16, "bf16", 64, 32, 32, 33, 34, 35, 36)
-MC_PRODUCTS(__nv_bfloat16, "bf16", 80, 40, 40, 41, 42, 43, 44)
-MC_PRODUCTS(__nv_bfloat16, "bf16", 128, 64, 64, 65, 66, 67, 68)
+#define MC_ALL_PRODUCTS(T, type)                     \
+    MC_PRODUCTS(T, type, 8, 4, 4, 5, 6, 7, 8)        \
+    MC_PRODUCTS(T, type, 16, 8, 8, 9, 10, 11, 12)    \
+    MC_PRODUCTS(T, type, 32, 16, 16, 17, 18, 19, 20) \
+    MC_PRODUCTS(T, type, 64, 32, 32, 33, 34, 35, 36) \
+    MC_PRODUCTS(T, type, 80, 40, 40, 41, 42, 43, 44) \
+    MC_PRODUCTS(T, type, 128, 64, 64, 65, 66, 67, 68)
+MC_ALL_PRODUCTS(__half, "f16")
+MC_ALL_PRODUCTS(__nv_bfloat16, "bf16")
+#undef MC_ALL_PRODUCTS
 #undef MC_PRODUCTS
 #undef MC_FROM_SHARED
 #undef MC_ADD_REGISTERS
@@ -342,7 +342,6 @@ MC_PRODUCTS(__nv_bfloat16, "bf16", 128, 64, 64, 65, 66, 67, 68)
 #undef MC_SUMS_16
 #undef MC_SUMS_8
 #undef MC_SUMS_4
-#undef MC_SET
 #undef MC_ADD
 #undef MC_64
 #undef MC_40
@@ -367,6 +366,16 @@ template <class T> __device__ __forceinline__ float2 unpack(uint32_t word)
 {
     if (std::is_same_v<T, __half>) return mc_unpack_f16(word);
     return make_float2(__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000u));
+}
+
+/* 16 columns each of 64 rows, rounded, as matrix instructions take and store_16x16 stores them. */
+template <class T, int COUNT>
+__device__ __forceinline__ void pack_all(const float (&v)[COUNT], uint32_t (&words)[COUNT / 8][4])
+{
+#pragma unroll
+    for (int i = 0; i < COUNT / 8; i++)
+#pragma unroll
+        for (int j = 0; j < 4; j++) words[i][j] = pack<T>(v[i * 8 + j * 2], v[i * 8 + j * 2 + 1]);
 }
 
 /* ---- on the host ----------------------------------------------------------------------------- */

@@ -154,27 +154,6 @@ __device__ __forceinline__ void multiply(float (&d)[PART], const A &a, uint64_t 
         multiply_bf16<ROWS_ARE_TERMS>(d, a, b);
 }
 
-/* From here on the compiler may read what matrix instructions wrote. */
-__device__ __forceinline__ void now_known(float (&d)[PART])
-{
-#pragma unroll
-    for (int i = 0; i < PART; i++) asm volatile("" : "+f"(d[i])::"memory");
-}
-
-/* As descriptors count: from 16 terms to the next, where rows are terms and where columns are. */
-enum { NEXT_ROWS = 16 * 128 >> 4, NEXT_COLUMNS = 16 * 2 >> 4 };
-
-/* 16 columns of 64 x 64 elements each, rounded, as matrix instructions take and store_16x16 stores
- * them. */
-template <class T>
-__device__ __forceinline__ void pack_all(const float (&v)[PART], uint32_t (&words)[4][4])
-{
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-#pragma unroll
-        for (int j = 0; j < 4; j++) words[i][j] = pack<T>(v[i * 8 + j * 2], v[i * 8 + j * 2 + 1]);
-}
-
 /* ---- synchronization ------------------------------------------------------------------------- */
 
 /* Named barriers: 1 + w: ds of both workers is there for worker w; 3 + w: w has read it. */

@@ -28,9 +28,6 @@ enum {
 
 /* ---- products -------------------------------------------------------------------------------- */
 
-/* As descriptors count: from 16 terms to the next, where rows are terms and where columns are. */
-enum { NEXT_ROWS = 16 * BOX_ROW >> 4, NEXT_COLUMNS = 16 * 2 >> 4 };
-
 /* d = a b^T over D columns of a head, for a group's rows of a block of A_ROWS and N rows of b; both
  * addresses are of the first box. */
 template <class T, int D, int A_ROWS, int N>
@@ -56,16 +53,6 @@ __device__ __forceinline__ void add_weighted(float (&d)[WIDTH / 2],
 #pragma unroll
     for (int i = 0; i < TERMS / 16; i++)
         products<T, WIDTH>::add_weighted(d, weights[i], rows + i * NEXT_ROWS);
-}
-
-/* 16 columns each of a group's rows, rounded, as matrix instructions take them. */
-template <class T, int COUNT>
-__device__ __forceinline__ void pack_all(const float (&v)[COUNT], uint32_t (&words)[COUNT / 8][4])
-{
-#pragma unroll
-    for (int i = 0; i < COUNT / 8; i++)
-#pragma unroll
-        for (int j = 0; j < 4; j++) words[i][j] = pack<T>(v[i * 8 + j * 2], v[i * 8 + j * 2 + 1]);
 }
 
 /* ---- a call, and a block of it --------------------------------------------------------------- */

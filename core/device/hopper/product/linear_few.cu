@@ -688,12 +688,6 @@ bool choose(mc_device *d, const mc_few_call &f, rows_call *best, int *bytes)
     return found;
 }
 
-/* Of a matrix whose rows are so many bytes apart. */
-mc_matrix matrix_of(const char *data, mc_dtype dtype, int64_t stride)
-{
-    return {(void *)data, dtype, stride / 2};
-}
-
 mc_status launch(mc_device *d, const rows_call &c, int bytes)
 {
     const mc_few_call &f = c.f;
@@ -701,12 +695,12 @@ mc_status launch(mc_device *d, const rows_call &c, int bytes)
     kernel_fn kernel = dtype == MC_BF16 ? kernel_for<__nv_bfloat16>(c) : kernel_for<__half>(c);
     CUtensorMap maps[2];
     encode_fn encode = (encode_fn)mc_cuda_of(d)->gemm->encode_map;
-    CUresult result = describe(encode, matrix_of(f.x, dtype, f.x_stride), f.rows, f.in,
+    CUresult result = describe(encode, {(void *)f.x, dtype, f.x_stride / 2}, f.rows, f.in,
                                (unsigned)box_rows(f.rows), &maps[0]);
     if (!result && f.scale)
         result = describe_bytes(encode, f.weight, f.out, f.in, (unsigned)c.width, &maps[1]);
     else if (!result)
-        result = describe(encode, matrix_of(f.weight, dtype, f.weight_stride), f.out, f.in,
+        result = describe(encode, {(void *)f.weight, dtype, f.weight_stride / 2}, f.out, f.in,
                           (unsigned)c.width, &maps[1]);
     if (result)
         return mc_cuda_fail(d, MC_ERR_DEVICE, "cuTensorMapEncodeTiled: error %d", (int)result);
