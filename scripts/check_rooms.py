@@ -3,7 +3,8 @@
 docs/architecture.md, and each private header that tools/ or examples/ includes. Prints each
 circle, two units that include one another, that the page's list of circles does not defend. A unit
 is a source of the library and the headers of its name (x.c, x.h, x_internal.h); GPU kernels are
-left out, whose headers are parts of one source. Run by check_style.sh. Exit code 1 where anything is found."""
+left out, whose headers are parts of one source. Prints each folder that has grown beyond its
+budget of lines. Run by check_style.sh. Exit code 1 where anything is found."""
 
 import pathlib
 import re
@@ -19,6 +20,28 @@ ALLOWED = {
         "a storage is memory of the context's device, whose kernels are written for tensors' dtypes",
 }
 
+
+# Lines that a folder may have of its own, without Unicode's tables: 5 % more than it had when they
+# were set. One is raised only in a commit that says why; none goes above 6,000.
+BUDGETS = {
+    "core": 109, "core/about": 488, "core/autograd": 1789, "core/base": 3665,
+    "core/checkpoint": 4697, "core/device": 3137, "core/device/cpu": 1103,
+    "core/device/cpu/isa": 4628, "core/device/cuda/attention": 2251,
+    "core/device/cuda/decode": 1180, "core/device/cuda/elementwise": 4005,
+    "core/device/cuda/product": 1937, "core/device/cuda/runtime": 3277, "core/device/hopper": 434,
+    "core/device/hopper/attention": 2715, "core/device/hopper/decode": 3157,
+    "core/device/hopper/product": 1565, "core/dist": 4302, "core/dist/control": 3078,
+    "core/formats": 5542, "core/hub": 1452, "core/hub/net": 2027, "core/inspect": 780,
+    "core/nn": 5744, "core/ops": 4925, "core/optim": 2651, "core/predict": 1177,
+    "core/tensor": 701, "datasets": 5441, "datasets/lm": 4023, "datasets/metrics": 940,
+    "datasets/table": 1697, "datasets/tasks": 792, "models": 2201, "models/adapters": 1334,
+    "models/bert": 470, "models/cpm": 367, "models/files": 2461, "models/generate": 4293,
+    "models/gpt2": 247, "models/gptj": 260, "models/roberta": 189, "models/t5": 495,
+    "models/texts": 1147, "tokenizers": 2740, "tokenizers/bpe": 1516, "tokenizers/cpm": 1423,
+    "tokenizers/files": 2490, "tokenizers/train": 833, "tokenizers/unicode": 746,
+    "tokenizers/unigram": 2878, "tools": 6000, "tools/files": 2723, "tools/log": 1454,
+    "tools/options": 3814, "tools/tasks": 2091, "tools/train": 3314,
+}
 
 PAGE = pathlib.Path("docs/architecture.md").read_text()
 INCLUDE = re.compile(r'\s*#\s*include\s+"([^"]+)"')
@@ -37,6 +60,21 @@ def room_of(path, rooms):
     folders = {room: at for at, room in enumerate(rooms)}
     parts = path.split("/")
     return next((folders["/".join(parts[:n])] for n in (2, 1) if "/".join(parts[:n]) in folders), -1)
+
+
+def find_growth(paths):
+    """A line for each folder with more lines of its own than its budget."""
+    lines = {}
+    for path in paths:
+        if path.suffix in (".c", ".h", ".cu", ".cuh", ".cc", ".def") and \
+                path.parts[0] != "examples" and not path.name.endswith("_data.c"):
+            folder = str(path.parent)
+            lines[folder] = lines.get(folder, 0) + len(path.read_text().splitlines())
+    return [f"{folder}: {n} lines of its own, {BUDGETS.get(folder, 0)} allowed: see BUDGETS in "
+            "scripts/check_rooms.py" for folder, n in sorted(lines.items())
+            if n > BUDGETS.get(folder, 0)] + \
+        [f"scripts/check_rooms.py: no folder {folder} any more"
+         for folder in BUDGETS if folder not in lines]
 
 
 def find_circles(paths):
@@ -79,7 +117,7 @@ def main():
                 findings.append(f"{path}:{number}: {rooms[here]}/ uses a private header")
     findings += [f"scripts/check_rooms.py: {file} does not include {header} any more"
                  for file, header in allowed]
-    findings += find_circles(map(str, paths))
+    findings += find_circles(map(str, paths)) + find_growth(paths)
     print("\n".join(findings), end="\n" if findings else "")
     return bool(findings)
 
