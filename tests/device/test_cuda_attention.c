@@ -518,7 +518,7 @@ static void test_contract(void **state)
 {
     (void)state;
     const int32_t keys[] = {17, 5, 0, 130, 70, 90};
-    const char *paths[] = {"own", ""};
+    const char *paths[] = {"attention:portable", ""};
     FOR_TYPES(t)
     {
         if (!has_turn(t, 0)) continue;
@@ -552,8 +552,12 @@ static void test_contract(void **state)
 static void test_contract_refusals(void **state)
 {
     (void)state;
-    const char *paths[] = {"cudnn", "tensor"};
-    for (int i = 0; i < 2; i++) {
+    const char *paths[] = {"attention:cudnn",
+#ifdef MC_HAVE_HOPPER
+                           "attention:hopper"
+#endif
+    };
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
         attention_data d;
         data_init(&d, (attention_case){ragged, 6, 2, 64, .dtype = MC_BF16, .group = 2});
         uploaded u = upload_batch(&d.queries);
