@@ -54,9 +54,7 @@ static int run(const download_options *o)
 int cmd_download(int argc, char **argv)
 {
     download_options o = {0};
-    /* one more: the library's list ends in NULL */
-    o.include.items = calloc((size_t)argc + 1, sizeof *o.include.items);
-    o.include.room = o.include.items ? argc : 0;
+    o.include = args_list_new(argc);
     args_table table = {.count = 0};
     model_add_rows(&table, &o.from, WAYS, "identifier of the model on the hub");
     const args_option options[] = {

@@ -625,8 +625,7 @@ int cmd_generate(int argc, char **argv)
                           .max_new_tokens = 50,
                           .num_return_sequences = 1};
     answer_options_init(&o.answer, argc);
-    o.prompts.items = calloc((size_t)argc, sizeof *o.prompts.items);
-    o.prompts.room = o.prompts.items ? argc : 0;
+    o.prompts = args_list_new(argc);
     int code = parse_and_run(&o, argc, argv);
     answer_options_release(&o.answer);
     free(o.prompts.items);

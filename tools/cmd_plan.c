@@ -10,6 +10,7 @@
 #include "tools/options/model_options.h"
 #include "tools/plan_answers.h"
 #include "tools/options/train_options.h"
+#include "tools/train/train_work.h"
 
 #define TEXT_OF(number) TEXT(number)
 #define TEXT(number) #number
@@ -33,36 +34,12 @@ typedef struct plan {
     plan_options o;
     mc_context *ctx, *dry;
     run_log log;
-    mc_model *model;
-    mc_optim_manager *optim;
-    mc_tensor *ids, *targets, *labels; /* targets: what the decoder of an encoder-decoder reads */
+    train_work work;
+    dry_batch batch;
     mc_memory_plan result;
     mc_time_plan time;
     char untimed[512]; /* why time is not predicted; "": it is */
 } plan;
-
-/* ---- the step -------------------------------------------------------------------------------- */
-
-static mc_tensor *loss_of(mc_tape *t, plan *p)
-{
-    mc_model_input in = {.ids = p->ids, .decoder_ids = p->targets};
-    mc_model_output out = mc_model_forward(t, p->model, &in);
-    if (mc_model_get_heads(p->model).labels)
-        return mc_cross_entropy(t, mc_model_classify(t, p->model, &out), p->labels, NULL);
-    return mc_model_loss(t, p->model, out.last_hidden, p->labels);
-}
-
-static void plan_step(mc_context *ctx, void *user)
-{
-    plan *p = user;
-    mc_optim_manager_zero_grad(p->optim);
-    for (int64_t i = 0; i < p->o.micro_steps && !mc_failed(ctx); i++) {
-        mc_tape *t = mc_tape_begin(ctx);
-        mc_optim_manager_backward(p->optim, t, loss_of(t, p));
-        mc_tape_end(t);
-    }
-    mc_optim_manager_step(p->optim);
-}
 
 /* ---- the model ------------------------------------------------------------------------------- */
 
@@ -77,43 +54,23 @@ static void make_model(plan *p)
                             .num_labels = classifies ? 2 : 0,
                             .recompute = train_recomputes[o->train.recompute]};
     lora_options_load(&o->lora, &load);
-    p->model = mc_model_new(p->dry, family, o->from.config, NULL, &load);
-    mc_model_shape shape = mc_model_get_shape(p->model);
+    p->work.model = mc_model_new(p->dry, family, o->from.config, NULL, &load);
+    mc_model_shape shape = mc_model_get_shape(p->work.model);
     int64_t usual = shape.kind == MC_MODEL_DECODER ? 1024 : 512;
     if (shape.positions && shape.positions < usual) usual = shape.positions;
     if (!o->seq_length) o->seq_length = usual;
     if (o->dropout_given || shape.kind == MC_MODEL_DECODER)
-        mc_model_set_dropout(p->model, (float)o->dropout);
-}
-
-/* Ids, and labels of sequences, of tokens, or of targets. */
-static void make_inputs(plan *p)
-{
-    const plan_options *o = &p->o;
-    int64_t labels = o->batch_size * o->seq_length;
-    p->ids = mc_tensor_new(p->dry, MC_I32, MC_SHAPE(o->batch_size, o->seq_length));
-    if (mc_model_get_shape(p->model).kind == MC_MODEL_ENCODER_DECODER) {
-        p->targets = mc_tensor_new(p->dry, MC_I32, MC_SHAPE(o->batch_size, o->target_length));
-        labels = o->batch_size * o->target_length;
-    }
-    if (mc_model_get_heads(p->model).labels) labels = o->batch_size;
-    p->labels = mc_tensor_new(p->dry, MC_I32, MC_SHAPE(labels));
+        mc_model_set_dropout(p->work.model, (float)o->dropout);
 }
 
 static bool make_work(plan *p)
 {
-    plan_options *o = &p->o;
+    const plan_options *o = &p->o;
+    mc_adam_options adam = {.no_decay_bias_norm = true};
+    p->work = (train_work){.ctx = p->dry, .passes = (int)o->micro_steps};
     make_model(p);
-    mc_adam_options adam_options = {.no_decay_bias_norm = true};
-    mc_optimizer *adam = train_adam_new(p->dry, &o->train, &adam_options);
-    mc_optimizer_add(adam, mc_model_module(p->model));
-    mc_optim_manager_options options = {
-        .loss_scale = train_dtypes[o->train.dtype] == MC_F16 ? o->train.loss_scale : 0,
-        .micro_steps = (int)o->micro_steps,
-        .max_grad_norm = 1};
-    p->optim = mc_optim_manager_new(p->dry, &options);
-    mc_optim_manager_add(p->optim, adam, NULL);
-    make_inputs(p);
+    train_work_optimize(&p->work, &o->train, &adam, 0);
+    train_work_read_dry(&p->work, &p->batch, o->batch_size, o->seq_length, o->target_length, false);
     return !mc_failed(p->dry);
 }
 
@@ -164,7 +121,8 @@ static bool make_plan(plan *p, bool timed)
     }
     if (!make_dry(p)) return false;
     if ((timed && set_time(p)) || !make_work(p)) return false;
-    mc_status status = mc_plan_run(p->dry, mc_model_module(p->model), plan_step, p, &p->result);
+    mc_status status =
+        mc_plan_run(p->dry, mc_model_module(p->work.model), train_work_step, &p->work, &p->result);
     p->time = mc_plan_seconds(p->dry);
     return status == MC_OK;
 }
@@ -299,15 +257,15 @@ static double peak_of(const plan *p, const char **what)
 static double flops_of(const plan *p)
 {
     const plan_options *o = &p->o;
-    if (mc_model_get_shape(p->model).kind != MC_MODEL_ENCODER_DECODER)
-        return mc_model_flops(p->model, o->seq_length);
+    if (mc_model_get_shape(p->work.model).kind != MC_MODEL_ENCODER_DECODER)
+        return mc_model_flops(p->work.model, o->seq_length);
     mc_sequence_work work = {.length = o->seq_length, .target_length = o->target_length};
-    return mc_model_sequence_flops(p->model, &work) / (double)o->seq_length;
+    return mc_model_sequence_flops(p->work.model, &work) / (double)o->seq_length;
 }
 
 static const char *formula_of(const plan *p)
 {
-    if (mc_model_get_shape(p->model).kind == MC_MODEL_ENCODER_DECODER) return "both stacks";
+    if (mc_model_get_shape(p->work.model).kind == MC_MODEL_ENCODER_DECODER) return "both stacks";
     return lora_options_given(&p->o.lora) ? "(4 N + 12 L D T)" : "(6 N + 12 L D T)";
 }
 
@@ -315,7 +273,7 @@ static void report(const plan *p)
 {
     const plan_options *o = &p->o;
     const mc_memory_plan *m = &p->result;
-    int64_t parameters = mc_module_parameter_count(mc_model_module(p->model)),
+    int64_t parameters = mc_module_parameter_count(mc_model_module(p->work.model)),
             tokens = o->ranks * o->batch_size * o->seq_length * o->micro_steps;
     double per_s = (double)tokens / p->time.total;
     const char *what;
@@ -357,7 +315,7 @@ static void report_answers(const plan *p, const plan_answers *made)
     plan_answers_show(&p->o.answers, made, room, what, known);
     printf("result model=%s ranks=%" PRId64 " parameters=%" PRId64 " sequences=%d tokens=%" PRId64
            " weights_bytes=%" PRIu64 " cache_bytes=%zu peak_bytes=%" PRIu64 " fits=%s\n",
-           p->o.from.family, p->o.ranks, mc_module_parameter_count(mc_model_module(p->model)),
+           p->o.from.family, p->o.ranks, mc_module_parameter_count(mc_model_module(p->work.model)),
            made->cache.sequences, made->cache.tokens, made->weights, made->cache.bytes, made->peak,
            !room                ? "unknown"
            : made->peak <= room ? "yes"
@@ -373,8 +331,9 @@ static bool plan_generation(plan *p)
         return false;
     mc_load_options load = {.dtype = train_dtypes[p->o.train.dtype]};
     lora_options_load(&p->o.lora, &load);
-    p->model = mc_model_new(p->dry, p->o.from.family, p->o.from.config, NULL, &load);
-    if (!p->model || !plan_answers_make(&p->o.answers, p->model, (int)p->o.batch_size, &made))
+    p->work.model = mc_model_new(p->dry, p->o.from.family, p->o.from.config, NULL, &load);
+    if (!p->work.model ||
+        !plan_answers_make(&p->o.answers, p->work.model, (int)p->o.batch_size, &made))
         return false;
     if (!ranks_silent(p->ctx)) report_answers(p, &made);
     return true;
@@ -523,7 +482,7 @@ int cmd_plan(int argc, char **argv)
         .host_gbs = MC_PLAN_HOST_GBS,
         .answers = PLAN_ANSWERS_DEFAULTS,
         .lora = LORA_DEFAULTS,
-        .train = {.dtype = TRAIN_UNSET, .loss_scale = 65536, .ranks = RANKS_DEFAULTS}};
+        .train = {.dtype = TRAIN_UNSET, .clip = 1, .loss_scale = 65536, .ranks = RANKS_DEFAULTS}};
     args_table table = {.count = 0};
     add_step_rows(&table, &o);
     plan_answers_add_rows(&table, &o.answers);

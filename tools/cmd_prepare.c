@@ -154,9 +154,7 @@ static int run(prepare_command *c)
 
 int cmd_prepare(int argc, char **argv)
 {
-    prepare_command c = {.json_key = "text"};
-    c.inputs.items = calloc((size_t)argc, sizeof *c.inputs.items);
-    c.inputs.room = c.inputs.items ? argc : 0;
+    prepare_command c = {.json_key = "text", .inputs = args_list_new(argc)};
     const args_option options[] = {
         {ARGS_PATH("tokenizer", &c.tokenizer, "folder or identifier of the tokenizer"),
          .required = true, .known_as = "model,pretrained,vocab"},

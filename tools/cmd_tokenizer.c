@@ -70,11 +70,9 @@ static int run(tokenizer_command *c)
 
 int cmd_tokenizer(int argc, char **argv)
 {
-    tokenizer_command c = {.train = {.vocab_size = 8000}};
-    c.inputs.items = calloc((size_t)argc, sizeof *c.inputs.items);
-    c.inputs.room = c.inputs.items ? argc : 0;
-    c.specials.items = calloc((size_t)argc + 1, sizeof *c.specials.items); /* ends in NULL */
-    c.specials.room = c.specials.items ? argc : 0;
+    tokenizer_command c = {.inputs = args_list_new(argc),
+                           .specials = args_list_new(argc),
+                           .train = {.vocab_size = 8000}};
     const args_option options[] = {
         {ARGS_TEXT("action", &c.action, "train"), .required = true, .positional = true},
         {ARGS_PATHS("input", &c.inputs, "texts to train on"), .required = true,

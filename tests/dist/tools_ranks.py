@@ -190,6 +190,15 @@ def test_pretraining(folder):
         check(abs(float(result["val_loss"]) - float(val)) < 2e-5, f"the same validation: {job}")
 
 
+def test_largest_batch(folder):
+    """--batch-size auto on ranks takes no more than was given, which one more sequence would."""
+    given = 0.002
+    batch = ["--batch-size", "auto", "--memory", given, "--steps", 2]
+    result = Job(folder, 2, pretrain(folder, *batch)).result()
+    peak = int(result.get("planned_bytes", 0))
+    check(0.8 * given * 2**30 < peak <= given * 2**30, f"a batch that fits into {given} GiB: {result}")
+
+
 def write_objectives(folder):
     """Configs of models of VOCABULARY tokens, and a tokenizer with what their objectives put in."""
     names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "</s>"] + [f"<extra_id_{i}>" for i in range(8)]

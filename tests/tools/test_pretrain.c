@@ -185,6 +185,20 @@ static void test_interrupted_validation(void **state)
     same_logs("undue.jsonl", "due.jsonl");
 }
 
+/* The last step's validation is part of the run: interrupted in it, the run has not ended. (Of so
+ * many files a validation takes far longer than the signal.) */
+static void test_interrupted_at_the_end(void **state)
+{
+    (void)state;
+    must("L=\"$T --steps 5 --output late\" && { "
+         "$L --val $(yes train.bin | head -400) --val-batches 0 2>late.err & pid=$!; "
+         "until grep -q '^step *5/' late.err; do sleep 0.01; done; "
+         "kill -INT $pid; wait $pid; test $? = 130; } && "
+         "grep -q '^interrupted at step 5; go on with --resume$' late.err");
+    must("$T --steps 5 --output late --val train.bin --val-batches 1 --resume");
+    must_hold(out, " val_loss=");
+}
+
 /* ---- saving in the background ---------------------------------------------------------------- */
 
 /* Each save is told when it is whole, in order, whatever is in flight when the next one comes. */
@@ -576,6 +590,7 @@ int main(void)
         cmocka_unit_test(test_resume_f16),
         cmocka_unit_test(test_interrupt),
         cmocka_unit_test(test_interrupted_validation),
+        cmocka_unit_test(test_interrupted_at_the_end),
         cmocka_unit_test(test_kill),
         cmocka_unit_test(test_damage),
         cmocka_unit_test(test_plan_is_right),

@@ -11,8 +11,7 @@ void answer_options_init(answer_options *o, int argc)
                                   .repetition_penalty = 1,
                                   .num_beams = 1,
                                   .length_penalty = 1}};
-    o->stop.items = calloc((size_t)argc, sizeof *o->stop.items);
-    o->stop.room = o->stop.items ? argc : 0;
+    o->stop = args_list_new(argc);
 }
 
 void answer_options_release(answer_options *o) { free(o->stop.items); }

@@ -6,6 +6,7 @@
 #include <limits.h>
 #include <math.h>
 #include <stdarg.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -500,6 +501,13 @@ bool args_parse_to(const args_spec *spec, int argc, char **argv, int *code, FILE
     }
     *code = parse_line(&start, err);
     return *code == EXIT_OK;
+}
+
+args_list args_list_new(int argc)
+{
+    args_list list = {.items = calloc((size_t)argc + 1, sizeof *list.items)};
+    list.room = list.items ? argc : 0;
+    return list;
 }
 
 void args_table_add(args_table *table, const args_option *rows)

@@ -53,6 +53,9 @@ typedef struct args_list {
                            lists more makes it longer */
     int count, room;
 } args_list;
+/* An empty list for a command line of `argc` words. NULL stands after the items, which are to be
+ * freed; without memory it takes none. */
+args_list args_list_new(int argc);
 
 typedef struct args_option {
     const char *name; /* without the dashes */

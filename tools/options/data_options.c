@@ -11,10 +11,8 @@ static const double default_fraction = 0.1;
 
 void data_options_init(data_options *o, int argc)
 {
-    o->files.items = calloc((size_t)argc, sizeof *o->files.items);
-    o->val_files.items = calloc((size_t)argc, sizeof *o->val_files.items);
-    o->files.room = o->files.items ? argc : 0;
-    o->val_files.room = o->val_files.items ? argc : 0;
+    o->files = args_list_new(argc);
+    o->val_files = args_list_new(argc);
 }
 
 void data_options_release(data_options *o)
@@ -384,17 +382,13 @@ const mc_tokenizer *data_generates(const data_options *o, const mc_dataset *data
 
 void data_add_settings(settings *list, const data_options *o)
 {
-    const struct {
-        const char *name, *value;
-    } texts[] = {{"task", data_task(o)},
-                 {"text", o->text},
-                 {"text-pair", o->pair},
-                 {"label", o->label},
-                 {"label-separator", o->separator},
-                 {"target", o->target},
-                 {"messages", o->messages}};
-    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
-        if (texts[i].value) settings_add(list, texts[i].name, texts[i].value);
+    settings_add_given(list, "task", data_task(o));
+    settings_add_given(list, "text", o->text);
+    settings_add_given(list, "text-pair", o->pair);
+    settings_add_given(list, "label", o->label);
+    settings_add_given(list, "label-separator", o->separator);
+    settings_add_given(list, "target", o->target);
+    settings_add_given(list, "messages", o->messages);
     settings_add_flag(list, "regression", o->regression);
     settings_add_flag(list, "multi-label", o->multi_label);
     settings_add_flag(list, "classifier", o->classifier);

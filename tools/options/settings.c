@@ -49,9 +49,9 @@ void settings_add_flag(settings *list, const char *name, bool value)
     settings_add(list, name, value ? "true" : "false");
 }
 
-void settings_add_content(settings *list, const char *name_content, const char *content)
+void settings_add_given(settings *list, const char *name, const char *value)
 {
-    if (*content) settings_add(list, name_content, content);
+    if (value && *value) settings_add(list, name, value);
 }
 
 void settings_add_model(settings *list, const mc_model *model)
@@ -107,16 +107,6 @@ uint64_t settings_u64_of(const mc_checkpoint *then, const char *name)
     return strtoull(settings_text_of(then, name), NULL, 10);
 }
 
-double settings_real_of(const mc_checkpoint *then, const char *name)
-{
-    return strtod(settings_text_of(then, name), NULL); /* which reads nan, too */
-}
-
-bool settings_flag_of(const mc_checkpoint *then, const char *name)
-{
-    return strcmp(settings_text_of(then, name), "true") == 0;
-}
-
 int settings_choice_of(const mc_checkpoint *then, const char *name, const char *const *names,
                        int otherwise)
 {
@@ -129,6 +119,37 @@ int settings_ranks_of(const mc_checkpoint *then)
 {
     int64_t ranks = settings_whole_of(then, "ranks");
     return ranks > 1 ? (int)ranks : 1;
+}
+
+/* ---- fields of a struct ---------------------------------------------------------------------- */
+
+void settings_add_fields(settings *list, const settings_field *fields, const void *from)
+{
+    for (const settings_field *f = fields; f->name; f++) {
+        const void *at = (const char *)from + f->at;
+        switch (f->type) {
+        case SETTINGS_WHOLE: settings_add_whole(list, f->name, *(const int64_t *)at); break;
+        case SETTINGS_U64: settings_add_u64(list, f->name, *(const uint64_t *)at); break;
+        case SETTINGS_REAL: settings_add_real(list, f->name, *(const double *)at); break;
+        case SETTINGS_FLAG: settings_add_flag(list, f->name, *(const bool *)at); break;
+        case SETTINGS_STRING: settings_add(list, f->name, at); break;
+        }
+    }
+}
+
+void settings_read_fields(const mc_checkpoint *then, const settings_field *fields, void *to)
+{
+    for (const settings_field *f = fields; f->name; f++) {
+        const char *value = settings_text_of(then, f->name);
+        void *at = (char *)to + f->at;
+        switch (f->type) {
+        case SETTINGS_WHOLE: *(int64_t *)at = settings_whole_of(then, f->name); break;
+        case SETTINGS_U64: *(uint64_t *)at = settings_u64_of(then, f->name); break;
+        case SETTINGS_REAL: *(double *)at = strtod(value, NULL); break; /* which reads nan, too */
+        case SETTINGS_FLAG: *(bool *)at = strcmp(value, "true") == 0; break;
+        case SETTINGS_STRING: snprintf(at, SETTINGS_STRING_SIZE, "%s", value); break;
+        }
+    }
 }
 
 /* ---- comparing ------------------------------------------------------------------------------- */

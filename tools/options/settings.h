@@ -40,6 +40,9 @@ settings *settings_new(mc_context *ctx);
 /* ---- adding, under names that are unique: options have theirs ---- */
 
 void settings_add(settings *list, const char *name, const char *value);
+/* Nothing for NULL and "". Under "NAME.content" stands the content of what the setting NAME names
+ * (files/content.h): a run that goes on may have the same content at another path. */
+void settings_add_given(settings *list, const char *name, const char *value);
 void settings_add_whole(settings *list, const char *name, int64_t value);
 void settings_add_u64(settings *list, const char *name, uint64_t value);
 void settings_add_real(settings *list, const char *name, double value);
@@ -54,22 +57,36 @@ void settings_add_machine(settings *list, const train_options *o);
 void settings_end_fixed(settings *list);
 void settings_end_rounding(settings *list);
 
-/* The content of what the setting NAME names (files/content.h), under NAME_CONTENT, a literal that
- * is "NAME.content": a run that goes on may have the same content at another path. */
-void settings_add_content(settings *list, const char *name_content, const char *content);
-
-/* ---- reading; "", 0 and false if there is none ---- */
+/* ---- reading; "" and 0 if there is none ---- */
 
 const char *settings_text_of(const mc_checkpoint *then, const char *name);
 int64_t settings_whole_of(const mc_checkpoint *then, const char *name);
 uint64_t settings_u64_of(const mc_checkpoint *then, const char *name);
-double settings_real_of(const mc_checkpoint *then, const char *name);
-bool settings_flag_of(const mc_checkpoint *then, const char *name);
 /* The index of the setting among names that end in NULL; `otherwise` where it is none of them. */
 int settings_choice_of(const mc_checkpoint *then, const char *name, const char *const *names,
                        int otherwise);
 /* "ranks", at least 1. */
 int settings_ranks_of(const mc_checkpoint *then);
+
+/* ---- fields of a struct, written once for adding and reading ---- */
+
+typedef enum settings_type {
+    SETTINGS_WHOLE, /* int64_t */
+    SETTINGS_U64,
+    SETTINGS_REAL,  /* double */
+    SETTINGS_FLAG,  /* bool */
+    SETTINGS_STRING /* char[SETTINGS_STRING_SIZE] */
+} settings_type;
+enum { SETTINGS_STRING_SIZE = 512 };
+
+typedef struct settings_field {
+    const char *name; /* NULL after the last */
+    settings_type type;
+    size_t at; /* offsetof */
+} settings_field;
+
+void settings_add_fields(settings *list, const settings_field *fields, const void *from);
+void settings_read_fields(const mc_checkpoint *then, const settings_field *fields, void *to);
 
 /* ---- comparing ---- */
 

@@ -38,7 +38,7 @@ typedef struct train_options {
     ranks_options ranks;
     const char *log_jsonl, *log_csv, *tensorboard; /* NULL: none */
     int64_t log_every;                             /* steps from line to line; 0: the default */
-    bool overwrite, no_save;                       /* see tools/train/train_output.h */
+    bool overwrite, no_save;                       /* see tools/train/train_output.c */
     bool dry_run;                                  /* nothing is trained, nor saved */
     char *run_file; /* all options as JSON (run_file_text); NULL: not kept */
 } train_options;

@@ -59,10 +59,7 @@ void text_job_add_pair_rows(args_table *table, text_job_options *o)
 void text_job_options_init(text_job_options *o, int argc)
 {
     args_list *lists[] = {&o->texts, &o->pairs, &o->files};
-    for (int i = 0; i < 3; i++) {
-        lists[i]->items = calloc((size_t)argc, sizeof *lists[i]->items);
-        lists[i]->room = lists[i]->items ? argc : 0;
-    }
+    for (int i = 0; i < 3; i++) *lists[i] = args_list_new(argc);
 }
 
 void text_job_options_release(text_job_options *o)

@@ -49,9 +49,9 @@ static void warn_near_names(finetune *f, int labels)
             plain(mc_dataset_label_name(f->train_rows, i), a, sizeof a);
             plain(mc_dataset_label_name(f->train_rows, k), b, sizeof b);
             if (!*a || strcmp(a, b) != 0) continue;
-            run_log_line(&f->log, "warning: labels \"%s\" and \"%s\" are nearly equal: one label?",
-                         mc_dataset_label_name(f->train_rows, k),
-                         mc_dataset_label_name(f->train_rows, i));
+            run_log_line(
+                &f->run.log, "warning: labels \"%s\" and \"%s\" are nearly equal: one label?",
+                mc_dataset_label_name(f->train_rows, k), mc_dataset_label_name(f->train_rows, i));
         }
 }
 
@@ -72,12 +72,12 @@ static void warn_labels(finetune *f, int labels)
     if (mc_dataset_task(f->train_rows)) return;
     warn_near_names(f, labels);
     if (labels > 2 && rows < (int64_t)FEW * labels)
-        run_log_line(&f->log,
+        run_log_line(&f->run.log,
                      "warning: %d labels of %" PRId64 " rows: is --label the right column?", labels,
                      rows);
     if (labels > 2 && mc_dataset_kind(f->train_rows) == MC_TASK_CLASSIFY &&
         are_numbers(f->train_rows, labels))
-        run_log_line(&f->log,
+        run_log_line(&f->run.log,
                      "warning: all %d labels are numbers: --regression predicts them as numbers",
                      labels);
 }
@@ -98,7 +98,7 @@ static void show_labels(finetune *f, bool all)
                  counts[k]);
     if (!all && labels > LABELS_SHOWN) text_add(&t, ", ... %d in all", labels);
     free(counts);
-    run_log_line(&f->log, "%s", line);
+    run_log_line(&f->run.log, "%s", line);
     warn_labels(f, labels);
 }
 
@@ -115,7 +115,7 @@ static void show_values(finetune *f)
         sum += (double)*value;
         n++;
     }
-    if (n) run_log_line(&f->log, "values: %g to %g, mean %g", low, high, sum / (double)n);
+    if (n) run_log_line(&f->run.log, "values: %g to %g, mean %g", low, high, sum / (double)n);
 }
 
 /* ---- lengths --------------------------------------------------------------------------------- */
@@ -137,7 +137,7 @@ static int64_t length_of(const finetune *f, const char *string, const char *pair
 {
     mc_encoding e = {0};
     if (!string) return -1;
-    mc_status status = mc_tokenizer_encode(f->tokenizer, string, strlen(string), pair,
+    mc_status status = mc_tokenizer_encode(f->run.tokenizer, string, strlen(string), pair,
                                            pair ? strlen(pair) : 0, 0, &e);
     int64_t count = status == MC_OK ? (int64_t)e.count : -1;
     mc_encoding_release(&e);
@@ -177,7 +177,7 @@ static void show_lengths(finetune *f, const char *what, const lengths *l)
     char of[64] = "";
     if (l->rows < mc_dataset_rows(f->train_rows))
         snprintf(of, sizeof of, " (of %" PRId64 " rows)", l->rows);
-    run_log_line(&f->log,
+    run_log_line(&f->run.log,
                  "%s: %" PRId64 " to %" PRId64 " tokens, median %" PRId64 ", 95 %% up to %" PRId64
                  "; %" PRId64 " of %" PRId64 " are cut at %" PRId64 "%s",
                  what, l->tokens[0], l->tokens[l->count - 1], l->tokens[l->count / 2],
@@ -204,15 +204,15 @@ static void show_row(finetune *f)
     int64_t room = batch ? mc_tensor_count(batch->ids) : 0;
     int64_t count = batch ? batch->lengths->total : 0;
     float *ids = room ? calloc((size_t)room, sizeof *ids) : NULL;
-    if (ids) mc_tensor_read_f32(f->ctx, batch->ids, ids, room);
-    if (ids && !mc_failed(f->ctx)) {
+    if (ids) mc_tensor_read_f32(f->run.ctx, batch->ids, ids, room);
+    if (ids && !mc_failed(f->run.ctx)) {
         text_add(&t, "first row: %" PRId64 " tokens:", count);
         for (int64_t i = 0; i < count && i < TOKENS_SHOWN; i++) {
-            const char *token = mc_tokenizer_id_to_token(f->tokenizer, (int32_t)ids[i]);
+            const char *token = mc_tokenizer_id_to_token(f->run.tokenizer, (int32_t)ids[i]);
             text_add(&t, " %s", token ? token : "?");
         }
         if (count > TOKENS_SHOWN) text_add(&t, " ...");
-        run_log_line(&f->log, "%s", line);
+        run_log_line(&f->run.log, "%s", line);
     }
     free(ids);
     mc_dataloader_free(loader);
@@ -220,77 +220,24 @@ static void show_row(finetune *f)
 
 /* ---- memory and time ------------------------------------------------------------------------- */
 
-/* A step on a context that computes nothing (core/nn/memory_plan.h). */
-typedef struct dry_step {
-    mc_context *ctx;
-    mc_model *model;
-    mc_optim_manager *optim;
-    mc_tensor *ids, *targets, *labels, *values;
-    int64_t passes;
-} dry_step;
-
-static mc_tensor *loss_of(mc_tape *t, dry_step *s)
-{
-    mc_model_input in = {.ids = s->ids, .decoder_ids = s->targets};
-    mc_model_output out = mc_model_forward(t, s->model, &in);
-    if (s->values) return mc_mse_loss(t, mc_model_classify(t, s->model, &out), s->values);
-    if (mc_model_get_heads(s->model).labels)
-        return mc_cross_entropy(t, mc_model_classify(t, s->model, &out), s->labels, NULL);
-    return mc_model_loss(t, s->model, out.last_hidden, s->labels);
-}
-
-static void plan_step(mc_context *ctx, void *user)
-{
-    dry_step *s = user;
-    mc_optim_manager_zero_grad(s->optim);
-    for (int64_t i = 0; i < s->passes && !mc_failed(ctx); i++) {
-        mc_tape *t = mc_tape_begin(ctx);
-        mc_optim_manager_backward(s->optim, t, loss_of(t, s));
-        mc_tape_end(t);
-    }
-    mc_optim_manager_step(s->optim);
-}
-
-/* A batch whose texts are all as long as the longest. */
-static void make_inputs(const finetune *f, dry_step *s, int64_t length, int64_t target_length)
-{
-    int64_t batch = f->o.batch_size, most = mc_dataset_rows(f->train_rows);
-    int64_t sequences = (batch < most ? batch : most) * mc_dataset_choices(f->train_rows);
-    int labels = mc_model_get_heads(s->model).labels;
-    bool both = mc_model_get_shape(s->model).kind == MC_MODEL_ENCODER_DECODER;
-    mc_task_kind kind = mc_dataset_kind(f->train_rows);
-    int64_t rows = sequences * (both ? target_length : length);
-    s->ids = mc_tensor_new(s->ctx, MC_I32, MC_SHAPE(sequences, length));
-    if (both) s->targets = mc_tensor_new(s->ctx, MC_I32, MC_SHAPE(sequences, target_length));
-    s->labels = mc_tensor_new(s->ctx, MC_I32, MC_SHAPE(labels ? sequences : rows));
-    if (kind == MC_TASK_REGRESS || kind == MC_TASK_MULTI_LABEL)
-        s->values = mc_tensor_new(s->ctx, MC_F32, MC_SHAPE(sequences, labels));
-}
-
-/* `seconds` may be NULL. */
+/* Of a step with a batch whose texts are all as long as the longest. `seconds` may be NULL. */
 static bool plan(finetune *f, int64_t length, int64_t target_length, mc_memory_plan *memory,
                  double *seconds)
 {
-    const finetune_options *o = &f->o;
-    mc_load_options load = {.dtype = train_dtypes[o->train.dtype],
-                            .recompute = train_recomputes[o->train.recompute]};
-    mc_adam_options adam_options = {.no_decay_bias_norm = o->no_decay_bias_norm};
-    mc_optim_manager_options options = {.micro_steps = (int)o->accumulation,
-                                        .max_grad_norm = o->train.clip};
-    dry_step s = {.ctx = mc_plan_context_new(f->ctx), .passes = o->accumulation};
-    bool timed = seconds && mc_plan_time(s.ctx, NULL) == MC_OK;
-    s.model = mc_model_new_like(s.ctx, f->model, &load);
-    mc_optimizer *adam = train_adam_new(s.ctx, &o->train, &adam_options);
-    mc_optimizer_add(adam, mc_model_module(s.model));
-    s.optim = mc_optim_manager_new(s.ctx, &options);
-    mc_optim_manager_add(s.optim, adam, NULL);
-    if (s.model) make_inputs(f, &s, length, target_length);
-    bool good =
-        s.model && mc_plan_run(s.ctx, mc_model_module(s.model), plan_step, &s, memory) == MC_OK;
-    if (seconds) *seconds = good && timed ? mc_plan_seconds(s.ctx).total : NAN;
-    if (s.ctx && mc_failed(s.ctx))
-        mc_set_error(f->ctx, mc_error_status(s.ctx), "%s", mc_error_message(s.ctx));
-    mc_context_free(s.ctx);
+    mc_task_kind kind = mc_dataset_kind(f->train_rows);
+    int64_t rows = f->run.o.batch_size, most = mc_dataset_rows(f->train_rows);
+    if (rows > most) rows = most;
+    train_work w = train_run_plan(&f->run, f->run.work.passes);
+    dry_batch batch;
+    bool timed = seconds && mc_plan_time(w.ctx, NULL) == MC_OK;
+    train_work_read_dry(&w, &batch, rows * mc_dataset_choices(f->train_rows), length, target_length,
+                        kind == MC_TASK_REGRESS || kind == MC_TASK_MULTI_LABEL);
+    bool good = w.model &&
+                mc_plan_run(w.ctx, mc_model_module(w.model), train_work_step, &w, memory) == MC_OK;
+    if (seconds) *seconds = good && timed ? mc_plan_seconds(w.ctx).total : NAN;
+    if (w.ctx && mc_failed(w.ctx))
+        mc_set_error(f->run.ctx, mc_error_status(w.ctx), "%s", mc_error_message(w.ctx));
+    mc_context_free(w.ctx);
     return good;
 }
 
@@ -309,44 +256,44 @@ static void add_time(text *t, double seconds)
 static void show_plan(finetune *f, const lengths *l, const lengths *targets, bool all)
 {
     mc_memory_plan memory = {0};
-    if (mc_device_prepare(f->ctx)) return; /* what it takes is not free */
-    mc_memory_use use = mc_memory(f->ctx);
+    if (mc_device_prepare(f->run.ctx)) return; /* what it takes is not free */
+    mc_memory_use use = mc_memory(f->run.ctx);
     char line[256];
     text t = text_into(line, sizeof line);
-    double step;
+    double step = NAN;
     int64_t target_length = targets->count ? longest(targets) : 1;
     if (!plan(f, longest(l), target_length, &memory, all ? &step : NULL)) return;
-    memory_warn(f->ctx, &f->log, f->o.batch_size, &memory,
+    memory_warn(f->run.ctx, &f->run.log, f->run.o.batch_size, &memory,
                 "a smaller --batch-size with --gradient-accumulation-steps takes less");
     if (!all) return;
     text_add(&t, "memory of a step, planned: %.1f MiB at most", (double)memory.peak / (1 << 20));
     if (use.available)
         text_add(&t, ", %.1f MiB are free", (double)(use.available + use.touched) / (1 << 20));
-    run_log_line(&f->log, "%s", line);
+    run_log_line(&f->run.log, "%s", line);
     t = text_into(line, sizeof line);
-    text_add(&t, "steps: %" PRId64 " of %" PRId64 " rows", f->steps, f->o.rows_per_step);
-    double whole = step * (double)f->steps * l->mean / (double)longest(l);
+    text_add(&t, "steps: %" PRId64 " of %" PRId64 " rows", f->run.steps, f->o.rows_per_step);
+    double whole = step * (double)f->run.steps * l->mean / (double)longest(l);
     if (isfinite(whole)) {
         text_add(&t, "; about ");
         add_time(&t, whole);
         text_add(&t, ", predicted, without evaluations");
     }
-    run_log_line(&f->log, "%s", line);
-    run_log_result_line(&f->log,
+    run_log_line(&f->run.log, "%s", line);
+    run_log_result_line(&f->run.log,
                         "result dry_run=true rows=%" PRId64 " steps=%" PRId64 " cut=%" PRId64
                         " peak_bytes=%" PRIu64 " seconds=%.4g",
-                        mc_dataset_rows(f->train_rows), f->steps, l->cut, memory.peak, whole);
+                        mc_dataset_rows(f->train_rows), f->run.steps, l->cut, memory.peak, whole);
 }
 
 /* ---- the look -------------------------------------------------------------------------------- */
 
 void finetune_look(finetune *f)
 {
-    bool all = f->o.train.dry_run;
+    bool all = f->run.o.train.dry_run;
     int64_t rows = mc_dataset_rows(f->train_rows);
     int64_t stride = all || rows <= HEAD_ROWS ? 1 : rows / HEAD_ROWS;
     lengths l = {0}, targets = {0};
-    if (mc_failed(f->ctx) || (!all && ranks_silent(f->ctx))) return;
+    if (mc_failed(f->run.ctx) || (!all && ranks_silent(f->run.ctx))) return;
     show_labels(f, all);
     show_values(f);
     if (measure(f, false, stride, &l)) show_lengths(f, "texts", &l);
@@ -354,7 +301,7 @@ void finetune_look(finetune *f)
         all)
         show_lengths(f, "targets", &targets);
     if (all) show_row(f);
-    if (l.count && !mc_failed(f->ctx)) show_plan(f, &l, &targets, all);
+    if (l.count && !mc_failed(f->run.ctx)) show_plan(f, &l, &targets, all);
     free(l.tokens);
     free(targets.tokens);
 }

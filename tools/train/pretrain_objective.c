@@ -43,14 +43,16 @@ void pretrain_add_objective_rows(args_table *table, pretrain_options *o)
         });
 }
 
-static const mc_objective_style *style_of(const pretrain_options *o)
+static const mc_objective_style *style_of(const pretrain *p)
 {
-    return mc_family_objective(o->from.family);
+    return mc_family_objective(p->run.o.from.family);
 }
 
-bool pretrain_fits_objective(const pretrain_options *o, char *message, size_t room)
+bool pretrain_fits_objective(const pretrain *p, char *message, size_t room)
 {
-    const mc_objective_style *style = style_of(o);
+    const pretrain_options *o = &p->o;
+    const char *family = p->run.o.from.family;
+    const mc_objective_style *style = style_of(p);
     bool masked = style->kind == MC_OBJECTIVE_MASKED, spans = style->kind == MC_OBJECTIVE_SPANS;
     const struct {
         const char *name;
@@ -63,11 +65,11 @@ bool pretrain_fits_objective(const pretrain_options *o, char *message, size_t ro
         {"mean-span-length", o->mean_span_length > 0, spans},
         {"target-length", o->target_length > 0, spans},
         {"separate-documents", o->separate_documents, style->kind == MC_OBJECTIVE_NEXT_TOKEN},
-        {"sample-every", o->sample_every > 0, mc_family_kind(o->from.family) == MC_MODEL_DECODER}};
+        {"sample-every", o->sample_every > 0, mc_family_kind(family) == MC_MODEL_DECODER}};
     for (size_t i = 0; i < sizeof options / sizeof *options; i++)
         if (options[i].given && !options[i].fits) {
             snprintf(message, room, "--%s: %s is not pretrained in a way that has a use for it",
-                     options[i].name, o->from.family);
+                     options[i].name, family);
             return false;
         }
     return true;
@@ -75,7 +77,7 @@ bool pretrain_fits_objective(const pretrain_options *o, char *message, size_t ro
 
 mc_model_heads pretrain_heads(const pretrain *p)
 {
-    mc_objective_style style = *style_of(&p->o);
+    mc_objective_style style = *style_of(p);
     style.next_sentence = style.next_sentence && !p->o.no_nsp;
     return mc_objective_heads(&style);
 }
@@ -85,8 +87,8 @@ mc_model_heads pretrain_heads(const pretrain *p)
 /* Where a tokenizer lies that was not given: NULL where there is no such place. */
 static const char *source_of(const pretrain *p, char folder[MODEL_FOLDER])
 {
-    if (p->resumed) return mc_checkpoint_folder(p->resumed);
-    return p->o.from.model ? p->o.from.model : model_config_folder(&p->o.from, folder);
+    const char *weights = train_run_source(&p->run);
+    return weights ? weights : model_config_folder(&p->run.o.from, folder);
 }
 
 /* Whether a tokenizer opens on this rank, found with a context of its own. Else `why` is its error,
@@ -101,15 +103,12 @@ static bool opens(const char *from, const mc_tokenizer_options *options, char wh
     return good;
 }
 
-/* Whether all ranks say so. */
-static bool all_agree(pretrain *p, bool here) { return ranks_least(p->ctx, here) > 0; }
-
 /* Ids of tokens that --config does not name are the tokenizer's, not a class's. */
 static bool take_tokens(pretrain *p, const mc_tokenizer *tok)
 {
-    if (p->resumed || !p->o.from.config) return true;
-    if (mc_model_take_tokens(p->work.model, tok, p->o.from.config)) return false;
-    mc_model_shape now = mc_model_get_shape(p->work.model);
+    if (p->run.resumed || !p->run.o.from.config) return true;
+    if (mc_model_take_tokens(p->run.work.model, tok, p->run.o.from.config)) return false;
+    mc_model_shape now = mc_model_get_shape(p->run.work.model);
     p->shape.bos_token = now.bos_token;
     p->shape.eos_token = now.eos_token;
     p->shape.pad_token = now.pad_token;
@@ -121,43 +120,45 @@ static bool open_tokenizer(pretrain *p, const mc_objective_style *style)
 {
     bool needed = style->kind == MC_OBJECTIVE_MASKED || style->kind == MC_OBJECTIVE_SPANS;
     char folder[MODEL_FOLDER] = "", why[512];
-    const char *from = p->o.tokenizer;
+    const char *from = p->run.o.tokenizer;
     if (!from && needed) from = source_of(p, folder);
-    if (from == folder && !all_agree(p, opens(from, NULL, why))) from = NULL;
+    if (from == folder && !(ranks_least(p->run.ctx, opens(from, NULL, why)) > 0)) from = NULL;
     if (!from && needed)
-        return pretrain_refuse(p,
-                               "--tokenizer is required: pretraining %s puts in tokens of its "
-                               "own",
-                               mc_model_family(p->work.model));
+        return train_run_refuse(&p->run,
+                                "--tokenizer is required: pretraining %s puts in tokens of its "
+                                "own",
+                                mc_model_family(p->run.work.model));
     if (!from) return true;
-    mc_tokenizer_options options = {.revision = p->o.tokenizer ? NULL : p->o.from.revision};
-    p->tokenizer = mc_tokenizer_open(p->ctx, from, &options);
-    if (mc_failed(p->ctx)) return false;
+    mc_tokenizer_options options = {.revision = p->run.o.tokenizer ? NULL : p->run.o.from.revision};
+    p->tokenizer = mc_tokenizer_open(p->run.ctx, from, &options);
+    if (mc_failed(p->run.ctx)) return false;
     int count = mc_tokenizer_vocab_size(p->tokenizer);
     if (count > p->shape.vocab_size)
-        return pretrain_refuse(p, "--tokenizer %s has %d tokens, the model only %" PRId64, from,
-                               count, p->shape.vocab_size);
+        return train_run_refuse(&p->run, "--tokenizer %s has %d tokens, the model only %" PRId64,
+                                from, count, p->shape.vocab_size);
     return take_tokens(p, p->tokenizer);
 }
 
 void pretrain_keep_tokenizer(pretrain *p)
 {
+    train_run *run = &p->run;
     char why[512] = "", folder[MODEL_FOLDER];
     const char *from = source_of(p, folder);
-    mc_tokenizer_options options = {.revision = p->resumed ? NULL : p->o.from.revision,
-                                    .base = p->o.from.base};
-    if (p->tokenizer || !p->o.output || mc_failed(p->ctx)) return;
-    if (all_agree(p, from && opens(from, &options, why)))
-        p->kept = mc_tokenizer_open(p->ctx, from, &options);
-    int count = mc_tokenizer_vocab_size(p->kept);
+    mc_tokenizer_options options = {.revision = run->resumed ? NULL : run->o.from.revision,
+                                    .base = train_run_load_options(run).base};
+    run->tokenizer = p->tokenizer;
+    if (p->tokenizer || !run->o.output || mc_failed(run->ctx)) return;
+    if (ranks_least(run->ctx, from && opens(from, &options, why)) > 0)
+        run->tokenizer = mc_tokenizer_open(run->ctx, from, &options);
+    int count = mc_tokenizer_vocab_size(run->tokenizer);
     if (from == folder && count > p->shape.vocab_size) { /* another model's */
         snprintf(why, sizeof why, "that of %.200s has %d tokens, the model %" PRId64, from, count,
                  p->shape.vocab_size);
-        p->kept = NULL;
+        run->tokenizer = NULL;
     }
-    if (p->kept) take_tokens(p, p->kept);
-    if (!p->kept && !mc_failed(p->ctx))
-        run_log_line(&p->log,
+    if (run->tokenizer) take_tokens(p, run->tokenizer);
+    if (!run->tokenizer && !mc_failed(run->ctx))
+        run_log_line(&run->log,
                      "no tokenizer is saved with the model, which `generate` needs: give "
                      "--tokenizer here, or to `generate`%s%s",
                      *why ? "; " : "", why);
@@ -167,12 +168,13 @@ void pretrain_keep_tokenizer(pretrain *p)
 
 static bool has_heads(pretrain *p, const mc_objective_style *style)
 {
-    mc_model_heads heads = mc_model_get_heads(p->work.model);
-    const char *from = p->resumed ? mc_checkpoint_folder(p->resumed) : p->o.from.model;
-    if (!heads.lm) return pretrain_refuse(p, "%s: the model has no language model head", from);
+    mc_model_heads heads = mc_model_get_heads(p->run.work.model);
+    const char *from = train_run_source(&p->run);
+    if (!heads.lm)
+        return train_run_refuse(&p->run, "%s: the model has no language model head", from);
     return !style->next_sentence || heads.nsp ||
-           pretrain_refuse(p, "%s: the model has no next sentence head: pretrain it with --no-nsp",
-                           from);
+           train_run_refuse(
+               &p->run, "%s: the model has no next sentence head: pretrain it with --no-nsp", from);
 }
 
 static bool choose_length(pretrain *p)
@@ -182,8 +184,9 @@ static bool choose_length(pretrain *p)
     if (p->shape.kind != MC_MODEL_DECODER) usual = 512;
     if (!o->seq_length) o->seq_length = positions < usual ? positions : usual;
     if (o->seq_length <= positions) return true;
-    return pretrain_refuse(p, "--seq-length is %" PRId64 ", the model has %" PRId64 " positions",
-                           o->seq_length, positions);
+    return train_run_refuse(&p->run,
+                            "--seq-length is %" PRId64 ", the model has %" PRId64 " positions",
+                            o->seq_length, positions);
 }
 
 /* How long a target is follows from the input: a limit can be kept, or not. */
@@ -191,32 +194,34 @@ static bool targets_fit(pretrain *p)
 {
     int64_t width = mc_objective_width(&p->objective, MC_FIELD_TARGETS), most = p->o.target_length;
     return !most || width <= most ||
-           pretrain_refuse(p,
-                           "--target-length is %" PRId64 ": the spans of inputs of %" PRId64
-                           " tokens make targets of %" PRId64
-                           ": expected a shorter --seq-length or a smaller --noise-density",
-                           most, p->o.seq_length, width);
+           train_run_refuse(&p->run,
+                            "--target-length is %" PRId64 ": the spans of inputs of %" PRId64
+                            " tokens make targets of %" PRId64
+                            ": expected a shorter --seq-length or a smaller --noise-density",
+                            most, p->o.seq_length, width);
 }
 
 bool pretrain_find_objective(pretrain *p)
 {
     mc_objective_options *objective = &p->objective;
-    objective->style = *style_of(&p->o);
+    objective->style = *style_of(p);
     mc_objective_style *style = &objective->style;
     style->next_sentence = style->next_sentence && !p->o.no_nsp;
     if (!has_heads(p, style) || !choose_length(p) || !open_tokenizer(p, style)) return false;
-    if (p->o.lora.virtual_text && !p->tokenizer)
-        return pretrain_refuse(p, "--virtual-tokens-text needs --tokenizer, to read it with");
-    if (!p->resumed) lora_begin_prompt(p->ctx, &p->o.lora, p->work.model, p->tokenizer);
-    if (mc_objective_find_tokens(p->ctx, style, p->tokenizer, &objective->tokens)) return false;
-    mc_model_objective_tokens(p->work.model, &objective->tokens);
+    if (p->run.o.lora.virtual_text && !p->tokenizer)
+        return train_run_refuse(&p->run,
+                                "--virtual-tokens-text needs --tokenizer, to read it with");
+    if (!p->run.resumed)
+        lora_begin_prompt(p->run.ctx, &p->run.o.lora, p->run.work.model, p->tokenizer);
+    if (mc_objective_find_tokens(p->run.ctx, style, p->tokenizer, &objective->tokens)) return false;
+    mc_model_objective_tokens(p->run.work.model, &objective->tokens);
     objective->seq_length = (int)p->o.seq_length;
     objective->vocabulary = mc_tokenizer_vocab_size(p->tokenizer);
     objective->mask_probability = p->o.mask_probability;
     objective->whole_words = p->o.whole_words ? p->tokenizer : NULL;
     objective->noise_density = p->o.noise_density;
     objective->mean_span_length = p->o.mean_span_length;
-    p->window = mc_objective_window(p->ctx, objective);
+    p->window = mc_objective_window(p->run.ctx, objective);
     return p->window && targets_fit(p);
 }
 
@@ -225,16 +230,18 @@ void pretrain_describe_objective(pretrain *p)
     const mc_objective_options *o = &p->objective;
     int targets = mc_objective_width(o, MC_FIELD_TARGETS);
     if (o->style.kind == MC_OBJECTIVE_MASKED)
-        run_log_line(&p->log, "objective: %d of %d tokens masked%s%s", targets, p->window,
+        run_log_line(&p->run.log, "objective: %d of %d tokens masked%s%s", targets, p->window,
                      o->whole_words ? ", whole words" : "",
                      o->style.next_sentence ? ", and whether the second part follows the first"
                                             : "");
     if (o->style.kind == MC_OBJECTIVE_SPANS)
-        run_log_line(&p->log, "objective: spans of %d tokens, as inputs of %d and targets of %d",
-                     p->window, o->seq_length, targets);
+        run_log_line(&p->run.log,
+                     "objective: spans of %d tokens, as inputs of %d and targets of %d", p->window,
+                     o->seq_length, targets);
     if (o->style.kind == MC_OBJECTIVE_CONTEXT)
-        run_log_line(&p->log, "objective: the middle of each document, with what lies around it "
-                              "as context");
+        run_log_line(&p->run.log,
+                     "objective: the middle of each document, with what lies around it "
+                     "as context");
 }
 
 /* The ids that are put in, as one text. */
@@ -302,11 +309,11 @@ bool pretrain_find_documents(pretrain *p)
     const char *without = token_data_without_documents(&p->data);
     if (!without) without = token_data_without_documents(&p->val_data);
     return !without || o->document_token >= 0 ||
-           pretrain_refuse(p,
-                           "--separate-documents: %s does not say where documents begin, and "
-                           "neither a tokenizer nor the model names an end of text: give "
-                           "--document-token",
-                           without);
+           train_run_refuse(&p->run,
+                            "--separate-documents: %s does not say where documents begin, and "
+                            "neither a tokenizer nor the model names an end of text: give "
+                            "--document-token",
+                            without);
 }
 
 mc_objective *pretrain_open_batches(const pretrain *p, const token_data *data,

@@ -1,12 +1,12 @@
-#include "tools/train/train_output.h"
-
+/* Where a run saves: --output, else a folder of its own under runs/, or nowhere with --no-save. */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 #include "tools/options/run_file.h"
+#include "tools/train/train_run.h"
 #include "tools/files/whole_file.h"
 
-void train_output_add_rows(args_table *table, train_options *o)
+void train_run_add_output_rows(args_table *table, train_options *o)
 {
     args_table_add(table,
                    (args_option[]){
@@ -16,17 +16,24 @@ void train_output_add_rows(args_table *table, train_options *o)
                    });
 }
 
-const char *train_output_check(const train_options *o, const char *given, bool resume,
-                               int64_t save_every)
+const char *train_run_check(train_run_options *o)
 {
-    if (o->no_save && given) return "--no-save saves nothing: expected no --output";
-    if (resume && o->overwrite)
+    const char *wrong = lora_options_check(&o->lora);
+    if (wrong) return wrong;
+    if (lora_options_given(&o->lora) && o->from.config)
+        return o->lora.rank ? "--lora-rank: expected --model, which gives the base"
+                            : "--virtual-tokens: expected --model, which gives the base";
+    if (o->train.no_save && o->output) return "--no-save saves nothing: expected no --output";
+    if (o->resume && o->train.overwrite)
         return "--resume goes on with the run that is there, --overwrite replaces it: expected one "
                "of them";
-    if (!given && resume) return "--resume needs --output, the folder of the run to go on with";
-    if (!given && save_every) return "--save-every needs --output, the folder to save to";
+    if (!o->output && o->resume)
+        return "--resume needs --output, the folder of the run to go on with";
+    if (!o->output && o->save_every) return "--save-every needs --output, the folder to save to";
     return NULL;
 }
+
+/* ---- the folder ------------------------------------------------------------------------------ */
 
 /* Whether a run has begun there that can be gone on with, or has ended. */
 static bool holds_run(const char *folder)
@@ -37,38 +44,51 @@ static bool holds_run(const char *folder)
     return access(path, F_OK) == 0;
 }
 
-static bool open_folder(train_output *t, run_log *log, const char *given, const char *name,
-                        bool resume)
+static bool open_folder(train_run *run)
 {
-    t->own = !given;
+    const train_run_options *o = &run->o;
+    const char *given = o->output, *name = o->from.model ? o->from.model : o->from.config;
+    run->own = !given;
     if (given) {
-        if (strlen(given) >= sizeof t->folder)
-            mc_set_error(t->out.ctx, MC_ERR_ARGUMENT, "--output %.100s...: the path is too long",
+        if (strlen(given) >= sizeof run->folder)
+            mc_set_error(run->ctx, MC_ERR_ARGUMENT, "--output %.100s...: the path is too long",
                          given);
         else
-            snprintf(t->folder, sizeof t->folder, "%s", given);
-        return output_open_folder(&t->out, log, "--output", given, resume && holds_run(given));
+            snprintf(run->folder, sizeof run->folder, "%s", given);
+        return output_open_folder(&run->out, &run->log, "--output", given,
+                                  o->resume && holds_run(given));
     }
-    if (!output_make_run_folder(&t->out, name, t->folder) || t->out.look)
-        return !mc_failed(t->out.ctx);
-    return output_open_folder(&t->out, log, "--output", t->folder, true);
+    if (!output_make_run_folder(&run->out, name ? name : o->from.family, run->folder)) return false;
+    return o->train.dry_run ||
+           output_open_folder(&run->out, &run->log, "--output", run->folder, true);
 }
 
-bool train_output_open(train_output *t, run_log *log, const train_options *o, const char *given,
-                       const char *name, bool resume)
+bool train_run_open_output(train_run *run)
 {
-    t->folder[0] = '\0';
-    t->out.resume = resume;
-    t->out.look = o->dry_run;
-    if (!output_check_logs(&t->out, o->log_jsonl, o->log_csv, o->tensorboard)) return false;
-    if (!o->no_save && !open_folder(t, log, given, name, resume)) return false;
-    if (o->no_save || o->dry_run)
-        run_log_line(log, "nothing will be saved%s", o->dry_run ? "" : " (--no-save)");
-    else if (!given)
-        run_log_line(log, "the final weights will be saved to %s (see --output, --no-save)",
-                     t->folder);
+    train_run_options *o = &run->o;
+    train_options *t = &o->train;
+    inputs *in = &run->out.inputs;
+    output_init(&run->out, run->ctx, t->overwrite);
+    run->out.resume = o->resume;
+    run->out.look = t->dry_run;
+    inputs_add_model_options(in, run->ctx, &o->from);
+    inputs_add_model(in, run->ctx, "--tokenizer", o->tokenizer, NULL);
+    inputs_add_list(in, "--data", run->data);
+    inputs_add_list(in, "--val", run->val);
+    if (!output_check_logs(&run->out, t->log_jsonl, t->log_csv, t->tensorboard)) return false;
+    if (!t->no_save && !open_folder(run)) return false;
+    if (t->no_save || t->dry_run)
+        run_log_line(&run->log, "nothing will be saved%s", t->dry_run ? "" : " (--no-save)");
+    else if (run->own)
+        run_log_line(&run->log, "the final weights will be saved to %s (see --output, --no-save)",
+                     run->folder);
+    o->output = *run->folder ? run->folder : NULL;
+    if (t->dry_run) /* what it would write has been checked */
+        o->output = t->log_jsonl = t->log_csv = t->tensorboard = NULL;
     return true;
 }
+
+/* ---- the room -------------------------------------------------------------------------------- */
 
 /* Bytes of what lies beside the weights: configs and block sizes; a tensor's entry in a head; a
  * token of a tokenizer (GPT-2's files have 48 bytes a token, T5's 70). */
@@ -91,19 +111,32 @@ static void count_bytes(mc_model *model, double *weights, double *state)
     }
 }
 
-bool train_output_check_room(train_output *t, mc_model *model, int64_t saved)
+/* How many checkpoints the folder is going to hold besides those that are there. */
+static int64_t checkpoints_to_come(const train_run *run)
+{
+    const train_run_options *o = &run->o;
+    if (run->only_model) return 0;
+    if (run->resumed) return 1; /* an older one goes for each that comes */
+    int64_t saves = o->save_every ? (run->steps + o->save_every - 1) / o->save_every : 1;
+    int64_t most = o->keep + 2 + run->keeps_best;
+    return saves < most ? saves : most;
+}
+
+bool train_run_check_room(train_run *run)
 {
     double weights, state;
-    if (!*t->folder || mc_failed(t->out.ctx)) return !mc_failed(t->out.ctx);
-    count_bytes(model, &weights, &state);
-    return output_check_room(&t->out, t->folder,
+    int64_t saved = checkpoints_to_come(run);
+    if (!*run->folder || mc_failed(run->ctx)) return !mc_failed(run->ctx);
+    count_bytes(run->work.model, &weights, &state);
+    return output_check_room(&run->out, run->folder,
                              saved > 0 ? (double)saved * (weights + state) : weights);
 }
 
-mc_status train_output_write_options(mc_context *ctx, const train_options *o, const char *folder)
+mc_status train_run_write_options(const train_run *run, const char *folder)
 {
+    const char *options = run->o.train.run_file;
     char path[OUTPUT_PATH];
-    if (!o->run_file || mc_failed(ctx)) return mc_error_status(ctx);
+    if (!options || mc_failed(run->ctx)) return mc_error_status(run->ctx);
     snprintf(path, sizeof path, "%.4000s/" RUN_FILE_NAME, folder);
-    return whole_file_write(ctx, path, o->run_file);
+    return whole_file_write(run->ctx, path, options);
 }
