@@ -308,7 +308,7 @@ static void test_buckets(void **state)
             assert_ptr_equal(p->stored->bucket->owner, block);
     }
     assert_int_equal(mc_module_set_trainable(mc_block_list_at(list, 1), "*.w", false), MC_OK);
-    assert_int_equal(mc_module_need_gradients(root->root), MC_OK);
+    assert_int_equal(mc_module_need_gradients(root->root, 0), MC_OK);
     assert_int_equal(root->root->bucket_count, 5); /* a block with a frozen parameter has two */
     check_buckets(root);
     assert_null(mc_block_list_at(list, 3));
@@ -320,7 +320,7 @@ static void test_buckets(void **state)
 static void step_with_ones(mc_optimizer *adam, mc_module *root)
 {
     mc_parameter_iterator it = {0};
-    assert_int_equal(mc_module_need_gradients(root->root), MC_OK);
+    assert_int_equal(mc_module_need_gradients(root->root, 0), MC_OK);
     for (mc_parameter *p; (p = mc_module_next_parameter(root, &it));)
         if (mc_parameter_trainable(p)) fill_gradient(p, 1);
     assert_int_equal(mc_optimizer_step(adam), MC_OK);
@@ -415,7 +415,7 @@ static void test_frozen_parameters(void **state)
     mc_linear *linear = mc_linear_new(ctx, 4, 3, NULL);
     mc_module *m = mc_linear_module(linear);
     assert_int_equal(mc_module_set_trainable(m, NULL, false), MC_OK);
-    assert_int_equal(mc_module_need_gradients(m->root), MC_OK);
+    assert_int_equal(mc_module_need_gradients(m->root, 0), MC_OK);
     size_t values = ctx->device->memory.in_use;
     assert_int_equal(values, (64 + 64) * sizeof(float)); /* weights alone */
     mc_tape *t = mc_tape_begin(ctx);

@@ -368,7 +368,7 @@ static result run_step(const settings *s)
     mc_context *ctx = mc_init_distributed(&(mc_init_options){.seed = 5});
     model *m = new_model(ctx, s);
     result r = {0};
-    mc_module_need_gradients(m->module.root);
+    mc_module_need_gradients(m->module.root, 0);
     size_t baseline = IN_USE(ctx);
     ctx->device->memory.peak = baseline;
     mc_tape *t = mc_tape_begin(ctx);
@@ -710,7 +710,7 @@ static void test_memory_after_errors(void **state)
     for (mc_recompute r = MC_RECOMPUTE_NONE; r <= MC_RECOMPUTE_FULL; r++) {
         settings s = {r, 0, MC_F32};
         model *m = new_model(ctx, &s);
-        mc_module_need_gradients(m->module.root);
+        mc_module_need_gradients(m->module.root, 0);
         size_t baseline = IN_USE(ctx);
         mc_tape *t = mc_tape_begin(ctx);
         forward f = model_forward(t, m);

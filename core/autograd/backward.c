@@ -241,16 +241,16 @@ static int64_t agree_on_rows(mc_context *ctx, int64_t rows)
 const float *mc_loss_seed_of(mc_tape *tape, int64_t rows, double count)
 {
     mc_context *ctx = tape->ctx;
-    mc_loss_seed *seed = mc_context_loss_seed(ctx);
-    if (!seed) return NULL;
-    if (!seed->manager) return seed_on_tape(tape, count);
-    if (seed->nominal <= 0) {
+    mc_open_step *step = ctx->step;
+    if (mc_failed(ctx)) return NULL;
+    if (!step) return seed_on_tape(tape, count);
+    if (step->nominal <= 0) {
         if (ctx->mesh.data.comm && !(rows = agree_on_rows(ctx, rows))) return NULL;
-        double global = (double)rows * seed->micro_steps * ctx->mesh.data.size;
-        seed->nominal = global > 0 ? global : 1;
+        double global = (double)rows * step->passes * ctx->mesh.data.size;
+        step->nominal = global > 0 ? global : 1;
         mc_device *device = ctx->device;
         mc_op_ok(tape, "the seed of a loss",
-                 device->kernels->step_seed(device, seed->nominal, seed->state));
+                 device->kernels->step_seed(device, step->nominal, step->state));
     }
-    return seed->state->seed;
+    return step->state->seed;
 }

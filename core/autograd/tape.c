@@ -27,12 +27,6 @@ static mc_autograd *need_autograd(mc_context *ctx)
     return ctx->autograd;
 }
 
-mc_loss_seed *mc_context_loss_seed(mc_context *ctx)
-{
-    mc_autograd *autograd = mc_failed(ctx) ? NULL : need_autograd(ctx);
-    return autograd ? &autograd->seed : NULL;
-}
-
 static bool has_leaves_of(const mc_tape *tape, const void *owner)
 {
     for (const mc_leaf_owner *o = tape->owners; o; o = o->next)

@@ -184,19 +184,21 @@ bool mc_is_on_open_tape(const mc_context *ctx, const void *owner, const mc_tape 
 
 /* ---- losses ---------------------------------------------------------------------------------- */
 
-/* The seed of backward for losses on this context: see mc_optim_manager_backward. Kept on the
- * context because mc_linear_cross_entropy needs it in the forward pass already. */
-typedef struct mc_loss_seed {
-    const void *manager;  /* the OptimManager at work: the seed is loss_scale / nominal; or NULL */
-    mc_step_state *state; /* its state, in device memory */
-    double nominal;       /* rows of a full global step; 0 until the first loss of it sets it */
-    int micro_steps;
-    bool last; /* a backward pass is running that is the last of the step */
-} mc_loss_seed;
-mc_loss_seed *mc_context_loss_seed(mc_context *ctx);
+/* The step that an OptimManager has begun and not ended, ctx->step: all that losses, buckets and
+ * offloading know of how many backward passes it has and how many rows they are taken over. */
+typedef struct mc_open_step {
+    mc_step_state *state; /* the manager's, in device memory: its seed is loss_scale / nominal */
+    double nominal;       /* rows of all passes on all ranks; 0 until the first loss sets it */
+    int passes, begun;    /* how many there will be, and how many backward has begun */
+} mc_open_step;
+/* Whether the backward pass that runs, or the newest one, is the last of the open step. */
+static inline bool mc_step_in_last_pass(const mc_context *ctx)
+{
+    return ctx->step && ctx->step->begun >= ctx->step->passes;
+}
 /* The seed of a loss over `rows` rows of which `count` count, as {seed, 0} in device memory, the
- * gradient of the loss: loss_scale / nominal under a manager (setting nominal = rows * micro_steps
- * * world size if it is not set), else 1 / max(count, 1) on the tape. NULL after an error. */
+ * gradient of the loss: loss_scale / nominal in an open step (setting nominal = rows * passes *
+ * world size if it is not set), else 1 / max(count, 1) on the tape. NULL after an error. */
 const float *mc_loss_seed_of(mc_tape *tape, int64_t rows, double count);
 /* mc_tape_backward from a loss whose gradient is `seed` (two floats in device memory, which must
  * stay until the tape ends). */

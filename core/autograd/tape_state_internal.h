@@ -50,7 +50,6 @@ struct mc_tape {
 typedef struct mc_autograd {
     mc_owned owned;
     mc_context *ctx;
-    mc_loss_seed seed;
     mc_tape *ended; /* ended tapes, whose arenas the next ones use again */
     mc_tape *open;
     uint64_t last_id;

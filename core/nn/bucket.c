@@ -386,7 +386,7 @@ mc_status mc_module_layout(mc_module_root *root)
     return MC_OK;
 }
 
-mc_status mc_module_need_gradients(mc_module_root *root)
+mc_status mc_module_need_gradients(mc_module_root *root, int passes)
 {
     mc_status status = mc_module_layout(root);
     if (!status) status = mc_module_place(root);
@@ -395,11 +395,11 @@ mc_status mc_module_need_gradients(mc_module_root *root)
         if (!b->trainable || (b->level < 2 ? b->gradient != NULL : b->kept_gradient != NULL))
             continue;
         if (b->level < 2) {
-            status = mc_bucket_make_gradient(root, b);
+            status = mc_bucket_make_gradient(root, b, passes);
             continue;
         }
         mc_device *home = mc_bucket_home(root, b);
-        b->kept_dtype = mc_bucket_kept_dtype(root, b);
+        b->kept_dtype = mc_bucket_kept_dtype(root, b, passes);
         size_t bytes = mc_bucket_kept_bytes(b);
         /* what lies on the host is set before it is read: its pages need not exist until then */
         b->kept_gradient = claimed(root, home, bytes, "gradients");
@@ -524,7 +524,9 @@ mc_tensor *mc_stored_tensor(mc_tape *tape, mc_stored *stored)
     if (stored->leaves) return mc_stored_dequantized(tape, stored);
     bool known = stored->leaf && stored->leaf_tape == mc_tape_id(tape) && root->layout_valid;
     bool wants = mc_tape_is_training(tape) && stored->trainable;
-    if (!known && (wants ? mc_module_need_gradients(root) : mc_module_layout(root))) return NULL;
+    int passes = root->ctx->step ? root->ctx->step->passes : 0;
+    if (!known && (wants ? mc_module_need_gradients(root, passes) : mc_module_layout(root)))
+        return NULL;
     mc_bucket *bucket = stored->bucket;
     if (mc_bucket_await(root, bucket) || !mc_tape_note_owner(tape, root)) return NULL;
     if (wants && !known && begin_pass(tape, bucket)) return NULL;

@@ -422,7 +422,7 @@ mc_status mc_bucket_send(mc_module_root *root, mc_bucket *b, mc_matrix share, vo
     mc_gradient_job job = {.from = share.data,
                            .dtype = share.dtype,
                            .is = MC_F32,
-                           .power = mc_offload_expected(root->offload)};
+                           .power = mc_step_in_last_pass(root->ctx) ? 2 : 0};
     if (b->host->empty && job.power > 0) job.is = share.dtype; /* a step's first and last */
     mc_status status = give_gradient(root, b, job);
     if (status)

@@ -144,7 +144,6 @@ typedef struct mc_module_root {
     int bucket_count;
     int64_t gathered, most_gathered; /* elements of level-3 buckets that are there as a whole */
     bool layout_valid;
-    bool one_pass;              /* what the optimizers expect of a step is one backward pass */
     bool placed;                /* state lies where the optimizers want it */
     struct mc_offload *offload; /* the context's; NULL: no bucket has state on the host */
     /* all allocations of the tree (modules, names), freed with it */
@@ -155,8 +154,9 @@ typedef struct mc_module_root {
 /* Lays the buckets out if need be, runs initialisers of parameters without values, and keeps
  * values, gradients and state of those that have them. On success root->layout_valid. */
 mc_status mc_module_layout(mc_module_root *root);
-/* mc_module_layout, and gradient memory for every trainable bucket (zeroed when new). */
-mc_status mc_module_need_gradients(mc_module_root *root);
+/* mc_module_layout, and gradient memory for every trainable bucket (zeroed when new), for steps of
+ * so many backward passes; 0: not known. */
+mc_status mc_module_need_gradients(mc_module_root *root, int passes);
 /* State slot of a bucket, allocated and zeroed at first use. NULL after an error. MASTER is filled
  * from the bucket's values. */
 float *mc_bucket_state(mc_module_root *root, mc_bucket *bucket, int slot);
@@ -255,16 +255,16 @@ mc_leaf_gradient mc_stored_leaf_gradient(mc_stored *stored, int64_t first);
 void mc_bucket_drop_vectors(mc_module_root *root, mc_bucket *bucket);
 /* What the dtype of `gradient` is at the bucket's level; at levels 0 and 1 until it is made. */
 mc_dtype mc_bucket_gradient_dtype(const mc_module_root *root, const mc_bucket *bucket);
-/* Levels 0 and 1: makes `gradient`, zeros, in the dtype that a step of one pass can have it in; and
- * the bytes that it takes. */
-mc_status mc_bucket_make_gradient(mc_module_root *root, mc_bucket *bucket);
+/* Levels 0 and 1: makes `gradient`, zeros, for steps of so many passes: one pass can have it in the
+ * dtype that travels; and the bytes that it takes. */
+mc_status mc_bucket_make_gradient(mc_module_root *root, mc_bucket *bucket, int passes);
 size_t mc_bucket_gradient_bytes(const mc_bucket *bucket);
 /* Levels 0 and 1: gradients in 16 bits become f32, and stay so. No leaf shows them, and recordings
  * are forgotten. */
 mc_status mc_bucket_widen_gradient(mc_module_root *root, mc_bucket *bucket);
-/* Levels 2 and 3: what the dtype of kept_gradient is to be where it is made; its bytes; and the
- * same as f32 from now on. */
-mc_dtype mc_bucket_kept_dtype(const mc_module_root *root, const mc_bucket *bucket);
+/* Levels 2 and 3: what the dtype of kept_gradient is to be where it is made, for steps of so many
+ * passes; its bytes; and the same as f32 from now on. */
+mc_dtype mc_bucket_kept_dtype(const mc_module_root *root, const mc_bucket *bucket, int passes);
 static inline size_t mc_bucket_kept_bytes(const mc_bucket *b)
 {
     return (size_t)b->share * mc_dtype_size(b->kept_dtype);

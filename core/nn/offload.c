@@ -64,7 +64,6 @@ struct mc_offload {
     int users;
     int sharing, sharer; /* ranks on this one's cores, and which of them this is */
     int64_t chunk;
-    double expected;
     offload_lane down, up;
     mc_fence *ready[FENCES];
     offload_loan loans[LOANS]; /* the oldest first */
@@ -439,13 +438,6 @@ mc_status mc_offload_finish(mc_offload *e)
     take_back(e, 0);
     return status;
 }
-
-void mc_offload_expect(mc_context *ctx, double power)
-{
-    if (ctx->offload) ctx->offload->expected = power;
-}
-
-double mc_offload_expected(const mc_offload *e) { return e->expected; }
 
 /* ---- making and freeing ---------------------------------------------------------------------- */
 

@@ -94,9 +94,4 @@ uint64_t mc_offload_given(const mc_offload *e);
 mc_status mc_offload_wait(mc_offload *e, uint64_t number);
 mc_status mc_offload_finish(mc_offload *e);
 
-/* The norm that gradients are to be measured for as they arrive; 0: not now. Set before a backward
- * pass that is known to be a step's last. */
-void mc_offload_expect(mc_context *ctx, double power);
-double mc_offload_expected(const mc_offload *e);
-
 #endif

@@ -234,10 +234,9 @@ mc_dtype mc_bucket_gradient_dtype(const mc_module_root *root, const mc_bucket *b
 
 /* On the host's memory sums are made in f32. Recorded steps would keep the place of the narrow
  * one, but steps of several ranks are not recorded. */
-mc_dtype mc_bucket_kept_dtype(const mc_module_root *root, const mc_bucket *b)
+mc_dtype mc_bucket_kept_dtype(const mc_module_root *root, const mc_bucket *b, int passes)
 {
-    return root->one_pass && root->ctx->mesh.shard.comm && !b->host ? travel_dtype(root, b)
-                                                                    : MC_F32;
+    return passes == 1 && root->ctx->mesh.shard.comm && !b->host ? travel_dtype(root, b) : MC_F32;
 }
 
 mc_status mc_bucket_widen_kept(mc_module_root *root, mc_bucket *b)
@@ -288,9 +287,9 @@ size_t mc_bucket_gradient_bytes(const mc_bucket *b)
     return bytes + (b->gradient_dtype == MC_F32 ? 0 : vectors_bytes(b));
 }
 
-mc_status mc_bucket_make_gradient(mc_module_root *root, mc_bucket *b)
+mc_status mc_bucket_make_gradient(mc_module_root *root, mc_bucket *b, int passes)
 {
-    b->gradient_dtype = root->one_pass ? dtype_of_pass(root, b) : MC_F32;
+    b->gradient_dtype = passes == 1 ? dtype_of_pass(root, b) : MC_F32;
     b->pass = 0;
     mc_status status = claim_gradient(root, b, "model ", root->module->name);
     if (status) {
@@ -496,8 +495,7 @@ static mc_status wait_for_more(mc_module_root *root, mc_bucket *added)
 /* Beside the backward pass of the block before. */
 mc_status mc_bucket_reduce(mc_module_root *root, mc_bucket *b)
 {
-    const mc_loss_seed *seed = mc_context_loss_seed(root->ctx);
-    bool last = seed && seed->last && root->ctx->mesh.shard.comm;
+    bool last = root->ctx->mesh.shard.comm && mc_step_in_last_pass(root->ctx);
     if (!b->gradient || b->backward || (b->level < 2 && !last)) return mc_error_status(root->ctx);
     return b->level < 2 ? wait_for_more(root, b) : start_reducing(root, b);
 }

@@ -29,8 +29,7 @@ bool mc_loss_read_options(mc_tape *t, const char *op, const mc_cross_entropy_opt
 /* How many labels count: known on the host, since labels come from there. */
 static double counted(mc_tape *t, const mc_tensor *labels, int32_t ignore_index)
 {
-    const mc_loss_seed *seed = mc_context_loss_seed(mc_tape_context(t));
-    if (!seed || seed->manager) return 0; /* the seed does not depend on it */
+    if (mc_tape_context(t)->step) return 0; /* the seed does not depend on it */
     const int32_t *label = mc_op_host(t, "loss", labels);
     double count = 0;
     for (int64_t i = 0; label && i < mc_tensor_count(labels); i++)
@@ -41,8 +40,7 @@ static double counted(mc_tape *t, const mc_tensor *labels, int32_t ignore_index)
 /* Without a manager, the seed that backward will find: 1 / count. */
 static void set_seed(mc_tape *t, mc_tensor *loss, const float *seed)
 {
-    const mc_loss_seed *managed = mc_context_loss_seed(mc_tape_context(t));
-    if (managed && !managed->manager) loss->seed = seed;
+    if (!mc_tape_context(t)->step) loss->seed = seed;
 }
 
 static mc_tensor *new_loss(mc_tape *t)

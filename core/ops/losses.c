@@ -8,9 +8,8 @@
  * the loss. */
 static void prepare_seed(mc_tape *t, mc_tensor *loss, int64_t rows, bool all_count)
 {
-    const mc_loss_seed *seed = mc_context_loss_seed(mc_tape_context(t));
-    if (!mc_tape_recording(t) || !seed || (!seed->manager && !all_count)) return;
-    bool managed = seed->manager != NULL;
+    bool managed = mc_tape_context(t)->step;
+    if (!mc_tape_recording(t) || (!managed && !all_count)) return;
     const float *value = mc_loss_seed_of(t, rows, (double)rows);
     if (!managed) loss->seed = value;
 }

@@ -21,6 +21,11 @@
 
 /* ---- making and freeing ------------------------------------------------------------------ */
 
+static void close_step(mc_optim_manager *m)
+{
+    if (m->ctx->step == &m->open) m->ctx->step = NULL;
+}
+
 static void manager_release(void *object)
 {
     mc_optim_manager *m = object;
@@ -29,6 +34,7 @@ static void manager_release(void *object)
         if (m->managed[i].scheduler) m->managed[i].scheduler->manager = NULL;
     }
     mc_device *device = m->ctx->device;
+    close_step(m);
     for (int i = 0; i < MC_FLIGHTS; i++)
         device->host_free(device, m->flights[i].arrived, sizeof *m->flights[i].arrived);
     device->free(device, m->state, sizeof *m->state);
@@ -40,8 +46,6 @@ void mc_optim_manager_free(mc_optim_manager *m)
 {
     if (!m) return;
     mc_optim_manager_settle(m); /* its optimizers and schedules live on */
-    mc_loss_seed *seed = mc_context_loss_seed(m->ctx);
-    if (seed && seed->manager == m) *seed = (mc_loss_seed){0};
     mc_disown(&m->owned);
     manager_release(m);
 }
@@ -114,6 +118,7 @@ static bool make_state(mc_optim_manager *m)
         good = m->flights[i].arrived;
     }
     if (good) device->copy_in(device, m->state, &state, sizeof state);
+    m->open = (mc_open_step){.state = m->state, .passes = m->options.micro_steps};
     return good;
 }
 
@@ -188,27 +193,6 @@ static mc_status each_run(mc_optim_manager *m, mc_run_fn fn, void *user)
 
 /* ---- gradients --------------------------------------------------------------------------- */
 
-/* Makes this manager the one that seeds the context's losses. */
-static mc_status take_seed(mc_optim_manager *m)
-{
-    mc_loss_seed *seed = mc_context_loss_seed(m->ctx);
-    if (!seed)
-        return mc_failed(m->ctx) ? mc_error_status(m->ctx)
-                                 : mc_fail_nomem(m->ctx, "the seed of losses");
-    if (seed->manager == m) return MC_OK;
-    *seed = (mc_loss_seed){.manager = m,
-                           .state = m->state,
-                           .nominal = m->nominal,
-                           .micro_steps = m->options.micro_steps};
-    return MC_OK;
-}
-
-static void give_seed_back(mc_optim_manager *m)
-{
-    mc_loss_seed *seed = mc_context_loss_seed(m->ctx);
-    if (seed && seed->manager == m) *seed = (mc_loss_seed){0};
-}
-
 /* Turns a kernel's status into an error of the context. */
 static mc_status check_kernel(mc_optim_manager *m, mc_status status, const char *what)
 {
@@ -239,8 +223,7 @@ static mc_status zero_gradients(mc_optim_manager *m)
 {
     mc_status status = each_optimizer(m, mc_optimizer_zero_grad);
     if (status) return status;
-    m->nominal = 0;
-    m->losses = 0;
+    m->open.nominal = m->open.begun = 0;
     m->clip = MC_CLIP_NONE;
     status = zero_state(m, &m->state->own.loss_sum, 2 * sizeof m->state->own.loss_sum);
     return status ? status : forgive(m);
@@ -250,9 +233,8 @@ mc_status mc_optim_manager_zero_grad(mc_optim_manager *m)
 {
     mc_status status = ready(m);
     if (!status) status = zero_gradients(m);
-    if (status) return status;
-    give_seed_back(m); /* of the step before, should it not have ended */
-    return take_seed(m);
+    if (!status) m->ctx->step = &m->open;
+    return status;
 }
 
 static bool is_loss(const mc_tensor *x)
@@ -293,20 +275,16 @@ mc_status mc_optim_manager_backward(mc_optim_manager *m, mc_tape *tape, mc_tenso
 {
     mc_status status = ready(m);
     if (!status) status = check_loss(m, tape, loss);
-    if (!status) status = take_seed(m);
     if (status) return status;
     mc_device *device = m->ctx->device;
+    m->ctx->step = &m->open;
     const float *seed = mc_loss_seed_of(tape, loss_rows(loss), 0);
     if (!seed || mc_failed(m->ctx)) return mc_error_status(m->ctx);
-    mc_loss_seed *at_work = mc_context_loss_seed(m->ctx);
-    m->nominal = at_work->nominal;
     if (device->is_host && m->state->failure) return fail_with(m, m->state);
-    at_work->last = m->losses + 1 >= m->options.micro_steps;
-    mc_offload_expect(m->ctx, at_work->last ? 2 : 0);
+    m->open.begun++;
     status = mc_tape_backward_seeded(tape, loss, seed);
-    at_work->last = false;
+    if (status) m->open.begun--;
     if (status) return status;
-    m->losses++;
     if (m->clip == MC_CLIP_DONE) m->clip = MC_CLIP_VOID;
     return check_kernel(m, device->kernels->step_count(device, mc_tensor_data(loss), m->state),
                         "counting a loss");
@@ -398,7 +376,7 @@ static mc_status measure(mc_optim_manager *m, double max_norm, double power)
     mc_device *device = m->ctx->device;
     m->rules = (mc_step_rules){.power = power,
                                .max_norm = max_norm,
-                               .counted = m->losses > 0,
+                               .counted = m->open.begun > 0,
                                .scaling = m->scaling,
                                .may_skip = m->options.nonfinite == MC_NONFINITE_SKIP,
                                .factor = m->options.loss_scale_factor,
@@ -747,7 +725,7 @@ mc_status mc_optim_manager_step(mc_optim_manager *m)
     mc_range_end(m->ctx->device);
     if (status) return status;
     m->clip = MC_CLIP_NONE;
-    give_seed_back(m);
+    close_step(m);
     if (recording) {
         status = mc_step_before(m->ctx, before_recorded, &m, sizeof m);
         return status ? status : mc_step_after(m->ctx, after_recorded, &m, sizeof m);
@@ -760,7 +738,7 @@ mc_status mc_optim_manager_step(mc_optim_manager *m)
 void mc_optim_manager_state_restored(mc_optim_manager *m)
 {
     mc_device *device = m->ctx->device;
-    give_seed_back(m);
+    close_step(m);
     mc_step_state state = {.loss_scale = m->loss_scale,
                            .growth_counter = m->growth_counter,
                            .steps = m->steps,
@@ -769,8 +747,7 @@ void mc_optim_manager_state_restored(mc_optim_manager *m)
                            .norm = NAN,
                            .mean_loss = NAN};
     device->copy_in(device, m->state, &state, sizeof state);
-    m->nominal = 0;
-    m->losses = 0;
+    m->open.nominal = m->open.begun = 0;
     m->clip = MC_CLIP_NONE;
     m->last_skipped = m->failed = false;
     m->norm = NAN;

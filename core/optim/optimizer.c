@@ -393,19 +393,11 @@ static mc_status zero_bucket(mc_optimizer *o, mc_module_root *root, mc_bucket *b
                          : each_run_of_bucket(o, root, b, zero_run, o);
 }
 
-/* Models learn what to expect of a step. */
-static void tell_passes(mc_optimizer *o)
-{
-    drop_dead_roots(o);
-    for (size_t i = 0; i < o->root_count; i++)
-        o->roots[i]->one_pass = o->manager && o->manager->options.micro_steps == 1;
-}
-
 mc_status mc_optimizer_zero_grad(mc_optimizer *o)
 {
     if (!o) return MC_ERR_ARGUMENT;
     mc_status status = mc_error_status(o->ctx);
-    tell_passes(o);
+    drop_dead_roots(o);
     for (size_t i = 0; !status && i < o->root_count; i++)
         status = mc_module_end_reducing(o->roots[i]);
     return status ? status : each_bucket(o, zero_bucket, NULL);
@@ -424,14 +416,15 @@ static mc_status need_state(void *user, const mc_run *run)
 
 mc_status mc_optimizer_prepare(mc_optimizer *o)
 {
-    tell_passes(o);
+    int passes = o->manager ? o->manager->open.passes : 0;
+    drop_dead_roots(o);
     mc_device *device = o->ctx->device;
     if (!o->memory && !(o->memory = device->alloc(device, sizeof *o->memory)))
         return mc_fail_nomem(o->ctx, "an optimizer");
     if (o->on_host && !o->told && !(o->told = device->host_alloc(device, sizeof *o->told)))
         return mc_fail_nomem(o->ctx, "an optimizer");
     for (size_t i = 0; i < o->root_count; i++) {
-        mc_status status = mc_module_need_gradients(o->roots[i]);
+        mc_status status = mc_module_need_gradients(o->roots[i], passes);
         if (status) return status;
     }
     return mc_optimizer_each_run(o, need_state, o);

@@ -151,8 +151,7 @@ struct mc_optim_manager {
     mc_step_report reports[MC_FLIGHTS]; /* the last ones; report n at n % MC_FLIGHTS */
     int64_t reported;                   /* how many there have been */
     /* the gradients as they stand */
-    double nominal; /* rows of the step; 0: no loss yet */
-    int64_t losses;
+    mc_open_step open;
     mc_clip_state clip;
     mc_step_rules rules; /* as clip_grad_norm or step measured them */
     double norm;         /* NaN: none yet */

@@ -313,7 +313,7 @@ static double gradient_sum_of(run *r, mc_parameter *p)
 {
     float values[4 * DIM * DIM];
     /* what backward divides by differs where the rows do not divide by the ranks */
-    double sum = 0, scale = r->optim->nominal > 0 ? r->optim->nominal : 1;
+    double sum = 0, scale = r->optim->open.nominal > 0 ? r->optim->open.nominal : 1;
     mc_parameter_read_gradient(p, values);
     for (int64_t i = 0; i < mc_shape_count(mc_parameter_shape(p)); i++) {
         double term = scale * (double)values[i] * (double)(1 + i % 7);
@@ -657,7 +657,7 @@ static void recording(run *r)
     for (int i = 0; i < mc_inspection_count(table); i++) {
         const mc_inspect_row *row = mc_inspection_row(table, i);
         r->extra[r->step] += row->mean + row->max + row->std + (double)row->shape.dim[0];
-        if (row->has_gradient) r->extra[r->step] += r->optim->nominal * row->grad_std;
+        if (row->has_gradient) r->extra[r->step] += r->optim->open.nominal * row->grad_std;
     }
     mc_inspection_free(table);
     mc_tape_end(t);
@@ -677,7 +677,7 @@ static void inspecting(run *r)
         for (int i = 0; i < mc_inspection_count(after); i++) {
             const mc_inspect_row *x = mc_inspection_row(before, i),
                                  *y = mc_inspection_row(after, i);
-            double scale = r->optim->nominal;
+            double scale = r->optim->open.nominal;
             r->extra[r->step] += x->mean + x->max + scale * (y->grad_mean + y->grad_std);
             if (micro) r->extra[r->step] += scale * x->grad_mean * 3;
         }

@@ -395,7 +395,7 @@ static void test_padding_stays_zero(void **state)
     mc_optimizer *adam =
         mc_adam_new(ctx, &(mc_adam_options){.eps = MC_TRUE_ZERO, .weight_decay = 1});
     mc_optimizer_add(adam, l.root);
-    mc_module_need_gradients(l.root->root);
+    mc_module_need_gradients(l.root->root, 0);
     for (size_t i = 0; i < l.root->root->parameter_count; i++)
         fill_gradient(l.root->root->parameters[i], 1);
     mc_optimizer_step(adam);

@@ -690,18 +690,18 @@ static void test_steady_state(void **state)
 }
 
 /* Once no step is under way, mc_tape_backward seeds as it always does. */
-static void test_seed_is_given_back(void **state)
+static void test_step_is_closed(void **state)
 {
     mc_context *ctx = *state;
     mc_optim_manager *optim =
         mc_optim_manager_new(ctx, &(mc_optim_manager_options){.loss_scale = 8});
     mc_optim_manager_zero_grad(optim);
-    assert_true(mc_context_loss_seed(ctx)->manager);
+    assert_ptr_equal(ctx->step, &optim->open);
     mc_optim_manager_step(optim);
-    assert_false(mc_context_loss_seed(ctx)->manager);
+    assert_null(ctx->step);
     mc_optim_manager_zero_grad(optim);
     mc_optim_manager_free(optim);
-    assert_false(mc_context_loss_seed(ctx)->manager);
+    assert_null(ctx->step);
     assert_good(ctx);
 }
 
@@ -1019,7 +1019,7 @@ int main(void)
         TEST(test_backward_errors),
         TEST(test_sticky),
         TEST(test_steady_state),
-        TEST(test_seed_is_given_back),
+        TEST(test_step_is_closed),
         TEST(test_resume),
         TEST(test_resume_frozen),
         TEST(test_file),
