@@ -208,6 +208,15 @@ static int64_t batch_tokens(const mc_packed *p)
     return p->stack[MC_READER].lengths.total + p->stack[MC_WRITER].lengths.total;
 }
 
+/* The capacity of targets on the rank that needs the most. The rows are weighed. */
+static int64_t most_targets(const mc_dataloader *l, const mc_packed *p, const int32_t *rows)
+{
+    int stack = p->stack[MC_WRITER].lanes ? MC_WRITER : MC_READER;
+    int64_t unit = l->limits.round_to, fixed = p->stack[stack].size.tokens;
+    if (fixed) return fixed;
+    return (need_of(l, stack, rows, p->all_rows).tokens + unit - 1) / unit * unit;
+}
+
 /* Makes the worker's next batch in `slot`. */
 static bool produce(mc_dataloader *l, mc_packed *slot)
 {
@@ -225,6 +234,7 @@ static bool produce(mc_dataloader *l, mc_packed *slot)
     slot->all_rows = all;
     slot->all_tokens = batch_tokens(slot);
     if (l->world > 1 && !weigh_step(l, l->rows + first, all, &slot->all_tokens)) return false;
+    slot->most_targets = l->world > 1 ? most_targets(l, slot, l->rows + first) : 0;
     if (++l->work_step == l->batches) {
         l->work_step = 0;
         l->work_epoch++;
@@ -593,6 +603,9 @@ static mc_batch *fill_side(mc_dataloader *l, side *s)
         .epoch = p->epoch,
         .step = p->step,
     };
+    if (s->batch.targets) s->batch.targets->nominal_rows = p->most_targets;
+    if (s->labels) s->labels->nominal_rows = l->limits.rows;
+    if (s->values) s->values->nominal_rows = (int64_t)l->limits.rows * d->values;
     return &s->batch;
 }
 

@@ -32,7 +32,8 @@
  * out evenly. So the rows of a step are the same at any world size with the same batch_size *
  * world. Every row comes exactly once an epoch and none is repeated to fill up; every rank gets the
  * same number of batches, of which the last may hold fewer rows on some ranks than on others, or
- * none.
+ * none. Labels, targets and values carry the rows of the rank that has the most, so that losses
+ * made from them, or from views of them, divide by the same number on all ranks (mc_step_plan).
  *
  * A loader belongs to its dataset's context, and to the thread that uses that context. */
 #ifndef MC_DATASETS_LOADER_H

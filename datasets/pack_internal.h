@@ -27,8 +27,9 @@ typedef struct mc_packed_stack {
 typedef struct mc_packed {
     int64_t epoch, step;
     int rows;
-    int64_t all_rows;   /* on all ranks; set by the loader, as is the next */
-    int64_t all_tokens; /* the same of tokens */
+    int64_t all_rows;     /* on all ranks; set by the loader, as is the next */
+    int64_t all_tokens;   /* the same of tokens */
+    int64_t most_targets; /* of the rank that has the most rows of targets; 0: one rank */
     mc_packed_stack stack[MC_STACKS];
     int32_t *labels;      /* (limits->rows), MC_NO_LABEL after the batch's rows */
     int32_t *answer_rows; /* (limits->rows * choices) */

@@ -65,6 +65,8 @@ static mc_tensor *masked_loss(mc_tape *t, mc_model *m, mc_tensor *hidden, mc_ten
         kept[counting++] = label[i];
     }
     mc_tensor *targets = mc_tape_input(t, MC_I32, MC_SHAPE(counting), kept, false);
+    /* ranks mask unequal numbers of tokens: the rows of all labels are nominal */
+    if (targets) targets->nominal_rows = labels->nominal_rows ? labels->nominal_rows : rows;
     mc_tensor *x = mc_gather_rows(t, hidden, index, counting);
     x = x ? lm_input(t, m, x) : NULL;
     return x && targets ? lm_loss(t, m, x, targets) : NULL;

@@ -221,23 +221,6 @@ mc_status mc_tape_backward(mc_tape *tape, mc_tensor *y, const mc_tensor *dy)
 
 mc_tensor *mc_tensor_gradient(const mc_tensor *x) { return x ? x->gradient : NULL; }
 
-/* Ranks may have unequal numbers of rows, and have to divide by the same number: the first losses
- * that they meet settle it for good. 0 after an error. */
-static int64_t agree_on_rows(mc_context *ctx, int64_t rows)
-{
-    mc_device *device = ctx->device;
-    if (ctx->agreed_rows) return ctx->agreed_rows;
-    int64_t most = rows < 1 ? 1 : rows, *shared = device->alloc(device, sizeof *shared);
-    if (!shared) return mc_fail_nomem(ctx, "the seed of a loss"), 0;
-    device->copy_in(device, shared, &most, sizeof most);
-    mc_comm_all_reduce(ctx->mesh.data.comm, shared, shared, 1, MC_I64, MC_REDUCE_MAX);
-    if (!mc_failed(ctx) && !device->copy_out(device, &most, shared, sizeof most))
-        mc_fail(ctx, MC_ERR_DEVICE, "the seed of a loss: %s", device->failure);
-    device->free(device, shared, sizeof *shared);
-    if (most < rows) most = rows; /* a device that only plans knows no numbers */
-    return ctx->agreed_rows = mc_failed(ctx) ? 0 : most;
-}
-
 const float *mc_loss_seed_of(mc_tape *tape, int64_t rows, double count)
 {
     mc_context *ctx = tape->ctx;
@@ -245,12 +228,14 @@ const float *mc_loss_seed_of(mc_tape *tape, int64_t rows, double count)
     if (mc_failed(ctx)) return NULL;
     if (!step) return seed_on_tape(tape, count);
     if (step->nominal <= 0) {
-        if (ctx->mesh.data.comm && !(rows = agree_on_rows(ctx, rows))) return NULL;
-        double global = (double)rows * step->passes * ctx->mesh.data.size;
-        step->nominal = global > 0 ? global : 1;
-        mc_device *device = ctx->device;
+        if (ctx->mesh.data.comm) {
+            if (!step->rows && step->planned <= 0) step->rows = rows < 1 ? 1 : rows;
+            rows = step->rows;
+        }
+        double own = (double)rows * step->passes * ctx->mesh.data.size;
+        step->nominal = step->planned > 0 ? step->planned : own > 0 ? own : 1;
         mc_op_ok(tape, "the seed of a loss",
-                 device->kernels->step_seed(device, step->nominal, step->state));
+                 ctx->device->kernels->step_seed(ctx->device, step->nominal, step->state));
     }
     return step->state->seed;
 }

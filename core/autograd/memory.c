@@ -73,6 +73,7 @@ mc_tensor *mc_tape_view(mc_tape *tape, mc_tensor *x, mc_shape shape, size_t offs
     if (!view->foreign) view->storage->references++;
     view->offset = x->offset + offset;
     view->host = x->host ? (char *)x->host + offset : NULL;
+    view->nominal_rows = x->nominal_rows;
     return view;
 }
 

@@ -188,7 +188,10 @@ bool mc_is_on_open_tape(const mc_context *ctx, const void *owner, const mc_tape 
  * offloading know of how many backward passes it has and how many rows they are taken over. */
 typedef struct mc_open_step {
     mc_step_state *state; /* the manager's, in device memory: its seed is loss_scale / nominal */
+    double planned;       /* mc_step_plan.nominal_rows; 0: not given */
     double nominal;       /* rows of all passes on all ranks; 0 until the first loss sets it */
+    int64_t rows;         /* several ranks: of a pass on a rank, as the manager's first loss had it
+                             without a plan, for all its steps; 0: there was none yet */
     int passes, begun;    /* how many there will be, and how many backward has begun */
 } mc_open_step;
 /* Whether the backward pass that runs, or the newest one, is the last of the open step. */
@@ -196,9 +199,9 @@ static inline bool mc_step_in_last_pass(const mc_context *ctx)
 {
     return ctx->step && ctx->step->begun >= ctx->step->passes;
 }
-/* The seed of a loss over `rows` rows of which `count` count, as {seed, 0} in device memory, the
- * gradient of the loss: loss_scale / nominal in an open step (setting nominal = rows * passes *
- * world size if it is not set), else 1 / max(count, 1) on the tape. NULL after an error. */
+/* The seed of a loss over `rows` rows a rank, {seed, 0} in device memory: loss_scale / nominal in
+ * an open step (nominal, if it is not set: as planned, or rows * passes * ranks), else 1 /
+ * max(count, 1) on the tape. NULL after an error. */
 const float *mc_loss_seed_of(mc_tape *tape, int64_t rows, double count);
 /* mc_tape_backward from a loss whose gradient is `seed` (two floats in device memory, which must
  * stay until the tape ends). */

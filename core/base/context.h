@@ -62,15 +62,14 @@ typedef enum mc_zero_level {
  * one backward pass makes all of a gradient. Sums over backward passes are f32 in any case.
  *
  * With MC_GRAD_PARAMETER blocks of f16 or bf16 write gradients of matrices in that dtype: at levels
- * 2 and 3 in every pass; at levels 0 and 1, and on one rank at any, if the micro_steps of the
- * OptimManager are 1. There a block's gradients are all rounded once, and kept so: its gradient
- * memory is half, and norms and optimizers read half. Gradients outside of blocks (embeddings, also
- * where they are tied to a head) stay f32. Should a step have more passes than the manager knows
- * of, they are f32 from the second pass on, and in all later steps; but the passes of tapes that
- * are open at the same time, as of one tape, are added up with rounding. At levels 2 and 3 over
- * several ranks a rank's share of the sums is kept in the dtype that they travel in, too, if
- * micro_steps are 1: the numbers that are kept as f32 else, in half the memory. A second pass makes
- * it f32. */
+ * 2 and 3 in every pass; at levels 0 and 1, and on one rank at any, if a step has one backward pass
+ * (mc_step_plan). There a block's gradients are all rounded once, and kept so: its gradient memory
+ * is half, and norms and optimizers read half. Gradients outside of blocks (embeddings, also where
+ * they are tied to a head) stay f32. Should a step have more passes than planned, they are f32 from
+ * the second pass on, and in all later steps; but the passes of tapes that are open at the same
+ * time, as of one tape, are added up with rounding. At levels 2 and 3 over several ranks a rank's
+ * share of the sums is kept in the dtype that they travel in, too, if a step has one pass: the
+ * numbers that are kept as f32 else, in half the memory. A second pass makes it f32. */
 typedef enum mc_grad_dtype {
     MC_GRAD_DEFAULT = 0, /* as MC_GRAD_F32 */
     MC_GRAD_F32,         /* exact to the order of additions; kept, and given to optimizers, so */

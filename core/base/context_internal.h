@@ -57,7 +57,6 @@ struct mc_context {
     int zero_level;        /* of modules that say nothing else: 0 to 3 */
     mc_grad_dtype grad_dtype;
     size_t reduce_bytes; /* levels 0 and 1: of gradients that are summed over ranks together */
-    int64_t agreed_rows; /* of the first loss, the most of any rank; 0: there was none yet */
     struct mc_open_step *step;    /* core/autograd: that an OptimManager has begun; NULL: none */
     struct mc_autograd *autograd; /* core/autograd: made with the first tape */
     struct mc_steps *steps;       /* core/autograd: made with the first recorded step */

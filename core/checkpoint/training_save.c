@@ -14,7 +14,7 @@ static mc_status describe(mc_saving *s, const mc_checkpoint_options *o)
     bool good = json && cJSON_AddNumberToObject(json, "format", MC_TRAINING_FORMAT) &&
                 cJSON_AddNumberToObject(json, "step", (double)o->step) &&
                 cJSON_AddNumberToObject(json, "best", (double)o->best) &&
-                cJSON_AddNumberToObject(json, "loss_rows", (double)s->ctx->agreed_rows) &&
+                cJSON_AddNumberToObject(json, "loss_rows", (double)o->optim->open.rows) &&
                 mc_training_add_u64(json, "seed", s->ctx->seed) &&
                 mc_training_add_u64(json, "rng_offset", s->ctx->rng_offset);
     cJSON *settings = good ? cJSON_AddObjectToObject(json, "settings") : NULL;

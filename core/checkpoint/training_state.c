@@ -17,7 +17,7 @@ struct mc_checkpoint {
     char folder[MC_PATH_MAX], run[MC_PATH_MAX];
     cJSON *json;
     int64_t step, best;
-    int64_t loss_rows; /* the context's agreed_rows, on which the last bits of gradients depend */
+    int64_t loss_rows; /* mc_open_step.rows, on which the last bits of gradients depend */
     uint64_t seed, rng_offset;
     mc_ranks_work work; /* while it is checked */
 };
@@ -266,6 +266,6 @@ mc_status mc_checkpoint_restore(mc_checkpoint *c, mc_optim_manager *optim)
         status = mc_checkpoint_publish(&c->ctx->error, c->run, c->step, c->best, false);
     if (!status) status = mc_ranks_meet(c->ctx);
     if (!status) c->ctx->rng_offset = c->rng_offset;
-    if (!status && c->ctx->mesh.data.comm) c->ctx->agreed_rows = c->loss_rows;
+    if (!status) optim->open.rows = c->loss_rows;
     return status;
 }

@@ -25,9 +25,10 @@ typedef struct mc_gradient_stats {
 
 typedef enum mc_step_failure {
     MC_STEP_FINE = 0,
-    MC_STEP_NONFINITE, /* a gradient is infinite or NaN, which the rules call an error */
-    MC_STEP_SEED_ZERO, /* loss_scale / nominal is zero in f32 */
-    MC_STEP_NORM_RANGE /* the sum of powers left the range of double */
+    MC_STEP_NONFINITE,  /* a gradient is infinite or NaN, which the rules call an error */
+    MC_STEP_SEED_ZERO,  /* loss_scale / nominal is zero in f32 */
+    MC_STEP_NORM_RANGE, /* the sum of powers left the range of double */
+    MC_STEP_UNLIKE      /* two ranks have divided their losses by different numbers of rows */
 } mc_step_failure;
 
 /* What a rank adds up in a step. */
@@ -35,6 +36,7 @@ typedef struct mc_step_sums {
     mc_gradient_stats stats;     /* of its part of the gradients; zeroed before they are taken */
     double loss_sum, loss_count; /* of the losses that the gradients hold; zeroed with them */
     double told_sum, told_count; /* of the losses since the last step ended */
+    double nominal;              /* what the seed is loss_scale divided by; `all` has rank 0's */
 } mc_step_sums;
 
 /* The state of an OptimManager in device memory. */
@@ -55,7 +57,8 @@ typedef struct mc_step_state {
     float gradient_scale; /* what optimizers multiply gradients by */
     int32_t skip;         /* not 0: they do nothing */
     int32_t failure;      /* an mc_step_failure; no step is taken any more while it is set */
-    int32_t unused;
+    int32_t unlike;       /* MC_STEP_UNLIKE: the first rank whose nominal is not rank 0's */
+    double unlike_nominal;
     uint64_t nonfinite; /* as in stats */
 } mc_step_state;
 
@@ -87,6 +90,7 @@ MC_ANYWHERE void mc_step_seed(mc_step_state *s, double nominal)
 {
     s->seed[0] = (float)(s->loss_scale / nominal);
     s->seed[1] = 0;
+    s->own.nominal = nominal;
     if (s->seed[0] == 0) s->failure = MC_STEP_SEED_ZERO;
 }
 
@@ -134,7 +138,13 @@ MC_ANYWHERE void mc_step_measure(mc_step_state *s, const mc_step_rules *r, int r
                                  const mc_step_sums *parts)
 {
     s->all = parts ? parts[0] : s->own;
-    for (int i = 1; parts && i < ranks; i++) mc_step_add_sums(&s->all, &parts[i]);
+    for (int i = 1; parts && i < ranks; i++) {
+        mc_step_add_sums(&s->all, &parts[i]);
+        if (!r->counted || s->failure || parts[i].nominal == s->all.nominal) continue;
+        s->failure = MC_STEP_UNLIKE;
+        s->unlike = i;
+        s->unlike_nominal = parts[i].nominal;
+    }
     double count = s->all.loss_count > 0 ? s->all.loss_count : 1;
     double factor = r->counted ? 1 / ((double)s->seed[0] * count) : 1;
     s->norm = mc_step_raw_norm(s, r->power) * factor;

@@ -29,7 +29,7 @@ bool mc_loss_read_options(mc_tape *t, const char *op, const mc_cross_entropy_opt
 /* How many labels count: known on the host, since labels come from there. */
 static double counted(mc_tape *t, const mc_tensor *labels, int32_t ignore_index)
 {
-    if (mc_tape_context(t)->step) return 0; /* the seed does not depend on it */
+    if (mc_tape_context(t)->step || !mc_tape_recording(t)) return 0; /* no seed depends on it */
     const int32_t *label = mc_op_host(t, "loss", labels);
     double count = 0;
     for (int64_t i = 0; label && i < mc_tensor_count(labels); i++)
@@ -37,10 +37,16 @@ static double counted(mc_tape *t, const mc_tensor *labels, int32_t ignore_index)
     return count;
 }
 
-/* Without a manager, the seed that backward will find: 1 / count. */
-static void set_seed(mc_tape *t, mc_tensor *loss, const float *seed)
+/* One rank has nobody to agree with: its own rows are nominal. */
+const float *mc_loss_seed(mc_tape *t, mc_tensor *loss, const mc_tensor *from, int64_t rows,
+                          double count)
 {
-    if (!mc_tape_context(t)->step) loss->seed = seed;
+    mc_context *ctx = mc_tape_context(t);
+    loss->nominal_rows = ctx->mesh.data.comm && from->nominal_rows ? from->nominal_rows : rows;
+    if (!mc_tape_recording(t) || (!ctx->step && count < 0)) return NULL;
+    const float *seed = mc_loss_seed_of(t, loss->nominal_rows, count);
+    if (!ctx->step) loss->seed = seed;
+    return seed;
 }
 
 static mc_tensor *new_loss(mc_tape *t)
@@ -107,10 +113,7 @@ mc_tensor *mc_cross_entropy(mc_tape *t, mc_tensor *x, mc_tensor *labels,
         mc_node_save(node, x);
         mc_node_save(node, state.labels);
     }
-    /* the first loss of a step sets the nominal count that all its seeds share */
-    if (mc_tape_recording(t))
-        set_seed(t, loss,
-                 mc_loss_seed_of(t, rows, counted(t, state.labels, state.options.ignore_index)));
+    mc_loss_seed(t, loss, labels, rows, counted(t, state.labels, state.options.ignore_index));
     return mc_failed(mc_tape_context(t)) ? NULL : loss;
 }
 
@@ -261,9 +264,9 @@ mc_tensor *mc_linear_cross_entropy(mc_tape *t, mc_tensor *x, mc_tensor *weight, 
     c.gradients = mc_tape_recording(t) &&
                   (x->requires_grad || weight->requires_grad || (bias && bias->requires_grad));
     if (c.gradients) {
-        c.seed = mc_loss_seed_of(t, rows, counted(t, c.labels, c.options.ignore_index));
+        c.seed =
+            mc_loss_seed(t, c.loss, labels, rows, counted(t, c.labels, c.options.ignore_index));
         if (!c.seed) return NULL;
-        set_seed(t, c.loss, c.seed);
         if (!mc_gradient_is_there(t, weight) || !mc_gradient_is_there(t, bias)) return NULL;
         if (x->requires_grad && !(c.dx = mc_tape_tensor(t, x->dtype, x->shape, x))) return NULL;
     }
@@ -307,6 +310,7 @@ static mc_tensor *record_loss_add(mc_tape *t, mc_tensor *y, mc_tensor *a, mc_ten
                                   mc_tensor *b_factor)
 {
     y->seed = a->seed;
+    y->nominal_rows = a->nominal_rows;
     mc_node *node =
         mc_tape_record(t, &loss_add_op, y, sizeof(loss_add_state), 2, (mc_tensor *[]){a, b});
     if (node) {

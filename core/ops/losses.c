@@ -3,17 +3,6 @@
 #include "core/ops/general.h"
 #include "core/ops/loss_internal.h"
 
-/* Prepares backward from a loss over `rows`: the first loss of a step sets the nominal count of its
- * OptimManager; without one, the seed is 1 / rows if all of them count, else it is found by reading
- * the loss. */
-static void prepare_seed(mc_tape *t, mc_tensor *loss, int64_t rows, bool all_count)
-{
-    bool managed = mc_tape_context(t)->step;
-    if (!mc_tape_recording(t) || (!managed && !all_count)) return;
-    const float *value = mc_loss_seed_of(t, rows, (double)rows);
-    if (!managed) loss->seed = value;
-}
-
 /* An error if x, which a loss takes as a constant, requires a gradient. */
 static bool is_constant(mc_tape *t, const char *op, const char *what, const mc_tensor *x)
 {
@@ -66,7 +55,7 @@ mc_tensor *mc_loss_from_rows(mc_tape *t, mc_tensor *rows, mc_tensor *counts)
     add_up(t, rows, value);
     if (counts) add_up(t, counts, value + 1);
     mc_tape_record(t, &rows_op, loss, 0, 1, &rows);
-    prepare_seed(t, loss, n, !counts);
+    mc_loss_seed(t, loss, rows, n, counts ? -1 : (double)n);
     return mc_failed(mc_tape_context(t)) ? NULL : loss;
 }
 
@@ -80,11 +69,18 @@ static bool check_pair(mc_tape *t, const char *op, const char *what, mc_tensor *
            mc_op_float(t, op, "targets", target) && mc_op_shape(t, op, "targets", target, x->shape);
 }
 
+/* The loss of elements that were made with targets, whose nominal rows it passes on. */
+static mc_tensor *loss_of(mc_tape *t, mc_tensor *elements, const mc_tensor *targets)
+{
+    if (elements) elements->nominal_rows = targets->nominal_rows;
+    return mc_loss_from_rows(t, elements, NULL);
+}
+
 mc_tensor *mc_mse_loss(mc_tape *t, mc_tensor *x, mc_tensor *target)
 {
     if (!check_pair(t, "mse loss", "input", x, target)) return NULL;
     mc_tensor *d = mc_sub(t, mc_cast(t, x, MC_F32), mc_cast(t, target, MC_F32));
-    return mc_loss_from_rows(t, mc_mul(t, d, d), NULL);
+    return loss_of(t, mc_mul(t, d, d), target);
 }
 
 /* (1 - y) softplus(x) + p y softplus(-x): where y is 0 or 1 nothing cancels. */
@@ -102,7 +98,7 @@ mc_tensor *mc_bce_loss(mc_tape *t, mc_tensor *logits, mc_tensor *targets, mc_ten
     mc_tensor *py = pos_weight ? mc_mul(t, y, pos_weight) : y;
     mc_tensor *negative = mc_softplus(t, x), *positive = mc_softplus(t, mc_scale(t, x, -1));
     negative = mc_sub(t, negative, mc_mul(t, negative, y));
-    return mc_loss_from_rows(t, mc_add(t, negative, mc_mul(t, positive, py)), NULL);
+    return loss_of(t, mc_add(t, negative, mc_mul(t, positive, py)), targets);
 }
 
 /* ---- cross-entropy of rows ------------------------------------------------------------------- */
@@ -163,6 +159,7 @@ static mc_tensor *cross_rows(mc_tape *t, mc_tensor *x, const cross_state *s, mc_
     mc_tensor *y = mc_tape_tensor(t, MC_F32, rows, NULL);
     *weight = mc_tape_tensor(t, MC_F32, rows, NULL);
     if (!y || !*weight) return NULL;
+    y->nominal_rows = s->labels->nominal_rows;
     mc_row_loss_call call = cross_call(t, s, x);
     MC_KERNEL(t, "cross entropy", cross_entropy_rows, &call, mc_tensor_data(y),
               mc_tensor_data(*weight));

@@ -5,11 +5,11 @@
  * launches them without knowing. What became of a step arrives later (`settle`): at once on the CPU
  * device, up to MC_STEPS_LATE steps later on others. Only then are steps counted here.
  *
- * How the mean is taken. Backward multiplies each loss's sum by `seed` = loss_scale / nominal,
- * where nominal (rows x micro-steps x ranks) is fixed by the first loss of the step, so the
- * gradients hold seed x the gradient of the sum over everything. The gradient of the mean is that
- * divided by seed x count; this factor and the clip coefficient are given to the optimizers, and
- * gradients are never written. */
+ * How the mean is taken. Backward multiplies each loss's sum by `seed` = loss_scale / nominal, and
+ * nominal is one number in a step, on all ranks (mc_step_plan), so the gradients hold seed x the
+ * gradient of the sum over everything. The gradient of the mean is that divided by seed x count;
+ * this factor and the clip coefficient are given to the optimizers, and gradients are never
+ * written. */
 #include "core/optim/optim_manager.h"
 
 #include <math.h>
@@ -231,8 +231,21 @@ static mc_status zero_gradients(mc_optim_manager *m)
 
 mc_status mc_optim_manager_zero_grad(mc_optim_manager *m)
 {
+    return mc_optim_manager_zero_grad_plan(m, NULL);
+}
+
+mc_status mc_optim_manager_zero_grad_plan(mc_optim_manager *m, const mc_step_plan *plan)
+{
     mc_status status = ready(m);
-    if (!status) status = zero_gradients(m);
+    if (status) return status;
+    mc_step_plan p = plan ? *plan : (mc_step_plan){.passes = 0};
+    if (p.nominal_rows < 0 || p.passes < 0)
+        return mc_fail(m->ctx, MC_ERR_ARGUMENT,
+                       "zero_grad: nominal_rows is %lld, passes %d, expected 0 or more",
+                       (long long)p.nominal_rows, p.passes);
+    m->open.planned = (double)p.nominal_rows;
+    m->open.passes = p.passes ? p.passes : m->options.micro_steps;
+    status = zero_gradients(m);
     if (!status) m->ctx->step = &m->open;
     return status;
 }
@@ -240,18 +253,6 @@ mc_status mc_optim_manager_zero_grad(mc_optim_manager *m)
 static bool is_loss(const mc_tensor *x)
 {
     return x->dtype == MC_F32 && x->shape.ndim == 1 && x->shape.dim[0] == 2;
-}
-
-/* The rows a loss was taken over: those of the first input of the cross-entropy after it. Where
- * nothing was recorded there is no gradient either, and any number will do. */
-static int64_t loss_rows(const mc_tensor *loss)
-{
-    while (loss->node && loss->node->input_count > 0 && loss->node->inputs[0]) {
-        const mc_tensor *input = loss->node->inputs[0];
-        if (!is_loss(input)) return mc_tensor_rows(input);
-        loss = input;
-    }
-    return 1;
 }
 
 static mc_status check_loss(mc_optim_manager *m, mc_tape *tape, mc_tensor *loss)
@@ -278,7 +279,7 @@ mc_status mc_optim_manager_backward(mc_optim_manager *m, mc_tape *tape, mc_tenso
     if (status) return status;
     mc_device *device = m->ctx->device;
     m->ctx->step = &m->open;
-    const float *seed = mc_loss_seed_of(tape, loss_rows(loss), 0);
+    const float *seed = mc_loss_seed_of(tape, loss->nominal_rows, 0);
     if (!seed || mc_failed(m->ctx)) return mc_error_status(m->ctx);
     if (device->is_host && m->state->failure) return fail_with(m, m->state);
     m->open.begun++;
@@ -459,6 +460,11 @@ static mc_status fail_with(mc_optim_manager *m, const mc_step_state *state)
     if (state->failure == MC_STEP_SEED_ZERO)
         return mc_fail(m->ctx, MC_ERR_STATE, "the loss scale %g is too small to compute with",
                        state->loss_scale);
+    if (state->failure == MC_STEP_UNLIKE)
+        return mc_fail(m->ctx, MC_ERR_STATE,
+                       "a step has losses over %.0f rows on rank 0 and %.0f on rank %d, expected "
+                       "one number: pass an mc_step_plan",
+                       state->all.nominal, state->unlike_nominal, state->unlike);
     if (state->failure == MC_STEP_NORM_RANGE)
         return mc_fail(m->ctx, MC_ERR_UNSUPPORTED,
                        "clip_grad_norm: the sum of |g|^%g, with |g| up to %g, is out of range",

@@ -61,9 +61,8 @@ typedef struct mc_optim_manager_options {
     int64_t loss_scale_steps; /* steps without overflow before the scale grows; 0: 1024 */
     double min_loss_scale;    /* 0: 1; MC_TRUE_ZERO: no minimum */
     double max_loss_scale;    /* 0: none; MC_TRUE_ZERO: never grows */
-    int micro_steps;          /* backward passes a step, which choose the constant they are divided
-                                 by, and whether gradients are to be summed (mc_grad_dtype); fewer
-                                 or more are fine; 0: 1 */
+    int micro_steps;          /* backward passes of a step without an mc_step_plan, and what
+                                 gradients are first made for (mc_grad_dtype); 0: 1 */
     double max_grad_norm;     /* clip_grad_norm within every step that did not call it, without
                                         waiting to tell the norm; 0: no clipping */
     mc_nonfinite nonfinite;
@@ -90,6 +89,27 @@ MC_API mc_status mc_optim_manager_prepare(mc_optim_manager *optim);
 /* Zeros the gradients of all parameters of all optimizers, and begins a step. It comes before the
  * first operation of the step's first tape, since some write gradients in the forward pass. */
 MC_API mc_status mc_optim_manager_zero_grad(mc_optim_manager *optim);
+
+/* What a step consists of, the same on all ranks; 0 where it is not planned. */
+typedef struct mc_step_plan {
+    int64_t nominal_rows; /* that its losses are taken over, in all passes and on all ranks:
+                             examples, tokens of a language model, elements of mc_mse_loss */
+    int passes;           /* backward passes; 0: the manager's micro_steps */
+} mc_step_plan;
+
+/* zero_grad for a step with a plan; NULL: mc_optim_manager_zero_grad. Within mc_step_run the key
+ * stands for the plan too. Other numbers of rows and passes are fine: nominal_rows only scale
+ * gradients, which the step divides by what counted, and sums over ranks begin in the last pass
+ * planned.
+ *
+ * Without nominal_rows they are rows * passes * ranks. One rank takes the rows of the step's first
+ * loss. Several take those of the manager's first loss for all its steps, also of runs that resume
+ * from its checkpoints: the rows that labels of an mc_dataloader carry, else the loss's own (1 for
+ * a tensor that no loss operation made). Those have to be equal on all ranks; if not, plan them.
+ *
+ * Errors: MC_ERR_ARGUMENT for a negative field. If two ranks have divided by different numbers,
+ * mc_optim_manager_step (or clip_grad_norm) is MC_ERR_STATE on all ranks and names both numbers. */
+MC_API mc_status mc_optim_manager_zero_grad_plan(mc_optim_manager *optim, const mc_step_plan *plan);
 
 /* Backward from a loss (a tensor of two f32, sum and count: see mc_cross_entropy) on its tape, with
  * the loss scale. Errors: MC_ERR_SHAPE for a tensor that is no loss, MC_ERR_ARGUMENT for NULL or a

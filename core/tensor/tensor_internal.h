@@ -67,6 +67,8 @@ struct mc_tensor {
     /* of a loss: what its gradient is in a backward pass that is not given one, {seed, 0} in device
      * memory; see mc_loss_seed_of */
     const float *seed;
+    /* of labels and their losses: the most rows of a rank in a pass; 0: a loss takes its own */
+    int64_t nominal_rows;
 };
 
 /* Rows and columns when all but the last dimension are taken together; a 1-D tensor is one row. */

@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include "core/tensor/tensor_internal.h"
 #include "datasets/loader.h"
 #include "tests/datasets/fixture.h"
 
@@ -160,6 +161,9 @@ static int run_epoch(fixture *f, mc_dataset *d, mc_dataloader_options options, i
             if (rank == 0) c->rows = 0;
             check_batch(f, d, b);
             assert_int_equal(b->nominal_rows, options.batch_size * world);
+            int64_t all =
+                mc_dataset_rows(d) < b->nominal_rows ? mc_dataset_rows(d) : b->nominal_rows;
+            assert_int_equal(b->labels->nominal_rows, (all + world - 1) / world); /* a loss's */
             assert_true(b->rows <= options.batch_size);
             rows[step] += b->all_rows - b->rows * world;
             tokens[step] += b->all_tokens - b->tokens * world;

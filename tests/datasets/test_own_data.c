@@ -8,6 +8,7 @@
 #include <math.h>
 
 #include "core/base/memory_internal.h"
+#include "core/tensor/tensor_internal.h"
 #include "datasets/correlation.h"
 #include "datasets/loader.h"
 #include "datasets/scorer.h"
@@ -582,6 +583,16 @@ static void test_generating(void **state)
         assert_string_equal(show(b->marks, b->lengths), p->marks);
         assert_string_equal(show(b->decoder_ids, b->decoder_lengths), p->decoder_ids);
         assert_string_equal(show(b->targets, written), p->targets);
+        /* dealt out to two ranks, targets carry the rows of the one that has more */
+        int64_t most = 0, carried[2];
+        for (int rank = 0; rank < 2; rank++) {
+            const mc_dataloader_options halves = {.batch_size = 1, .world = 2, .rank = rank};
+            mc_batch *half = mc_dataloader_next(mc_dataloader_new(d, &halves));
+            carried[rank] = half->targets->nominal_rows;
+            if (mc_tensor_count(half->targets) > most) most = mc_tensor_count(half->targets);
+        }
+        assert_true(carried[0] == most && carried[1] == most);
+        assert_int_equal(b->targets->nominal_rows, 0); /* of one rank */
         assert_true(!b->labels && !b->values && !b->answer_rows && !b->type_ids);
         mc_dataloader_free(l);
     }

@@ -105,7 +105,7 @@ static void train(run *r, int first, int last)
     for (int step = first; step < last && !mc_failed(r->ctx); step++) {
         int rows, tokens = make_rows(step, mc_rank(r->ctx), mc_world_size(r->ctx), ids, labels,
                                      lengths, &rows);
-        mc_optim_manager_zero_grad(r->optim);
+        mc_optim_manager_zero_grad_plan(r->optim, &(mc_step_plan){.nominal_rows = ROWS * LENGTH});
         mc_tape *t = mc_tape_begin(r->ctx);
         mc_model_input in = {.ids = mc_tape_input(t, MC_I32, MC_SHAPE(tokens), ids, false),
                              .lengths = mc_tape_lengths(t, lengths, rows, 1)};

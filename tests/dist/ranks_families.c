@@ -49,7 +49,7 @@ static training train(mc_context *ctx, const tiny_family *f, mc_recompute recomp
     mc_optim_manager *optim = mc_optim_manager_new(ctx, NULL);
     mc_optim_manager_add(optim, adam, NULL);
     for (int i = 0; i < STEPS; i++) {
-        mc_optim_manager_zero_grad(optim);
+        mc_optim_manager_zero_grad_plan(optim, &(mc_step_plan){.nominal_rows = 100});
         mc_tape *t = mc_tape_begin(ctx);
         part mine = rows_of(mc_rank(ctx), mc_world_size(ctx));
         mc_optim_manager_backward(optim, t, family_loss(t, model, mine));

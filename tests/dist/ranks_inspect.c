@@ -60,7 +60,7 @@ static tables inspect(mc_context *ctx, int rank, int ranks)
     mc_optim_manager_add(optim, o, NULL);
     result.initial = mc_inspect(module, NULL);
     for (int i = 0; i < 2; i++) {
-        mc_optim_manager_zero_grad(optim);
+        mc_optim_manager_zero_grad_plan(optim, &(mc_step_plan){.nominal_rows = ROWS * LENGTH});
         if (i) mc_record_begin(ctx);
         run(ctx, gpt2, optim, rank, ranks);
         if (i) result.activations = mc_record_end(ctx);

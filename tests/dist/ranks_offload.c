@@ -118,7 +118,7 @@ static bool train(mc_context *ctx, const setting *s, bool offload, int rank, int
     for (int step = 0; step < STEPS && !mc_failed(ctx); step++) {
         if (s->hand_over && offload && step == STEPS / 3) hand_over(ctx, gpt2, s, false, &optim);
         if (s->hand_over && offload && step == 2 * STEPS / 3) hand_over(ctx, gpt2, s, true, &optim);
-        mc_optim_manager_zero_grad(optim);
+        mc_optim_manager_zero_grad_plan(optim, &(mc_step_plan){.nominal_rows = ROWS * LENGTH});
         for (int micro = 0; micro < s->micro; micro++)
             backward(ctx, gpt2, optim, micro, rank, ranks);
         mc_optim_manager_step(optim);

@@ -221,11 +221,17 @@ static void end_step(run *r)
     mc_optim_manager_step(r->optim);
 }
 
+/* Ranks have unequal rows. */
+static void zero_grad(run *r)
+{
+    mc_optim_manager_zero_grad_plan(r->optim, &(mc_step_plan){.nominal_rows = ROWS});
+}
+
 /* ---- what programs do ------------------------------------------------------------------------ */
 
 static void plain(run *r)
 {
-    mc_optim_manager_zero_grad(r->optim);
+    zero_grad(r);
     plain_backward(r, r->step);
     end_step(r);
 }
@@ -233,7 +239,7 @@ static void plain(run *r)
 /* The lists run on two inputs on one tape, the second time the other way round. */
 static void list_twice(run *r)
 {
-    mc_optim_manager_zero_grad(r->optim);
+    zero_grad(r);
     mc_tape *t = mc_tape_begin(r->ctx);
     rows a = take_rows(r, t, r->step, ROWS, 1, false),
          b = take_rows(r, t, r->step + 50, 4, 0, false);
@@ -250,7 +256,7 @@ static void list_twice(run *r)
 /* Two tapes alive at once; backward of the older or the newer first. */
 static void two_tapes(run *r)
 {
-    mc_optim_manager_zero_grad(r->optim);
+    zero_grad(r);
     mc_tape *t = mc_tape_begin(r->ctx), *u = mc_tape_begin(r->ctx);
     mc_tensor *a = plain_loss(r, t, r->step), *b = plain_loss(r, u, r->step + 50);
     if (r->step % 2) {
@@ -270,7 +276,7 @@ static void two_tapes(run *r)
 /* The same without blocks and cross-entropy in one with the head, whose gradients come forward. */
 static void two_tapes_fused(run *r)
 {
-    mc_optim_manager_zero_grad(r->optim);
+    zero_grad(r);
     mc_tape *t = mc_tape_begin(r->ctx), *u = mc_tape_begin(r->ctx);
     rows a = take_rows(r, t, r->step, ROWS, 1, false),
          b = take_rows(r, u, r->step + 50, 4, 0, false);
@@ -286,7 +292,7 @@ static void two_tapes_fused(run *r)
 static void evaluations(run *r)
 {
     double sum = evaluate(r, 90);
-    mc_optim_manager_zero_grad(r->optim);
+    zero_grad(r);
     mc_tape *t = mc_tape_begin(r->ctx);
     mc_tensor *loss = plain_loss(r, t, r->step);
     sum += evaluate(r, 91);
@@ -327,7 +333,7 @@ static double gradient_sum_of(run *r, mc_parameter *p)
  * reads them. */
 static void open_over_step(run *r)
 {
-    mc_optim_manager_zero_grad(r->optim);
+    zero_grad(r);
     mc_tape *t = mc_tape_begin(r->ctx);
     mc_optim_manager_backward(r->optim, t, plain_loss(r, t, r->step));
     end_step(r);
@@ -341,12 +347,12 @@ static void open_over_step(run *r)
 /* Backward sees the parameters of a step that was taken since forward. */
 static void step_between(run *r)
 {
-    mc_optim_manager_zero_grad(r->optim);
+    zero_grad(r);
     mc_tape *t = mc_tape_begin(r->ctx);
     mc_tensor *loss = plain_loss(r, t, r->step);
     plain_backward(r, r->step + 50);
     end_step(r);
-    mc_optim_manager_zero_grad(r->optim);
+    zero_grad(r);
     mc_optim_manager_backward(r->optim, t, loss);
     mc_tape_end(t);
     end_step(r);
@@ -355,7 +361,7 @@ static void step_between(run *r)
 /* Losses of graphs that share nothing but parameters, backward in turn on one tape. */
 static void in_turn(run *r)
 {
-    mc_optim_manager_zero_grad(r->optim);
+    zero_grad(r);
     mc_tape *t = mc_tape_begin(r->ctx);
     mc_tensor *a = plain_loss(r, t, r->step), *b = plain_loss(r, t, r->step + 50);
     mc_optim_manager_backward(r->optim, t, a);
@@ -368,7 +374,7 @@ static void in_turn(run *r)
 /* Gradients of one's own, looked at in between; gradients of inputs. */
 static void own_gradients(run *r)
 {
-    mc_optim_manager_zero_grad(r->optim);
+    zero_grad(r);
     double sum = 0;
     mc_tape *u = mc_tape_begin(r->ctx);
     rows late = take_rows(r, u, r->step + 70, ROWS, 0, false);
@@ -403,7 +409,7 @@ static void own_gradients(run *r)
 /* A list takes no part in some steps, and in some micro-steps. */
 static void skipped(run *r)
 {
-    mc_optim_manager_zero_grad(r->optim);
+    zero_grad(r);
     for (int micro = 0; micro < 2; micro++) {
         mc_tape *t = mc_tape_begin(r->ctx);
         rows in = take_rows(r, t, r->step + 50 * micro, ROWS, 2, false);
@@ -419,7 +425,7 @@ static void skipped(run *r)
 /* A parameter of a block is used outside of it too, before, after and between. */
 static void outside(run *r)
 {
-    mc_optim_manager_zero_grad(r->optim);
+    zero_grad(r);
     mc_tape *t = mc_tape_begin(r->ctx);
     rows in = take_rows(r, t, r->step, ROWS, 1, false);
     block *b = mc_block_list_at(r->m->first, 1), *c = mc_block_list_at(r->m->second, 0);
@@ -438,7 +444,7 @@ static void outside(run *r)
 static void dropped_forward(run *r)
 {
     for (int i = 0; i < 2; i++) {
-        mc_optim_manager_zero_grad(r->optim);
+        zero_grad(r);
         mc_tape *t = mc_tape_begin(r->ctx);
         rows in = take_rows(r, t, r->step + 50 * i, ROWS, 1, false);
         mc_tensor *loss = fused_loss(r, t, hidden(r, t, in.x), &in);
@@ -452,7 +458,7 @@ static void dropped_forward(run *r)
 static void few_rows(run *r)
 {
     const int total[STEPS] = {1, ROWS, 0, 3, 2}, ignored[STEPS] = {0, 6, 0, 3, 1};
-    mc_optim_manager_zero_grad(r->optim);
+    zero_grad(r);
     for (int micro = 0; micro < 2; micro++) {
         mc_tape *t = mc_tape_begin(r->ctx);
         bool last = micro && r->step == STEPS - 1;
@@ -470,7 +476,7 @@ static void few_rows(run *r)
 /* Two models, of which one is f32 always. */
 static void two_models(run *r)
 {
-    mc_optim_manager_zero_grad(r->optim);
+    zero_grad(r);
     for (int micro = 0; micro < 2; micro++) {
         mc_tape *t = mc_tape_begin(r->ctx);
         rows in = take_rows(r, t, r->step + 50 * micro, ROWS, 2, false);
@@ -486,7 +492,7 @@ static void meddling(run *r)
 {
     mc_context *ctx = r->ctx;
     float values[DIM * DIM];
-    mc_optim_manager_zero_grad(r->optim);
+    zero_grad(r);
     plain_backward(r, r->step);
     mc_parameter_read(r->m->mix, values);
     values[3] += 0.25f;
@@ -520,7 +526,7 @@ static void meddling(run *r)
 /* Parameters are frozen and thawed between micro-steps. */
 static void freezing(run *r)
 {
-    mc_optim_manager_zero_grad(r->optim);
+    zero_grad(r);
     plain_backward(r, r->step);
     const char *what[] = {"first.1.*", "gate", "*.bias", "second.*", "mix"};
     mc_module_set_trainable(&r->m->module, what[r->step], false);
@@ -533,7 +539,7 @@ static void freezing(run *r)
 /* The same when the step's last gradients are still on their way. */
 static void freezing_late(run *r)
 {
-    mc_optim_manager_zero_grad(r->optim);
+    zero_grad(r);
     plain_backward(r, r->step);
     const char *what[] = {"first.0.*", "gate", "first.*", "second.*", "*.bias"};
     mc_module_set_trainable(&r->m->module, what[r->step], false);
@@ -553,7 +559,7 @@ static void train_blocks_alone(run *r)
 static void blocks_alone(run *r)
 {
     train_blocks_alone(r);
-    mc_optim_manager_zero_grad(r->optim);
+    zero_grad(r);
     plain_backward(r, r->step);
     if (r->step == 2) mc_optimizer_add_group(r->sgd, &r->m->module, "second.*", NULL);
     plain_backward(r, r->step + 50);
@@ -568,7 +574,7 @@ static void blocks_alone(run *r)
 static void reading_beside(run *r)
 {
     train_blocks_alone(r);
-    mc_optim_manager_zero_grad(r->optim);
+    zero_grad(r);
     plain_backward(r, r->step);
     mc_parameter *other = mc_module_find_parameter(mc_linear_module(r->other), "other.weight");
     r->extra[r->step] = gradient_sum_of(r, other);
@@ -578,7 +584,7 @@ static void reading_beside(run *r)
 /* Gradients go on being added up after a step; norms of other kinds; a step of nothing. */
 static void going_on(run *r)
 {
-    if (r->step % 2 == 0) mc_optim_manager_zero_grad(r->optim);
+    if (r->step % 2 == 0) zero_grad(r);
     if (r->step != 3) plain_backward(r, r->step);
     if (r->step == 2) mc_module_zero_grad(&r->m->module);
     r->extra[r->step] =
@@ -599,7 +605,7 @@ static void restoring(run *r)
         mc_optim_manager_save(r->optim, path);
         mc_parameter_read(r->m->mix, values);
     }
-    mc_optim_manager_zero_grad(r->optim);
+    zero_grad(r);
     mc_optim_manager_backward(r->optim, t, plain_loss(r, t, 61));
     mc_tape_end(t);
     if (r->step == 3) {
@@ -614,7 +620,7 @@ static void restoring(run *r)
 /* Optimizers are freed, and others take their parameters over, in the middle of a step. */
 static void taking_over(run *r)
 {
-    mc_optim_manager_zero_grad(r->optim);
+    zero_grad(r);
     plain_backward(r, r->step);
     if (r->step % 2) {
         mc_optimizer_free(r->sgd);
@@ -631,7 +637,7 @@ static void taking_over(run *r)
 /* Parameters are added to the model, of the root and of a block, in the middle of a step. */
 static void growing(run *r)
 {
-    mc_optim_manager_zero_grad(r->optim);
+    zero_grad(r);
     plain_backward(r, r->step);
     block *b = mc_block_list_at(r->m->first, 1);
     if (r->step == 1) {
@@ -647,7 +653,7 @@ static void growing(run *r)
 /* Activations are recorded, of one rank too that has no rows. */
 static void recording(run *r)
 {
-    mc_optim_manager_zero_grad(r->optim);
+    zero_grad(r);
     mc_record_begin(r->ctx);
     mc_tape *t = mc_tape_begin(r->ctx);
     rows in = take_rows(r, t, r->step, r->step % 2 ? 2 : ROWS, 0, false);
@@ -667,7 +673,7 @@ static void recording(run *r)
 /* Tables of parameters in the middle of a step. */
 static void inspecting(run *r)
 {
-    mc_optim_manager_zero_grad(r->optim);
+    zero_grad(r);
     for (int micro = 0; micro < 2; micro++) {
         mc_tape *t = mc_tape_begin(r->ctx);
         mc_tensor *loss = plain_loss(r, t, r->step + 50 * micro);

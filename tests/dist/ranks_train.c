@@ -117,15 +117,17 @@ static void train(mc_context *ctx, const setting *s, int rank, int ranks, curve 
         mc_parameter_read(p, initial);
         initial += mc_shape_count(mc_parameter_shape(p));
     }
+    const mc_step_plan plan = {.nominal_rows =
+                                   (int64_t)ROWS * LENGTH}; /* ranks have unequal rows */
     bool dropped = false;
     for (int step = 0; step < STEPS && !mc_failed(ctx); step++) {
-        mc_optim_manager_zero_grad(optim);
+        mc_optim_manager_zero_grad_plan(optim, &plan);
         for (int micro = 0; micro < s->micro; micro++) {
             batch b;
             make_batch(&b, micro);
             backward(ctx, gpt2, optim, &b, rank, ranks);
             if (s->twice && micro == 2 && !dropped) {
-                mc_optim_manager_zero_grad(optim);
+                mc_optim_manager_zero_grad_plan(optim, &plan);
                 dropped = true;
                 micro = -1;
             }

@@ -432,6 +432,39 @@ static void test_micro_steps_are_a_hint(void **state)
     assert_near(norms[2], norms[0], 1e-6);
 }
 
+/* zero_grad's plan; without one, the rows of the step's first loss and micro_steps. */
+static void test_plan(void **state)
+{
+    mc_context *ctx = *state;
+    model m = new_model(ctx, MC_F32);
+    batch b = new_batch(9);
+    mc_optim_manager *optim =
+        mc_optim_manager_new(ctx, &(mc_optim_manager_options){.micro_steps = 3, .loss_scale = 64});
+    mc_optimizer *sgd = mc_sgd_new(ctx, NULL);
+    mc_optimizer_add(sgd, m.root);
+    mc_optim_manager_add(optim, sgd, NULL);
+    const mc_step_plan plans[] = {
+        {.nominal_rows = 100, .passes = 2}, {.nominal_rows = 50}, {.passes = 2}, {.passes = 0}};
+    const double nominal[] = {100, 50, 6 * 2, 6 * 3};
+    float norms[4];
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(mc_optim_manager_zero_grad_plan(optim, i < 3 ? &plans[i] : NULL), MC_OK);
+        assert_int_equal(ctx->step->passes, plans[i].passes ? plans[i].passes : 3);
+        backward(optim, &m, &b, 0, 6);
+        assert_true(ctx->step->nominal == nominal[i]);
+        assert_true(optim->state->seed[0] == (float)(64 / nominal[i]));
+        assert_false(mc_step_in_last_pass(ctx));
+        backward(optim, &m, &b, 6, 6);
+        assert_int_equal(mc_step_in_last_pass(ctx), plans[i].passes == 2);
+        norms[i] = mc_optim_manager_clip_grad_norm(optim, 1);
+        assert_near(norms[i], norms[0], 1e-6);
+    }
+    assert_int_equal(mc_optim_manager_zero_grad_plan(optim, &(mc_step_plan){.nominal_rows = -1}),
+                     MC_ERR_ARGUMENT);
+    assert_error(ctx, MC_ERR_ARGUMENT, "nominal_rows is -1");
+    assert_int_equal(mc_optim_manager_zero_grad_plan(NULL, &plans[0]), MC_ERR_ARGUMENT);
+}
+
 /* A batch of nothing but ignored labels: no gradient, no NaN; the step is taken. */
 static void test_nothing_counts(void **state)
 {
@@ -1009,6 +1042,7 @@ int main(void)
         TEST(test_scaled_loss),
         TEST(test_accumulation),
         TEST(test_micro_steps_are_a_hint),
+        TEST(test_plan),
         TEST(test_nothing_counts),
         TEST(test_plain_backward),
         TEST(test_two_optimizers),
