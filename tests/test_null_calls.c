@@ -109,6 +109,7 @@ static const char *const optional[] = {
     "mc_model_set_task.label_names",
     "mc_model_set_task.task",
     "mc_optim_manager_add.scheduler",
+    "mc_optim_manager_zero_grad_plan.plan",
     "mc_optimizer_add_group.group",
     "mc_parameter_name.parameter",
     "mc_parts.parts",

@@ -123,9 +123,8 @@ int cmd_ask(int argc, char **argv)
     model_add_rows(&table, &o.from, MODEL_WAY_ADAPTER,
                    "folder or identifier of a model fine-tuned on BoolQ");
     const args_option options[] = {
-        {ARGS_TEXT("question", &o.question, "a question with the answer yes or no"),
-         .required = true},
-        {ARGS_TEXT("passage", &o.passage, "the text that decides it"), .required = true},
+        {ARGS_TEXT("question", &o.question, "a yes-or-no question"), .required = true},
+        {ARGS_TEXT("passage", &o.passage, "the text with the answer"), .required = true},
         {ARGS_CHOICE("device", &o.device, train_device_names, "where to run"), .numbered = true},
         SAVED_DTYPE_ROW(&o.dtype),
         {0},

@@ -532,7 +532,7 @@ static void add_prompt_rows(args_table *table, generate_options *o)
                  "a file with a prompt a line, or of JSON (.jsonl, .json); - for stdin, in either "
                  "form"),
              .default_text = "stdin, where prompts are piped in", .known_as = "input,file"},
-            {ARGS_TEXT("json-key", &o->json_key, "where a line of JSON has its prompt"),
+            {ARGS_TEXT("json-key", &o->json_key, "key of the prompt in a JSON object"),
              .given = &o->json_key_given, .known_as = "json-keys,key"},
             {ARGS_FLAG("ids", &o->ids, "prompts and answers are token ids; needs no tokenizer")},
             {0},
@@ -545,7 +545,7 @@ static void add_choosing_rows(args_table *table, generate_options *o)
                    (args_option[]){
                        {ARGS_HEADING("Choosing tokens")},
                        {ARGS_INT("max-new-tokens", &o->max_new_tokens, 1, INT_MAX / 2,
-                                 "tokens of an answer, unless it ends before"),
+                                 "longest answer, in tokens"),
                         .known_as = "max-length,max-tokens", .given = &o->any_length},
                        {ARGS_INT("num-return-sequences", &o->num_return_sequences, 1, 65536,
                                  "answers to each prompt: draws, or the best of a beam search"),
@@ -558,26 +558,27 @@ static void add_choosing_rows(args_table *table, generate_options *o)
 static void add_output_rows(args_table *table, generate_options *o)
 {
     args_table_add(
-        table, (args_option[]){
-                   {ARGS_HEADING("Output")},
-                   {ARGS_PATH("output", &o->output,
-                              "write JSON Lines to this file, which is there once all are"),
-                    .known_as = "output-file,out"},
-                   OUTPUT_OVERWRITE_ROW(&o->overwrite),
-                   {ARGS_FLAG("echo", &o->echo, "print the prompt before its answer")},
-                   {ARGS_FLAG("json", &o->json, "print JSON Lines for one prompt too")},
-                   {ARGS_FLAG("log-probs", &o->log_probs,
-                              "print JSON Lines with the log-probability of each token")},
-                   {ARGS_HEADING("Machine")},
-                   {ARGS_CHOICE("device", &o->device, train_device_names, "where to run"),
-                    .numbered = true},
-                   {ARGS_CHOICE("dtype", &o->dtype, run_dtype_names,
-                                "of weights and activations; auto is f32 on the CPU, else bf16")},
-                   WEIGHTS_ROW(&o->weights),
-                   {ARGS_INT("batch-size", &o->batch_size, 1, 1 << 20,
-                             "prompts that are answered at once")},
-                   {0},
-               });
+        table,
+        (args_option[]){
+            {ARGS_HEADING("Output")},
+            {ARGS_PATH("output", &o->output,
+                       "write JSON Lines to this file, complete or not at all"),
+             .known_as = "output-file,out"},
+            OUTPUT_OVERWRITE_ROW(&o->overwrite),
+            {ARGS_FLAG("echo", &o->echo, "print the prompt before its answer")},
+            {ARGS_FLAG("json", &o->json, "print JSON Lines for one prompt too")},
+            {ARGS_FLAG("log-probs", &o->log_probs,
+                       "print JSON Lines with the log-probability of each token")},
+            {ARGS_HEADING("Machine")},
+            {ARGS_CHOICE("device", &o->device, train_device_names, "where to run"),
+             .numbered = true},
+            {ARGS_CHOICE("dtype", &o->dtype, run_dtype_names,
+                         "dtype of weights and activations; auto is f32 on the CPU, else bf16")},
+            WEIGHTS_ROW(&o->weights),
+            {ARGS_INT("batch-size", &o->batch_size, 1, 1 << 20,
+                      "prompts that are answered at once")},
+            {0},
+        });
 }
 
 static bool may_be_json(const char *path)

@@ -413,7 +413,7 @@ static int parse_and_run(predict *p, int argc, char **argv)
     const args_option options[] = {
         {ARGS_HEADING("Generated texts")},
         {ARGS_INT("max-target-length", &p->max_target_length, 0, 1 << 20,
-                  "tokens at most of a text"),
+                  "longest text, in tokens"),
          .default_text =
              "that the model was trained with, else 128, or half of a decoder's positions",
          .known_as = "max-new-tokens"},

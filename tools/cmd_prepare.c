@@ -165,8 +165,8 @@ int cmd_prepare(int argc, char **argv)
         {ARGS_PATH("output", &c.output, "the file to write"), .required = true,
          .known_as = "output-prefix"},
         OUTPUT_OVERWRITE_ROW(&c.overwrite),
-        {ARGS_CHOICE("format", &c.format, format_names, "whose token files to write")},
-        {ARGS_TEXT("json-key", &c.json_key, "where an object of JSON has its text"),
+        {ARGS_CHOICE("format", &c.format, format_names, "format of the token files")},
+        {ARGS_TEXT("json-key", &c.json_key, "key of the text in a JSON object"),
          .known_as = "json-keys,key"},
         {ARGS_CHOICE("end-of-text", &c.end_of_text, end_names,
                      "where each document gets an end-of-text token; auto is before for llmc, "

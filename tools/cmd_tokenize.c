@@ -130,9 +130,9 @@ int cmd_tokenize(int argc, char **argv)
         {ARGS_TEXT("pair", &o.pair, "a second text, put after each first one")},
         {ARGS_PATH("file", &o.file, "a file with a text a line, - for stdin")},
         {ARGS_INT("max-length", &o.max_length, 0, 1 << 24,
-                  "cut to so many ids, special tokens included; 0 cuts nothing")},
+                  "cut to this many ids, special tokens included; 0: do not cut")},
         {ARGS_CHOICE("lowercase", &o.lowercase, lowercase_names,
-                     "whether capital letters become small; auto asks the model's files")},
+                     "lowercase the text; auto: as the model's files say")},
         {0},
     };
     const args_spec spec = {.command = "tokenize",

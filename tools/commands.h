@@ -17,10 +17,10 @@
     X(generate, "continue texts with a language model")                                            \
     X(predict, "write what a model says about each row of a table")                                \
     X(embed, "compute vectors of the texts of a table")                                            \
-    X(plan, "tell what memory, communication and time a training step takes")                      \
+    X(plan, "predict memory, communication and time of a training step")                      \
     X(bench, "measure the collectives between ranks")                                              \
     X(convert, "write a model in Hugging Face's or ModelCenter's form")                            \
-    X(info, "tell what is in a file or folder of tensors")                                         \
+    X(info, "list what a file or folder of tensors holds")                                         \
     X(inspect, "show statistics of a model's parameters and activations")                          \
     X(download, "download a model into the Hugging Face cache")                                    \
     X(doctor, "report what works here, and what is missing")

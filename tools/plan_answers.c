@@ -20,7 +20,7 @@ void plan_answers_add_rows(args_table *table, plan_answers_options *o)
              .given = &o->given},
             {ARGS_INT("max-new-tokens", &o->max_new_tokens, 1, 1 << 20, "tokens of an answer"),
              .given = &o->given},
-            {ARGS_INT("num-beams", &o->num_beams, 1, 1024, "beams of a search; 1: none"),
+            {ARGS_INT("num-beams", &o->num_beams, 1, 1024, "number of beams; 1: no beam search"),
              .given = &o->given, .known_as = "beams"},
             {ARGS_INT("num-return-sequences", &o->num_return_sequences, 1, 65536,
                       "answers to each prompt: draws, or the best of a beam search"),

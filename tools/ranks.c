@@ -17,7 +17,7 @@ void ranks_add_rows(args_table *table, ranks_options *o)
         (args_option[]){
             {ARGS_HEADING("Several ranks (on several hosts: MC_JOB_SECRET_FILE, docs/ranks.md)")},
             {ARGS_INT("zero-level", &o->zero_level, 0, 3,
-                      "what ranks share out: 0 nothing, 1 optimizer state, 2 gradients too, "
+                      "what is sharded over ranks: 0 nothing, 1 optimizer state, 2 gradients too, "
                       "3 parameters too"),
              .known_as = "zero-stage,zero"},
             {0},

@@ -35,7 +35,7 @@ const args_option args_rows_of_all[] = {
      .default_text = ""},
     {.name = "local-rank",
      .type = ARGS_TYPE_IGNORED,
-     .help = "accepted for the sake of old launchers, and ignored",
+     .help = "accepted for old launchers, and ignored",
      .default_text = ""},
     {.name = "help", .type = ARGS_TYPE_FLAG, .help = "print this and leave", .default_text = ""},
     {0},

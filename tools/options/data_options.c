@@ -44,12 +44,11 @@ void data_add_rows(args_table *table, data_options *o)
         table,
         (args_option[]){
             {ARGS_CHOICE("task", &o->task, data_task_names(),
-                         "a benchmark; without it, --data is "
-                         "a file of one's own"),
+                         "a benchmark; without it, --data is a file of your own"),
              .default_text = ""},
             {ARGS_FLAG("classifier", &o->classifier,
-                       "of a task: a classification head, where a language model would answer in a "
-                       "prompt")},
+                       "with --task: use a classification head, even if the model could answer in "
+                       "a prompt")},
             {ARGS_PATHS("data", &o->files,
                         "folder with the task's rows, or .csv, .tsv or .json files, .gz too, or "
                         "patterns of them"),
@@ -61,28 +60,28 @@ void data_add_rows(args_table *table, data_options *o)
              .known_as = "sentence2"},
             {ARGS_TEXT("text-pair-column", &o->pair, "the same"), .default_text = ""},
             {ARGS_TEXT("label", &o->label,
-                       "the column with the class; of --multi-label also several columns of 1 and "
-                       "0, with commas between"),
+                       "the column with the class; with --multi-label also several columns of 1 "
+                       "and 0, separated by commas"),
              .known_as = "label-column,label_column"},
-            {ARGS_FLAG("regression", &o->regression, "the label is a number to be predicted")},
+            {ARGS_FLAG("regression", &o->regression, "the label is a number to predict")},
             {ARGS_FLAG("multi-label", &o->multi_label, "a row has any number of the labels")},
             {ARGS_TEXT("label-separator", &o->separator,
-                       "what stands between several labels in one column"),
+                       "separator of several labels in one column"),
              .default_text = "|"},
-            {ARGS_TEXT("target", &o->target, "the column with the text to be generated"),
+            {ARGS_TEXT("target", &o->target, "the column with the text to generate"),
              .known_as = "summary-column,completion"},
             {ARGS_TEXT("prompt", &o->prompt, "with --response: names for --text and --target")},
             {ARGS_TEXT("response", &o->response, "the column with the answer to --prompt")},
             {ARGS_TEXT("messages", &o->messages,
-                       "the column of JSON Lines with a conversation, of which the assistant's "
-                       "messages are to be generated")},
+                       "the column of JSON Lines with a conversation; the model learns the "
+                       "assistant's messages")},
             {ARGS_FLAG("generate", &o->generate,
-                       "of a text to be generated: generate it, for exact match, F1 and ROUGE-L")},
-            {ARGS_INT("max-length", &o->max_length, 0, 1 << 20, "tokens at most of an input"),
+                       "with --target: generate the texts, and score exact match, F1 and ROUGE-L")},
+            {ARGS_INT("max-length", &o->max_length, 0, 1 << 20, "longest input, in tokens"),
              .default_text = "what the model's folder says, else 512",
              .known_as = "max-encoder-length,max-seq-length,max_source_length"},
             {ARGS_INT("max-target-length", &o->max_target_length, 0, 1 << 20,
-                      "tokens at most of a text to be generated"),
+                      "longest generated text, in tokens"),
              .default_text = "128", .known_as = "max-decoder-length"},
             {0},
         });
@@ -90,25 +89,26 @@ void data_add_rows(args_table *table, data_options *o)
 
 void data_add_training_rows(args_table *table, data_options *o)
 {
-    args_table_add(table, (args_option[]){
-                              {ARGS_PATHS("val", &o->val_files, "files with rows for validation"),
-                               .known_as = "validation-file,eval-data"},
-                              {ARGS_REAL("val-fraction", &o->val_fraction, 0, 1,
-                                         "without --val: the share of the rows that are held back"),
-                               .above_low = true, .below_high = true, .default_text = "0.1"},
-                              {0},
-                          });
+    args_table_add(
+        table, (args_option[]){
+                   {ARGS_PATHS("val", &o->val_files, "files with rows for validation"),
+                    .known_as = "validation-file,eval-data"},
+                   {ARGS_REAL("val-fraction", &o->val_fraction, 0, 1,
+                              "without --val: share of the rows that are held out for validation"),
+                    .above_low = true, .below_high = true, .default_text = "0.1"},
+                   {0},
+               });
 }
 
 void data_add_eval_rows(args_table *table, data_options *o)
 {
-    args_table_add(table, (args_option[]){
-                              {ARGS_TEXT("split", &o->split,
-                                         "of a task: which rows, val, train, or another file's "
-                                         "name"),
-                               .default_text = "val"},
-                              {0},
-                          });
+    args_table_add(table,
+                   (args_option[]){
+                       {ARGS_TEXT("split", &o->split,
+                                  "with --task: which rows: val, train, or another file's name"),
+                        .default_text = "val"},
+                       {0},
+                   });
 }
 
 static bool names_columns(const data_options *o)

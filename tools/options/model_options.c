@@ -56,7 +56,7 @@ void model_add_rows(args_table *table, model_options *o, int ways, const char *w
                                              ways & MODEL_WAY_SHAPE
                                                  ? "a shape's name (gpt2-xl, bert-large, t5-base), "
                                                    "a config.json or its folder"
-                                                 : "a new model, from random weights: a shape's "
+                                                 : "a new model with random weights: a shape's "
                                                    "name (gpt2-base, ...), a config.json or its "
                                                    "folder"),
                                    .value_name = "SHAPE", .known_as = "model-config"},
@@ -65,8 +65,7 @@ void model_add_rows(args_table *table, model_options *o, int ways, const char *w
         args_table_add(
             table,
             (args_option[]){{ARGS_CHOICE("family", &o->choice, choices(),
-                                         "the model's family, where its config does "
-                                         "not say it"),
+                                         "the model's family, if its config does not say it"),
                              .value_name = "FAMILY",
                              .offers = ways & MODEL_WAY_GENERATES ? is_auto_or_generates : is_any},
                             {0}});

@@ -24,19 +24,18 @@ void train_add_course_rows(args_table *table, train_options *o)
     args_table_add(
         table,
         (args_option[]){
-            {ARGS_REAL("lr", &o->lr, 0, 1000, "learning rate at its peak"),
-             .known_as = "learning-rate"},
+            {ARGS_REAL("lr", &o->lr, 0, 1000, "peak learning rate"), .known_as = "learning-rate"},
             {ARGS_CHOICE("scheduler", &o->scheduler, train_schedule_names,
-                         "course of the learning rate"),
+                         "schedule of the learning rate"),
              .known_as = "lr-scheduler-type,lr-decay-style"},
-            {ARGS_INT("warmup", &o->warmup, 0, INT64_MAX, "steps in which the learning rate rises"),
+            {ARGS_INT("warmup", &o->warmup, 0, INT64_MAX, "steps of warm-up"),
              .default_text = o->warmup < 0 ? "a twentieth of the steps, at most 700" : NULL,
              .known_as = "warmup-steps,warmup-iters"},
-            {ARGS_REAL("gamma", &o->gamma, 0, 1, "factor a step of the exponential schedule"),
+            {ARGS_REAL("gamma", &o->gamma, 0, 1, "factor per step of the exponential schedule"),
              .above_low = true},
             {ARGS_REAL("weight-decay", &o->weight_decay, 0, 1000, "decoupled weight decay")},
             {ARGS_REAL("clip", &o->clip, 0, INFINITY,
-                       "clip the gradient to this norm; 0 clips nothing"),
+                       "clip the gradient to this norm; 0: no clipping"),
              .known_as = "max-grad-norm,clip-grad"},
             {0},
         });
@@ -50,12 +49,12 @@ void train_add_machine_rows(args_table *table, train_options *o)
             {ARGS_HEADING("Machine")},
             {ARGS_CHOICE("device", &o->device, train_device_names, "where to run"),
              .numbered = true},
-            {ARGS_CHOICE("dtype", &o->dtype, train_dtype_names, "of weights and activations"),
+            {ARGS_CHOICE("dtype", &o->dtype, train_dtype_names, "dtype of weights and activations"),
              .default_text = o->dtype < 0 ? "f32 on the CPU, else bf16" : NULL},
             {ARGS_REAL("loss-scale", &o->loss_scale, 1, 1e30,
                        "first loss scale, with --dtype f16")},
             {ARGS_CHOICE("recompute", &o->recompute, train_recompute_names,
-                         "what is computed again in backward to save memory: outputs of norms and "
+                         "what backward computes again to save memory: outputs of norms and "
                          "activations, or whole blocks")},
             {ARGS_FLAG("offload", &o->offload,
                        "keep the optimizer's state in host memory, and update there"),
@@ -71,8 +70,8 @@ void train_add_rank_rows(args_table *table, train_options *o)
     ranks_add_rows(table, &o->ranks);
     args_table_add(table, (args_option[]){
                               {ARGS_CHOICE("grad-dtype", &o->grad_dtype, grad_dtype_names,
-                                           "of gradients between ranks, and of those that one pass "
-                                           "makes: f32, or the parameters', by name or as param"),
+                                           "dtype of gradients between ranks and within one pass: "
+                                           "f32, or that of the parameters, by name or as param"),
                                .known_as = "reduce-dtype,grad-reduce-dtype"},
                               {0},
                           });
@@ -81,19 +80,19 @@ void train_add_rank_rows(args_table *table, train_options *o)
 void train_add_log_rows(args_table *table, train_options *o)
 {
     args_table_add(
-        table, (args_option[]){
-                   {ARGS_HEADING("Logs")},
-                   {ARGS_INT("log-every", &o->log_every, 0, INT64_MAX,
-                             "show a line of every so many steps"),
-                    .default_text = "10 on a terminal, above the bar, else 1",
-                    .known_as = "logging-steps,log-interval"},
-                   {ARGS_PATH("log-jsonl", &o->log_jsonl, "write an object a step to this file")},
-                   {ARGS_PATH("log-csv", &o->log_csv, "write the same as a table to this file"),
-                    .known_as = "csv,metrics-csv"},
-                   {ARGS_PATH("tensorboard", &o->tensorboard,
-                              "write TensorBoard event files to this folder")},
-                   {0},
-               });
+        table,
+        (args_option[]){
+            {ARGS_HEADING("Logs")},
+            {ARGS_INT("log-every", &o->log_every, 0, INT64_MAX, "print a line every so many steps"),
+             .default_text = "10 on a terminal, above the bar, else 1",
+             .known_as = "logging-steps,log-interval"},
+            {ARGS_PATH("log-jsonl", &o->log_jsonl, "write an object a step to this file")},
+            {ARGS_PATH("log-csv", &o->log_csv, "write the same as a table to this file"),
+             .known_as = "csv,metrics-csv"},
+            {ARGS_PATH("tensorboard", &o->tensorboard,
+                       "write TensorBoard event files to this folder")},
+            {0},
+        });
 }
 
 /* ---- what they stand for --------------------------------------------------------------------- */

@@ -25,10 +25,10 @@ void weights_apply(mc_model *model, int weights);
 extern const char *const run_dtype_names[];
 
 /* The row of commands that look at a model as it was saved; `pointer` is an int *. */
-#define SAVED_DTYPE_ROW(pointer)                                                     \
-    {                                                                                \
-        ARGS_CHOICE("dtype", pointer, run_dtype_names,                               \
-                    "of weights and activations; auto is that of the saved weights") \
+#define SAVED_DTYPE_ROW(pointer)                                                         \
+    {                                                                                    \
+        ARGS_CHOICE("dtype", pointer, run_dtype_names,                                   \
+                    "dtype of weights and activations; auto: that of the saved weights") \
     }
 
 /* Sets `dtype` or `saved_dtype` of the load options. */

@@ -27,7 +27,7 @@ void text_job_add_rows(args_table *table, text_job_options *o, int ways)
         table,
         (args_option[]){
             {ARGS_PATHS("data", &o->files,
-                        "the rows: .csv, .tsv or .json files, .gz too, or patterns of them; - for "
+                        "files with rows: .csv, .tsv or .json, .gz too, or patterns of them; - for "
                         "stdin: a table or a text a line"),
              .default_text = "stdin, where texts are piped in", .known_as = "input,file,dataset"},
             {ARGS_TEXTS("text", &o->texts, "a text, in place of --data; may be repeated")},
@@ -38,7 +38,7 @@ void text_job_add_rows(args_table *table, text_job_options *o, int ways)
             {ARGS_PATH("output", &o->output, "the file to write; - for stdout"),
              .default_text = "-", .known_as = "output-file,out"},
             OUTPUT_OVERWRITE_ROW(&o->overwrite),
-            {ARGS_INT("max-length", &o->max_length, 0, 1 << 20, "tokens at most of a text"),
+            {ARGS_INT("max-length", &o->max_length, 0, 1 << 20, "longest text, in tokens"),
              .default_text = "the model's",
              .known_as = "max-seq-length,max-encoder-length,seq-length"},
             {0},
@@ -112,14 +112,15 @@ int text_job_check(const args_spec *spec, text_job_options *o)
 void text_job_add_machine_rows(args_table *table, text_job_options *o)
 {
     args_table_add(
-        table, (args_option[]){
-                   {ARGS_HEADING("Machine")},
-                   {ARGS_CHOICE("device", &o->device, train_device_names, "where to run"),
-                    .numbered = true},
-                   {ARGS_CHOICE("dtype", &o->dtype, run_dtype_names,
-                                "of weights and activations; auto is f32 on the CPU, else bf16")},
-                   {0},
-               });
+        table,
+        (args_option[]){
+            {ARGS_HEADING("Machine")},
+            {ARGS_CHOICE("device", &o->device, train_device_names, "where to run"),
+             .numbered = true},
+            {ARGS_CHOICE("dtype", &o->dtype, run_dtype_names,
+                         "dtype of weights and activations; auto is f32 on the CPU, else bf16")},
+            {0},
+        });
     ranks_add_timeout_row(table, &o->ranks);
 }
 

@@ -33,9 +33,9 @@ void perplexity_add_rows(args_table *table, perplexity_options *o)
         table,
         (args_option[]){
             {ARGS_HEADING("Perplexity of a decoder on text")},
-            {ARGS_INT("seq-length", &o->seq_length, 0, 1 << 24, "tokens of a window"),
+            {ARGS_INT("seq-length", &o->seq_length, 0, 1 << 24, "window, in tokens"),
              .default_text = "the model's positions", .known_as = "sequence-length,block-size"},
-            {ARGS_INT("stride", &o->stride, 0, 1 << 24, "tokens from window to window"),
+            {ARGS_INT("stride", &o->stride, 0, 1 << 24, "distance between windows, in tokens"),
              .default_text = "half a window"},
             {0},
         });

@@ -11,7 +11,7 @@ void train_run_add_output_rows(args_table *table, train_options *o)
     args_table_add(table,
                    (args_option[]){
                        OUTPUT_OVERWRITE_ROW(&o->overwrite),
-                       {ARGS_FLAG("no-save", &o->no_save, "save no model, as speed is measured")},
+                       {ARGS_FLAG("no-save", &o->no_save, "save no model (to measure speed)")},
                        {0},
                    });
 }
