@@ -56,6 +56,11 @@ function(mc_open_when_needed name library)
     # nvcc would break the list at its comma
     target_compile_definitions(mc_dependencies INTERFACE "$<$<COMPILE_LANGUAGE:C>:${name}=${names}>")
     set(MC_OPENED_LIBRARIES ${MC_OPENED_LIBRARIES} ${soname} PARENT_SCOPE)
+    # GCC 12's LeakSanitizer crashes over threads' memory of libraries that are opened late.
+    if(MC_SANITIZE)
+        target_link_libraries(mc_dependencies INTERFACE
+                              "-Wl,--push-state,--no-as-needed,${library},--pop-state")
+    endif()
 endfunction()
 
 target_include_directories(mc_dependencies SYSTEM INTERFACE ${CBLAS_INCLUDE_DIR})
