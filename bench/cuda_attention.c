@@ -191,7 +191,7 @@ static mc_matrix part(mc_matrix m, int64_t column)
     return m;
 }
 
-static mc_status run(const bench *b, int set, bool backward)
+static mc_status run(bench *b, int set, bool backward)
 {
     const int64_t width = (int64_t)b->c.heads * b->c.dim, first = b->c.cross ? 0 : width;
     const mc_matrix k = part(b->kv[set], first), v = part(b->kv[set], first + width);
