@@ -18,7 +18,7 @@
 #include "core/base/context_internal.h"
 #include "core/base/file_internal.h"
 #include "tokenizers/bpe/bpe_internal.h"
-#include "tokenizers/bytes_internal.h"
+#include "core/base/bytes_internal.h"
 #include "tokenizers/cpm/jieba_internal.h"
 #include "tokenizers/tokenizer.h"
 #include "tokenizers/trie_internal.h"

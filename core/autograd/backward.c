@@ -160,7 +160,7 @@ mc_status mc_tape_backward_seeded(mc_tape *tape, mc_tensor *loss, const float *s
         return mc_fail(tape->ctx, MC_ERR_SHAPE,
                        "backward without a gradient starts from a loss, found a %s tensor %s",
                        mc_dtype_name(loss->dtype), MC_SHAPE_TEXT(loss->shape));
-    if (!loss->requires_grad) return MC_OK; /* nothing trainable is behind it */
+    if (!loss->requires_grad) return MC_OK; /* it depends on nothing trainable */
     loss->gradient = mc_tape_leaf(tape, MC_F32, MC_SHAPE(2), (void *)(uintptr_t)seed, NULL);
     if (loss->gradient) run_whole_backward(tape);
     return mc_error_status(tape->ctx);

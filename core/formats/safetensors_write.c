@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "core/base/bytes_internal.h"
 #include "core/base/context_internal.h"
 #include "core/base/file_internal.h"
 #include "core/base/json_internal.h"
@@ -33,17 +34,13 @@ static const mc_file_dtype *dtype_of(const mc_safetensors_spec *spec)
 /* ---- The header's text ---------------------------------------------------------------------- */
 
 typedef struct text {
-    char *data;
-    size_t used, capacity;
+    mc_bytes all;
     bool nomem;
 } text;
 
 static void append_bytes(text *t, const char *bytes, size_t size)
 {
-    for (size_t i = 0; i < size && !t->nomem; i++) {
-        t->nomem = !mc_grow(&t->data, &t->capacity, t->used, 1);
-        if (!t->nomem) t->data[t->used++] = bytes[i];
-    }
+    t->nomem = t->nomem || !mc_bytes_append(&t->all, bytes, size);
 }
 
 static void append(text *t, const char *string) { append_bytes(t, string, strlen(string)); }
@@ -222,23 +219,23 @@ static bool make_header(mc_safetensors_writer *writer, text *t, const char *path
     }
     if (count && !check_unique(err, path, &specs->name, sizeof *specs, count)) return false;
     append(t, "}");
-    while (t->used % 8 != 0 && !t->nomem) append(t, " "); /* so that the data are aligned */
+    while (t->all.count % 8 != 0 && !t->nomem) append(t, " "); /* so that the data are aligned */
     if (t->nomem)
         mc_error_set(err, MC_ERR_NOMEM, "%s: out of memory for its header", path);
-    else if (t->used > MC_SAFETENSORS_HEADER_MAX)
+    else if (t->all.count > MC_SAFETENSORS_HEADER_MAX)
         mc_error_set(err, MC_ERR_ARGUMENT, "%s: a header of %zu bytes, at most %d can be read",
-                     path, t->used, MC_SAFETENSORS_HEADER_MAX);
+                     path, t->all.count, MC_SAFETENSORS_HEADER_MAX);
     return !mc_error_is_set(err);
 }
 
 static bool write_header(mc_safetensors_writer *writer, const char *path, const text *t)
 {
     uint8_t length[8];
-    writer->begin = sizeof length + t->used;
-    for (int i = 0; i < 8; i++) length[i] = (uint8_t)((uint64_t)t->used >> (8 * i));
+    writer->begin = sizeof length + t->all.count;
+    for (int i = 0; i < 8; i++) length[i] = (uint8_t)((uint64_t)t->all.count >> (8 * i));
     return mc_file_writer_init(&writer->ctx->error, &writer->file, path) == MC_OK &&
            mc_file_write(&writer->file, length, sizeof length) == MC_OK &&
-           mc_file_write(&writer->file, t->data, t->used) == MC_OK;
+           mc_file_write(&writer->file, t->all.data, t->all.count) == MC_OK;
 }
 
 /* Rank 0 has made the file; the others open it too. A file that is given up goes, so nobody does
@@ -252,7 +249,7 @@ static bool join_file(mc_safetensors_writer *writer, const char *path, const tex
     if (first && !write_header(writer, path, t)) return false;
     tag = writer->file.aside.tag;
     if (mc_ranks_share(ctx, &tag, sizeof tag)) return false;
-    writer->begin = sizeof(uint64_t) + t->used;
+    writer->begin = sizeof(uint64_t) + t->all.count;
     mc_error own = {0};
     if (!first) mc_file_writer_join(&own, &writer->file, path, tag);
     writer->file.err = &ctx->error; /* from now on */
@@ -283,7 +280,7 @@ static mc_safetensors_writer *new_writer(mc_context *ctx, const char *path,
         good = join_file(writer, path, &t);
     else
         good = good && write_header(writer, path, &t);
-    mc_free(t.data);
+    mc_bytes_release(&t.all);
     if (good) return writer;
     free_object(writer);
     return NULL;

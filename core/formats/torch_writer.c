@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "core/base/bytes_internal.h"
 #include "core/base/context_internal.h"
 #include "core/base/json_internal.h"
 #include "core/formats/pickle_internal.h"
@@ -24,17 +25,13 @@ struct mc_torch_writer {
 /* ---- the pickle ------------------------------------------------------------------------------ */
 
 typedef struct bytes {
-    uint8_t *data;
-    size_t used, capacity;
+    mc_bytes all;
     bool nomem;
 } bytes;
 
 static void append(bytes *b, const void *data, size_t size)
 {
-    for (size_t i = 0; i < size && !b->nomem; i++) {
-        b->nomem = !mc_grow(&b->data, &b->capacity, b->used, 1);
-        if (!b->nomem) b->data[b->used++] = ((const uint8_t *)data)[i];
-    }
+    b->nomem = b->nomem || !mc_bytes_append(&b->all, data, size);
 }
 
 /* An opcode and a number of `count` bytes, little-endian. */
@@ -230,11 +227,11 @@ mc_torch_writer *mc_torch_writer_new(mc_context *ctx, const char *path,
     else if (mc_file_writer_init(&ctx->error, &w->file, path) == MC_OK &&
              make_pickle(w, &b, specs, count)) {
         mc_zip_writer_init(&w->zip, &w->file);
-        if (write_record(w, "archive/data.pkl", b.data, b.used) == MC_OK &&
+        if (write_record(w, "archive/data.pkl", b.all.data, b.all.count) == MC_OK &&
             write_record(w, "archive/byteorder", "little", 6) == MC_OK)
             next_tensor(w);
     }
-    mc_free(b.data);
+    mc_bytes_release(&b.all);
     if (!mc_failed(ctx)) return w;
     free_object(w);
     return NULL;

@@ -9,7 +9,7 @@ typedef struct sdpa_state {
     mc_tensor *log_sum_exp; /* (heads, total) f32 */
 } sdpa_state;
 
-/* Inputs. K and V that are not given lie behind the one before them, in its columns. */
+/* Inputs. K and V that are not given follow the one before them, in its columns. */
 enum { Q, K, V, BIAS, POSITION_BIAS, INPUTS };
 
 /* The operands, or their gradients: columns of one to three matrices. */

@@ -2,7 +2,7 @@
 #ifndef MC_TOKENIZERS_UNICODE_FORMS_INTERNAL_H
 #define MC_TOKENIZERS_UNICODE_FORMS_INTERNAL_H
 
-#include "tokenizers/bytes_internal.h"
+#include "core/base/bytes_internal.h"
 
 typedef enum mc_unicode_form { MC_NFC = 0, MC_NFD, MC_NFKC, MC_NFKD } mc_unicode_form;
 

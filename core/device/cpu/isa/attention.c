@@ -205,7 +205,7 @@ static void block_scores(const attention_call *c, const workspace *w, int64_t ro
 /* ---- forward --------------------------------------------------------------------------------- */
 
 /* Scores of one query to e^(score - largest) with dropout; gives 1 / their sum before dropout (0
- * for a query without keys). `keys`: up to where zeros are wanted after the query's own. */
+ * for a query without keys). `keys`: after the query's own, scores up to here become 0. */
 static float softmax_row(const attention_call *c, const attention_task *t, const workspace *w,
                          const score_row *r, float *scores, int64_t keys)
 {

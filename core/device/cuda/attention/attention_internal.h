@@ -34,7 +34,7 @@ mc_status mc_cudnn_forward_takes(mc_device *d, const mc_attention_call *c);
 mc_status mc_attention_staged(mc_device *d, const mc_attention_call *c,
                               mc_status (*run)(mc_device *d, const mc_attention_call *c));
 
-/* Our backward pass for Hopper behind cuDNN's forward pass over a grid (hopper/
+/* Our backward pass for Hopper after cuDNN's forward pass over a grid (hopper/
  * attention_backward.cu). Results are bit-equal from run to run. */
 mc_status mc_hopper_attention_takes(mc_device *d, const void *call, bool asked);
 mc_status mc_hopper_attention_backward(mc_device *d, const void *call);

@@ -36,7 +36,7 @@ enum { MC_WEIGHTS = 2, MC_WEIGHTS_AND_BRANCH = 3 };
 /* Sums of blocks or rows for each column, in the device's memory: (parts, sums, columns). */
 struct mc_norm_partials {
     float *data;
-    int64_t parts, sums; /* sums 0: none are wanted */
+    int64_t parts, sums; /* sums 0: none */
 };
 
 static size_t mc_norm_partials_bytes(const mc_norm_partials *p, int64_t columns)

@@ -40,7 +40,7 @@ struct mc_cuda_gemm {
     mc_gemm_plan *plans;
     size_t count, capacity;
     bool changed;     /* there is something to write to the file */
-    bool sustained;   /* plans are wanted that were tuned under load */
+    bool sustained;   /* use plans that were tuned under load */
     void *encode_map; /* cuTensorMapEncodeTiled; NULL: this GPU is not of Hopper's */
     /* clusters of 2^i blocks that run at once (hopper/product/linear_few.cu); 0: not asked yet */
     int clusters[4];

@@ -1,4 +1,4 @@
-#include "tokenizers/bytes_internal.h"
+#include "core/base/bytes_internal.h"
 
 #include <string.h>
 #include "core/base/memory_internal.h"
