@@ -448,7 +448,10 @@ static void failed_allocations_are_clean(void **state)
 {
 #ifdef MC_FAULT_INJECTION
     fixture *f = *state;
-    const mc_safetensors_string string = {"key", "value"};
+    char text[2000]; /* long enough that the header's buffer grows several times */
+    memset(text, 'x', sizeof text - 1);
+    text[sizeof text - 1] = 0;
+    const mc_safetensors_string string = {"key", text};
     assert_int_equal(write_version(f->ctx, f->path, 1), MC_OK);
     bool done = false;
     long nth = 0;
