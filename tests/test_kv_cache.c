@@ -16,11 +16,14 @@ enum { MOST_GROUP = 3 };
 
 /* Heads of the queries for each of the keys: 1 or MOST_GROUP. */
 static int group = 1;
+static int window; /* 0: none */
 
 static mc_sdpa_options some_options(void)
 {
-    return (mc_sdpa_options){
-        .heads = group * HEADS, .key_heads = group > 1 ? HEADS : 0, .scale = 0.8f};
+    return (mc_sdpa_options){.heads = group * HEADS,
+                             .key_heads = group > 1 ? HEADS : 0,
+                             .window_left = window,
+                             .scale = 0.8f};
 }
 static int query_columns(void) { return group * WIDTH; }
 static int all_columns(void) { return query_columns() + 2 * WIDTH; }
@@ -297,6 +300,18 @@ static void test_grouped_heads(void **state)
     group = 1;
 }
 
+/* Tokens that see few of those before them. */
+static void test_window(void **state)
+{
+    group = MOST_GROUP;
+    for (window = 1; window < 4; window++) {
+        for (int mode = 0; mode < 4; mode++) run_steps(*state, mode & 1, false, mode & 2);
+        test_pieces(state);
+    }
+    group = 1;
+    window = 0;
+}
+
 static void test_memory_errors(void **state)
 {
     mc_context *ctx = *state;
@@ -352,13 +367,10 @@ static void test_memory_that_runs_out(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(test_steps),
-        TEST(test_pieces),
-        TEST(test_errors),
-        TEST(test_memory),
-        TEST(test_grouped_heads),
-        TEST(test_memory_errors),
-        TEST(test_memory_that_runs_out),
+        TEST(test_steps),         TEST(test_pieces),
+        TEST(test_errors),        TEST(test_memory),
+        TEST(test_grouped_heads), TEST(test_window),
+        TEST(test_memory_errors), TEST(test_memory_that_runs_out),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -290,7 +290,9 @@ static void test_feed_forward_errors(void **state)
 
 /* ---- attention ------------------------------------------------------------------------------- */
 
-enum { HEADS = 4, KEY_HEADS = 2, HEAD = 6, PARAMETERS = 8 };
+enum { HEADS = 4, KEY_HEADS = 2, HEAD = 6, PARAMETERS = 10 };
+
+typedef enum attention_kind { SELF, CROSS, LLAMA, ATTENTION_KINDS } attention_kind;
 
 typedef struct attention_values {
     float y[ROWS * DIM], gradient[PARAMETERS][HEADS * HEAD * DIM];
@@ -301,6 +303,16 @@ static mc_tensor *packed(mc_tape *t, mc_tensor *x)
     return mc_with_lengths(t, x, mc_tape_lengths(t, (const int32_t[]){4, 2}, 2, 1));
 }
 
+/* Heads of `columns`, each through an RMSNorm, in plain tensors' operations. */
+static mc_tensor *norm_by_hand(mc_tape *t, mc_module *m, const char *name, mc_tensor *x, float eps)
+{
+    mc_parameter *weight = mc_module_find_parameter(m, name);
+    mc_shape shape = x->shape;
+    x = mc_reshape(t, x, MC_SHAPE(mc_tensor_count(x) / HEAD, HEAD));
+    x = mc_residual_norm(t, x, NULL, 0, mc_parameter_tensor(t, weight), NULL, eps);
+    return mc_reshape(t, x, shape);
+}
+
 /* Of self-attention with rotary positions, or of cross attention to x itself. */
 static mc_tensor *attention_by_hand(mc_tape *t, mc_module *m, const mc_attention_options *o,
                                     const mc_call *call, mc_tensor *x)
@@ -308,24 +320,42 @@ static mc_tensor *attention_by_hand(mc_tape *t, mc_module *m, const mc_attention
     mc_tensor *q = product_of(t, m, "a.project_q", x, 1),
               *k = product_of(t, m, "a.project_k", x, 1);
     mc_tensor *v = product_of(t, m, "a.project_v", x, 1);
-    mc_rotary_options rotary = {.head_dim = HEAD, .rotary_dim = o->rotary_dim};
+    if (o->qk_norm_eps > 0) {
+        q = norm_by_hand(t, m, "a.q_norm.weight", q, o->qk_norm_eps);
+        k = norm_by_hand(t, m, "a.k_norm.weight", k, o->qk_norm_eps);
+    }
+    mc_rotary_options rotary = {.head_dim = HEAD,
+                                .rotary_dim = o->rotary_dim,
+                                .halves = o->rotary_halves,
+                                .base = o->rotary_base,
+                                .scaling = o->rotary_scaling};
     rotary.positions = call->positions;
     rotary.heads = HEADS;
     if (o->rotary_dim) q = mc_rotary(t, q, &rotary);
     rotary.heads = KEY_HEADS;
     if (o->rotary_dim) k = mc_rotary(t, k, &rotary);
-    mc_sdpa_options sdpa = {.heads = HEADS, .key_heads = KEY_HEADS, .causal = o->causal};
+    mc_sdpa_options sdpa = {
+        .heads = HEADS, .key_heads = KEY_HEADS, .causal = o->causal, .window_left = o->window};
     mc_tensor *y = mc_sdpa_separate(t, packed(t, q), packed(t, k), v, &sdpa);
     return product_of(t, m, "a.attention_out", y, 1);
 }
 
-static void run_attention(mc_context *ctx, bool cross, bool by_hand, attention_values *v)
+static void run_attention(mc_context *ctx, attention_kind kind, bool by_hand, attention_values *v)
 {
+    bool cross = kind == CROSS;
     memset(v, 0, sizeof *v);
     mc_attention_options o = {.head_dim = HEAD, .key_heads = KEY_HEADS, .init_std = 0.4f};
     o.cross = cross;
     o.causal = !cross;
     o.rotary_dim = cross ? 0 : 4;
+    if (kind == LLAMA) {
+        o.window = 2;
+        o.qk_norm_eps = 0.1f;
+        o.no_out_bias = true;
+        o.rotary_halves = true;
+        o.rotary_base = 50;
+        o.rotary_scaling = (mc_rotary_scaling){.type = MC_ROTARY_LINEAR, .factor = 3};
+    }
     mc_module *m = new_root(ctx, MC_F32);
     mc_attention *a = mc_attention_add(m, "a", DIM, HEADS, &o);
     mc_module_zero_grad(m);
@@ -346,18 +376,19 @@ static void run_attention(mc_context *ctx, bool cross, bool by_hand, attention_v
     int n = 0;
     for (mc_parameter *p; (p = mc_module_next_parameter(m, &it)); n++)
         assert_int_equal(mc_parameter_read_gradient(p, v->gradient[n]), MC_OK);
-    assert_int_equal(n, PARAMETERS);
+    assert_int_equal(n, kind == LLAMA ? PARAMETERS - 1 : PARAMETERS - 2);
     mc_module_free(m);
 }
 
-/* Fewer heads of the keys than of the queries: a layer's, and by its parameters' names. */
+/* Fewer heads of the keys than of the queries: a layer's, and by its parameters' names; one with
+ * all that LLaMA's descendants have. */
 static void test_grouped_attention(void **state)
 {
     mc_context *ctx = *state;
     static attention_values layer, hand;
-    for (int cross = 0; cross < 2; cross++) {
-        run_attention(ctx, cross, false, &layer);
-        run_attention(ctx, cross, true, &hand);
+    for (int kind = 0; kind < ATTENTION_KINDS; kind++) {
+        run_attention(ctx, kind, false, &layer);
+        run_attention(ctx, kind, true, &hand);
         for (int i = 0; i < ROWS * DIM; i++)
             assert_near((double)layer.y[i], (double)hand.y[i], 1e-6);
         for (int n = 0; n < PARAMETERS; n++)
@@ -367,6 +398,11 @@ static void test_grouped_attention(void **state)
     mc_module *m = new_root(ctx, MC_F32);
     assert_null(mc_attention_add(m, "bad", DIM, 4, &(mc_attention_options){.key_heads = 3}));
     assert_error(ctx, MC_ERR_ARGUMENT, "attention", "3 key heads", "4 heads");
+    mc_attention_options wide = {.window = -1, .causal = true};
+    assert_null(mc_attention_add(m, "no window", DIM, 4, &wide));
+    assert_error(ctx, MC_ERR_ARGUMENT, "attention", "window of -1", "1 or more");
+    assert_null(mc_attention_add(m, "not causal", DIM, 4, &(mc_attention_options){.window = 3}));
+    assert_error(ctx, MC_ERR_ARGUMENT, "attention", "window of 3", "causal");
     mc_module_free(m);
 }
 

@@ -240,7 +240,25 @@ typedef struct mc_rotation {
     int heads, head_dim, rotary_dim;
     bool halves, inverse;
     float base;
+    float magnitude; /* cosine and sine are multiplied by it; 0: 1 */
+    /* Pair i of angle a (a position) keeps the share keep[0] + keep[1] i + keep[2] a of it, 0 to 1;
+     * the rest is divided by `factor`. factor 0: it keeps all. */
+    float factor;
+    double keep[3];
 } mc_rotation;
+
+/* The angle of a pair for each position, of that which the base gives. */
+MC_ANYWHERE double mc_rotary_angle(const mc_rotation *r, int pair, double angle)
+{
+    if (r->factor == 0) return angle;
+    double kept = r->keep[0] + r->keep[1] * pair + r->keep[2] * angle;
+    kept = kept < 0 ? 0 : kept > 1 ? 1 : kept;
+    return angle * (kept + (1 - kept) / r->factor);
+}
+MC_ANYWHERE float mc_rotary_magnitude(const mc_rotation *r)
+{
+    return r->magnitude == 0 ? 1.0f : r->magnitude;
+}
 
 /* One Adam update over `count` elements of flat arrays:
  *     lr = update->lr * lr_factor,  t = update->step + step_offset

@@ -1,6 +1,7 @@
 /* The attention layer: projections around mc_sdpa, or around a cache of keys and values. */
 #include "core/nn/adapter_internal.h"
 #include "core/nn/layers.h"
+#include "core/ops/general.h"
 #include "core/ops/ops_internal.h"
 
 enum { Q, K, V, PARTS };
@@ -9,6 +10,7 @@ struct mc_attention {
     mc_module module;
     /* The first part of each stored tensor: q, k and v; under `cross` kv begins with k. */
     mc_parameter *q_weight, *q_bias, *kv_weight, *kv_bias;
+    mc_layernorm *q_norm, *k_norm; /* NULL: none */
     mc_linear *out;
     int heads;
     mc_attention_options options;
@@ -57,6 +59,12 @@ mc_attention *mc_attention_add(mc_module *parent, const char *name, int64_t dim,
                 "attention: %d key heads, expected a divisor of %d heads", o->key_heads, heads);
         return NULL;
     }
+    if (o->window < 0 || (o->window && (o->cross || !o->causal))) {
+        mc_fail(parent->ctx, MC_ERR_ARGUMENT,
+                "attention: a window of %d, expected 1 or more of causal self-attention",
+                o->window);
+        return NULL;
+    }
     a->heads = heads;
     if (!o->head_dim) o->head_dim = (int)(dim / heads);
     o->q_std = mc_option_or(o->q_std, o->init_std);
@@ -64,7 +72,12 @@ mc_attention *mc_attention_add(mc_module *parent, const char *name, int64_t dim,
     o->in_scale = mc_option(o->in_scale, 1);
     add_projection(a, Q, o->cross ? Q : V, dim, &a->q_weight, &a->q_bias);
     if (o->cross) add_projection(a, K, V, dim, &a->kv_weight, &a->kv_bias);
-    mc_linear_options out = {.init_std = o->out_std, .no_bias = o->no_bias, .scale = o->out_scale};
+    if (o->qk_norm_eps > 0) {
+        a->q_norm = mc_rmsnorm_add(&a->module, "q_norm", o->head_dim, o->qk_norm_eps);
+        a->k_norm = mc_rmsnorm_add(&a->module, "k_norm", o->head_dim, o->qk_norm_eps);
+    }
+    mc_linear_options out = {
+        .init_std = o->out_std, .no_bias = o->no_bias || o->no_out_bias, .scale = o->out_scale};
     a->out = mc_linear_add(&a->module, "attention_out", (int64_t)heads * o->head_dim, dim, &out);
     return a->out ? a : NULL;
 }
@@ -92,6 +105,7 @@ static mc_sdpa_options sdpa_options(const mc_attention *a, const mc_call *call)
         return out;
     }
     out.causal = o->causal && !call->marks;
+    out.window_left = o->window;
     out.key_mask = call->key_mask;
     out.position_bias = call->position_bias;
     out.marks = call->marks;
@@ -106,17 +120,52 @@ static void keep_probabilities(mc_tape *t, mc_tensor *q, mc_tensor *kv, const mc
     if (kept) mc_scope_keep(kept[call->layer] = mc_sdpa_probabilities(t, q, kv, o));
 }
 
+/* Columns of qkv, `heads` of them from one on, each through the norm (NULL: as they are). */
+static mc_tensor *normalise(mc_tape *t, mc_tensor *qkv, int first, int heads, int head_dim,
+                            mc_layernorm *norm)
+{
+    int64_t rows = mc_tensor_rows(qkv), columns = (int64_t)heads * head_dim;
+    mc_tensor *x = mc_slice(t, qkv, 1, (int64_t)first * head_dim, columns);
+    if (!norm || !x) return x;
+    mc_tensor *y =
+        mc_layernorm_forward(t, norm, mc_reshape(t, x, MC_SHAPE(rows * heads, head_dim)));
+    mc_tape_release(t, x);
+    return y ? mc_reshape(t, y, MC_SHAPE(rows, columns)) : NULL;
+}
+
+/* qkv with queries and keys normalised. */
+static mc_tensor *normalise_heads(mc_tape *t, mc_attention *a, mc_tensor *qkv)
+{
+    int heads = a->heads, key_heads = a->options.key_heads, dim = a->options.head_dim;
+    mc_tensor *part[PARTS] = {normalise(t, qkv, 0, heads, dim, a->q_norm),
+                              normalise(t, qkv, heads, key_heads, dim, a->k_norm),
+                              normalise(t, qkv, heads + key_heads, key_heads, dim, NULL)};
+    mc_tensor *y = part[Q] && part[K] && part[V] ? mc_concat(t, PARTS, part, 1) : NULL;
+    if (y) y = mc_with_lengths(t, y, qkv->lengths);
+    for (int i = 0; i < PARTS; i++) mc_tape_release(t, part[i]);
+    mc_tape_release(t, qkv);
+    return y;
+}
+
+static mc_tensor *rotate(mc_tape *t, const mc_attention *a, mc_tensor *qkv, const mc_call *call)
+{
+    const mc_attention_options *o = &a->options;
+    return mc_rotary(t, qkv,
+                     &(mc_rotary_options){.heads = a->heads + o->key_heads,
+                                          .head_dim = o->head_dim,
+                                          .rotary_dim = o->rotary_dim,
+                                          .halves = o->rotary_halves,
+                                          .base = o->rotary_base,
+                                          .scaling = o->rotary_scaling,
+                                          .positions = call->positions});
+}
+
 /* Self-attention: y (rows, heads * head_dim). */
 static mc_tensor *attend_self(mc_tape *t, mc_attention *a, mc_tensor *x, const mc_call *call)
 {
-    const mc_attention_options *o = &a->options;
     mc_tensor *qkv = project(t, x, a->q_weight, a->q_bias);
-    if (qkv && o->rotary_dim)
-        qkv = mc_rotary(t, qkv,
-                        &(mc_rotary_options){.heads = a->heads + o->key_heads,
-                                             .head_dim = o->head_dim,
-                                             .rotary_dim = o->rotary_dim,
-                                             .positions = call->positions});
+    if (qkv && a->q_norm) qkv = normalise_heads(t, a, qkv);
+    if (qkv && a->options.rotary_dim) qkv = rotate(t, a, qkv, call);
     if (!qkv) return NULL;
     mc_sdpa_options options = sdpa_options(a, call);
     keep_probabilities(t, qkv, NULL, &options, call);

@@ -91,11 +91,17 @@ MC_API mc_parameter *mc_embedding_weight(mc_embedding *embedding);
 typedef struct mc_attention mc_attention;
 
 typedef struct mc_attention_options {
-    bool cross;     /* keys and values come from call->memory, not from x */
-    bool causal;    /* a token sees itself and those before it; call->marks replace it */
-    int head_dim;   /* 0: dim / heads */
-    int key_heads;  /* of keys and values, each read by as many heads of the queries; 0: heads */
-    bool no_bias;   /* projections without biases */
+    bool cross;       /* keys and values come from call->memory, not from x */
+    bool causal;      /* a token sees itself and those before it; call->marks replace it */
+    int head_dim;     /* 0: dim / heads */
+    int key_heads;    /* of keys and values, each read by as many heads of the queries; 0: heads */
+    bool no_bias;     /* projections without biases */
+    bool no_out_bias; /* attention_out without one */
+    /* A sliding window of self-attention: a token sees so many, itself counted in; 0: no limit. */
+    int window;
+    /* Queries and keys, each head for itself, go through an RMSNorm with this eps, before they are
+     * rotated; 0: none. Parameters "q_norm" and "k_norm", weight (head_dim). */
+    float qk_norm_eps;
     float dropout;  /* on the attention probabilities */
     float init_std; /* 0: 0.02 */
     float q_std;    /* of project_q's weight; 0: init_std */
@@ -107,15 +113,18 @@ typedef struct mc_attention_options {
      * is 1 / sqrt(columns of the weight). */
     float in_scale, out_scale;
     /* Rotary positions (Su et al. 2021) of call->positions on the first rotary_dim columns of each
-     * head of queries and keys; 0: none. Pairs of columns are neighbours, as GPT-J's. */
+     * head of queries and keys; 0: none. The others are as in mc_rotary_options. */
     int rotary_dim;
+    bool rotary_halves;
+    float rotary_base;
+    mc_rotary_scaling rotary_scaling;
 } mc_attention_options;
 
 /* Multi-head attention, projections included. Parameters "project_q", "project_k", "project_v" and
  * "attention_out", each with weight (heads * head_dim, dim), those of k and v (key_heads *
  * head_dim, dim), attention_out's (dim, heads * head_dim), and bias. What one product computes is
  * stored as one: q, k and v, or under `cross` k and v. Errors: heads below 1, heads that don't
- * divide dim without head_dim, key_heads that don't divide heads. */
+ * divide dim without head_dim, key_heads that don't divide heads, a window below 0. */
 MC_API mc_attention *mc_attention_add(mc_module *parent, const char *name, int64_t dim, int heads,
                                       const mc_attention_options *options);
 MC_API void mc_attention_set_dropout(mc_attention *attention, float p);

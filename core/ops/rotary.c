@@ -54,6 +54,21 @@ static bool check_columns(mc_tape *t, const mc_tensor *x, const mc_rotary_option
                     (double)o->base);
 }
 
+static bool check_scaling(mc_tape *t, const mc_rotary_scaling *s)
+{
+    bool is_type = s->type >= MC_ROTARY_DEFAULT && s->type <= MC_ROTARY_YARN;
+    bool ranged = s->type == MC_ROTARY_LLAMA3 || s->type == MC_ROTARY_YARN;
+    bool good = s->type == MC_ROTARY_DEFAULT || (s->factor > 0 && isfinite(s->factor));
+    if (ranged) good = good && s->low > 0 && s->low < s->high && s->original > 0;
+    if (is_type && good && s->attention_factor >= 0 && isfinite(s->attention_factor)) return true;
+    return !mc_fail(mc_tape_context(t), MC_ERR_ARGUMENT,
+                    "%s: scaling of type %d, factor %g, low %g, high %g, %g original positions, "
+                    "attention factor %g: expected a type of mc_rotary_type, a factor above 0, of "
+                    "LLAMA3 and YARN 0 < low < high and positions above 0",
+                    op, (int)s->type, (double)s->factor, (double)s->low, (double)s->high,
+                    (double)s->original, (double)s->attention_factor);
+}
+
 static bool check_positions(mc_tape *t, const mc_tensor *x, const mc_tensor *positions)
 {
     if (!mc_op_ready(t, op, positions) || !mc_op_same_dtype(t, op, "positions", positions, MC_I32))
@@ -70,7 +85,47 @@ static bool check(mc_tape *t, mc_tensor *x, const mc_rotary_options *o)
     if (!o)
         return !mc_fail(mc_tape_context(t), MC_ERR_ARGUMENT,
                         "%s: its options are NULL, heads and positions are required", op);
-    return check_columns(t, x, o) && check_positions(t, x, o->positions);
+    return check_columns(t, x, o) && check_scaling(t, &o->scaling) &&
+           check_positions(t, x, o->positions);
+}
+
+/* ---- scaling --------------------------------------------------------------------------------- */
+
+static const double full_turn = 6.283185307179586477; /* 2 pi */
+
+/* The number, with a fraction, of the pair that turns so many times within so many positions. */
+static double pair_that_turns(const mc_rotation *r, double times, double positions)
+{
+    return r->rotary_dim * log(positions / (times * full_turn)) / (2 * log((double)r->base));
+}
+
+/* YaRN keeps the angles of the pairs before the first and divides those after the last. */
+static void keep_by_number(mc_rotation *r, const mc_rotary_scaling *s)
+{
+    double first = pair_that_turns(r, (double)s->high, (double)s->original);
+    double last = pair_that_turns(r, (double)s->low, (double)s->original);
+    if (!s->exact_range) first = floor(first), last = ceil(last);
+    first = fmax(first, 0);
+    last = fmin(last, r->rotary_dim - 1);
+    if (first == last) last += 0.001;
+    r->keep[0] = last / (last - first);
+    r->keep[1] = -1 / (last - first);
+}
+
+static void scale(mc_rotation *r, const mc_rotary_scaling *s)
+{
+    double width = (double)s->high - (double)s->low;
+    r->magnitude = s->attention_factor;
+    if (s->type == MC_ROTARY_DEFAULT) return;
+    r->factor = s->factor;
+    if (s->type == MC_ROTARY_LLAMA3) {
+        r->keep[0] = -(double)s->low / width;
+        r->keep[2] = (double)s->original / (full_turn * width);
+    } else if (s->type == MC_ROTARY_YARN) {
+        keep_by_number(r, s);
+        if (r->magnitude == 0)
+            r->magnitude = s->factor > 1 ? (float)(0.1 * log((double)s->factor) + 1) : 1.0f;
+    }
 }
 
 /* ---- forward --------------------------------------------------------------------------------- */
@@ -84,6 +139,7 @@ mc_tensor *mc_rotary(mc_tape *t, mc_tensor *x, const mc_rotary_options *o)
                                        .halves = o->halves,
                                        .base = o->base != 0 ? o->base : 10000.0f},
                           .positions = o->positions};
+    scale(&state.rotation, &o->scaling);
     mc_tensor *y = mc_op_take(t, op, x);
     if (!y) return NULL;
     rotate(t, &state, false, y);

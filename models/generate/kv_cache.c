@@ -225,6 +225,7 @@ static mc_tensor *attend_prompts(mc_tape *t, mc_kv_cache *c, const kv_call *call
                                .key_heads = call->o->key_heads,
                                .scale = call->o->scale,
                                .causal = !call->o->marks,
+                               .window_left = call->o->window_left,
                                .position_bias = call->o->position_bias,
                                .marks = call->o->marks};
     return c->piece ? attend_piece(t, c, call, &o) : mc_sdpa(t, call->qkv, &o);
@@ -241,6 +242,7 @@ static mc_tensor *attend_rows(mc_tape *t, mc_kv_cache *c, const kv_call *call)
     shape.lengths = mc_tensor_data(c->lengths);
     shape.first = mc_tensor_data(c->firsts);
     shape.longest = c->longest;
+    shape.window_left = call->o->window_left;
     shape.new_k = part_of(call, qkv, 1);
     shape.new_v = part_of(call, qkv, 2);
     shape.position_bias = mc_tensor_data(bias);

@@ -60,9 +60,9 @@ void mc_kv_cache_end(mc_kv_cache *cache);
 void mc_kv_cache_keep_bias(mc_kv_cache *cache, const mc_tensor *bias);
 /* decode.attend keeps k and v of the step's tokens and attends to all that are there: qkv as in
  * mc_sdpa, causal. Gives (total, heads * head_dim). Of the options are read: heads, key_heads,
- * scale, position_bias (of distances up to the longest sequence, the new token included), and
- * marks, which whole prompts are run with instead of causal. Later tokens see all that is there:
- * they go on with a prompt of one span. */
+ * scale, window_left, position_bias (of distances up to the longest sequence, the new token
+ * included), and marks, which whole prompts are run with instead of causal. Later tokens see all
+ * that is there: they go on with a prompt of one span. */
 
 /* ---- the memory of an encoder ---------------------------------------------------------------- */
 

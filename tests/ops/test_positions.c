@@ -70,6 +70,79 @@ static void test_buckets(void **state)
     }
 }
 
+/* ---- scaled angles --------------------------------------------------------------------------- */
+
+enum { PAIRS = 8, PLACE = 37 };
+
+typedef struct scaling_case {
+    mc_rotary_scaling scaling;
+    float cosine[PAIRS], sine[PAIRS]; /* at PLACE, of heads of 2 * PAIRS columns, base 10000 */
+} scaling_case;
+
+/* As Hugging Face's LLaMA has them. */
+static const scaling_case scalings[] = {
+    {{0},
+     {0.7654141f, 0.6479219f, -0.8481000f, 0.3901123f, 0.9323273f, 0.9931628f, 0.9993156f,
+      0.9999316f},
+     {-0.6435381f, -0.7617068f, -0.5298361f, 0.9207673f, 0.3616154f, 0.1167375f, 0.0369916f,
+      0.0117002f}},
+    {{.type = MC_ROTARY_LINEAR, .factor = 4},
+     {-0.9847652f, -0.9766583f, 0.6018346f, 0.9575229f, 0.9957249f, 0.9995722f, 0.9999572f,
+      0.9999957f},
+     {0.1738895f, 0.2147988f, 0.7986208f, 0.2883572f, 0.0923681f, 0.0292469f, 0.0092499f,
+      0.0029251f}},
+    {{.type = MC_ROTARY_LLAMA3, .factor = 8, .low = 1, .high = 4, .original = 64},
+     {0.7654141f, -0.9277164f, 0.8858082f, 0.9893237f, 0.9989307f, 0.9998930f, 0.9999893f,
+      0.9999989f},
+     {-0.6435381f, 0.3732857f, 0.4640515f, 0.1457345f, 0.0462335f, 0.0146250f, 0.0046250f,
+      0.0014626f}},
+    {{.type = MC_ROTARY_YARN, .factor = 4, .low = 1, .high = 32, .original = 64},
+     {0.8715230f, -0.9068179f, -0.3137950f, 1.0902638f, 1.1337617f, 1.1381424f, 1.1385807f,
+      1.1386246f},
+     {-0.7327515f, 0.6885915f, 1.0945363f, 0.3283320f, 0.1051731f, 0.0333014f, 0.0105322f,
+      0.0033306f}},
+    {{.type = MC_ROTARY_YARN,
+      .factor = 4,
+      .low = 2,
+      .high = 24,
+      .original = 256,
+      .exact_range = true,
+      .attention_factor = 0.9f},
+     {0.6888726f, -0.8971983f, -0.1334635f, 0.8617706f, 0.8961524f, 0.8996150f, 0.8999615f,
+      0.8999961f},
+     {-0.5791843f, -0.0709595f, 0.8900492f, 0.2595215f, 0.0831313f, 0.0263222f, 0.0083249f,
+      0.0026326f}},
+};
+
+/* A head of ones and then zeros becomes cosines and sines; a gradient of the same is rotated
+ * back. */
+static void test_scaling(void **state)
+{
+    mc_context *ctx = *state;
+    float ones[2 * PAIRS] = {1, 1, 1, 1, 1, 1, 1, 1}, y[2 * PAIRS], dx[2 * PAIRS];
+    const int32_t place[] = {PLACE};
+    for (size_t n = 0; n < sizeof scalings / sizeof *scalings; n++) {
+        const scaling_case *c = &scalings[n];
+        mc_tape *t = mc_tape_begin(ctx);
+        mc_rotary_options o = {.heads = 1, .head_dim = 2 * PAIRS, .halves = true};
+        o.scaling = c->scaling;
+        o.positions = mc_tape_input(t, MC_I32, MC_SHAPE(1), place, false);
+        mc_tensor *x = mc_tape_input(t, MC_F32, MC_SHAPE(1, 2 * PAIRS), ones, true);
+        mc_tensor *out = mc_rotary(t, mc_scale(t, x, 1), &o);
+        mc_tape_backward(t, out, mc_tape_input(t, MC_F32, MC_SHAPE(1, 2 * PAIRS), ones, false));
+        assert_good(ctx);
+        mc_tensor_read_f32(ctx, out, y, 2 * PAIRS);
+        mc_tensor_read_f32(ctx, x->gradient, dx, 2 * PAIRS);
+        mc_tape_end(t);
+        for (int i = 0; i < PAIRS; i++) {
+            assert_near((double)y[i], (double)c->cosine[i], 4e-6);
+            assert_near((double)y[PAIRS + i], (double)c->sine[i], 4e-6);
+            assert_near((double)dx[i], (double)c->cosine[i], 4e-6);
+            assert_near((double)dx[PAIRS + i], -(double)c->sine[i], 4e-6);
+        }
+    }
+}
+
 /* ---- whose memory it is ---------------------------------------------------------------------- */
 
 enum { ROWS = 6, HEADS = 2, DIM = 8, WIDTH = HEADS * DIM, COLUMNS = 3 * WIDTH };
@@ -269,6 +342,16 @@ static void test_rotary_errors(void **state)
     assert_error(ctx, MC_ERR_ARGUMENT, "rotary_dim 4", "head_dim 2");
     assert_null(ROTARY(F(3, 4), .heads = 1, .head_dim = 4, .base = -1, .positions = I(3)));
     assert_error(ctx, MC_ERR_ARGUMENT, "base -1", "positive");
+    assert_null(ROTARY(F(3, 4), .heads = 1, .head_dim = 4, .positions = I(3),
+                       .scaling = {.type = MC_ROTARY_LINEAR}));
+    assert_error(ctx, MC_ERR_ARGUMENT, "rotary", "factor 0", "above 0");
+    assert_null(ROTARY(
+        F(3, 4), .heads = 1, .head_dim = 4, .positions = I(3),
+        .scaling = {.type = MC_ROTARY_LLAMA3, .factor = 2, .low = 4, .high = 4, .original = 8}));
+    assert_error(ctx, MC_ERR_ARGUMENT, "low 4, high 4", "low < high");
+    assert_null(ROTARY(F(3, 4), .heads = 1, .head_dim = 4, .positions = I(3),
+                       .scaling = {.type = (mc_rotary_type)9}));
+    assert_error(ctx, MC_ERR_ARGUMENT, "type 9");
     assert_null(ROTARY(F(3, 4), .heads = 1, .head_dim = 4));
     assert_error(ctx, MC_ERR_ARGUMENT, "rotary", "NULL");
     assert_null(ROTARY(F(3, 4), .heads = 1, .head_dim = 4, .positions = F(3)));
@@ -382,6 +465,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(test_buckets),
+        TEST(test_scaling),
         TEST(test_taken),
         TEST(test_left_alone),
         TEST(test_recompute),

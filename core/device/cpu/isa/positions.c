@@ -52,12 +52,13 @@ mc_status MC_K(position_bias_backward)(mc_device *d, int64_t buckets, int64_t he
 
 /* The turn of each pair at a position. Angles of thousands of turns keep f32's digits only where
  * they are taken in double. */
-static void turns_at(const double *frequency, int pairs, double position, float sign, float *cosine,
+static void turns_at(const mc_rotation *r, const double *frequency, double position, float *cosine,
                      float *sine)
 {
-    for (int i = 0; i < pairs; i++) {
+    float magnitude = mc_rotary_magnitude(r), sign = r->inverse ? -magnitude : magnitude;
+    for (int i = 0; i < r->rotary_dim / 2; i++) {
         double angle = position * frequency[i];
-        cosine[i] = (float)cos(angle);
+        cosine[i] = magnitude * (float)cos(angle);
         sine[i] = sign * (float)sin(angle);
     }
 }
@@ -101,7 +102,7 @@ static void rotary_item(void *call, int64_t row, int thread)
     int pairs = r->rotary_dim / 2;
     float *cosine = c->scratch + 2 * c->wide * thread, *sine = cosine + pairs,
           *head = cosine + c->wide;
-    turns_at(c->frequency, pairs, c->positions[row], r->inverse ? -1.0f : 1.0f, cosine, sine);
+    turns_at(r, c->frequency, c->positions[row], cosine, sine);
     for (int64_t h = 0; h < r->heads; h++) {
         int64_t at = row * c->x.stride + h * r->head_dim;
         const float *from = mc_read(c->x, at, r->rotary_dim, head);
@@ -122,7 +123,7 @@ mc_status MC_K(rotary)(mc_device *d, int64_t rows, mc_rotation r, const int32_t 
     if (!scratch) return MC_ERR_NOMEM;
     double *frequency = (double *)(void *)scratch;
     for (int i = 0; i < r.rotary_dim / 2; i++)
-        frequency[i] = pow((double)r.base, -2.0 * i / (double)r.rotary_dim);
+        frequency[i] = mc_rotary_angle(&r, i, pow((double)r.base, -2.0 * i / (double)r.rotary_dim));
     rotary_call c = {r, positions, x, frequency, scratch + wide, wide};
     mc_run(d, rows, (int)threads, rows, rotary_item, &c);
     mc_scratch_free(d, scratch, size);

@@ -56,8 +56,9 @@ struct rotation {
     int64_t rows;
     int heads, head_dim, pairs;
     bool halves;
-    float sign;
+    float magnitude, sign;
     double log2_base;
+    mc_rotation scaled; /* for mc_rotary_angle */
 };
 
 /* The turns of all pairs at a position: cosine (pairs), then sine. Angles are counted in whole turns
@@ -66,10 +67,11 @@ __device__ void find_turns(const rotation &r, int position, float *turns)
 {
     constexpr double TURN = 6.283185307179586477; /* 2 pi */
     for (int i = threadIdx.x; i < r.pairs; i += THREADS) {
-        double turned = position * exp2(-(double)i / r.pairs * r.log2_base) / TURN;
+        double angle = mc_rotary_angle(&r.scaled, i, exp2(-(double)i / r.pairs * r.log2_base));
+        double turned = position * angle / TURN;
         float cosine, sine;
         sincosf((float)((turned - rint(turned)) * TURN), &sine, &cosine);
-        turns[i] = cosine;
+        turns[i] = r.magnitude * cosine;
         turns[r.pairs + i] = r.sign * sine;
     }
 }
@@ -159,7 +161,9 @@ extern "C" mc_status mc_cuda_rotary(mc_device *d, int64_t rows, mc_rotation rota
     r.head_dim = rotation_of.head_dim;
     r.pairs = rotation_of.rotary_dim / 2;
     r.halves = rotation_of.halves;
-    r.sign = rotation_of.inverse ? -1.0f : 1.0f;
+    r.scaled = rotation_of;
+    r.magnitude = mc_rotary_magnitude(&rotation_of);
+    r.sign = rotation_of.inverse ? -r.magnitude : r.magnitude;
     r.log2_base = log2((double)rotation_of.base);
     r.x.whole = r.x.whole && r.head_dim % CHUNK == 0 && (!r.halves || r.pairs % CHUNK == 0);
     size_t shared = (size_t)rotation_of.rotary_dim * sizeof(float);

@@ -149,7 +149,7 @@ extern "C" bool mc_chain_take_rotary(mc_device *, int64_t rows, mc_rotation rota
                                      const int32_t *positions, mc_matrix x, mc_chain_step *step)
 {
     if (!is_half(x.dtype) || !is_whole(x, rows) || rotation.rotary_dim / 2 > MC_CHAIN_THREADS ||
-        rotation.head_dim % 8 != 0)
+        rotation.head_dim % 8 != 0 || rotation.factor != 0 || mc_rotary_magnitude(&rotation) != 1)
         return false;
     *step = step_of(MC_CHAIN_ROTARY, rows, x.dtype);
     mc_chain_rotary *r = &step->rotary;
