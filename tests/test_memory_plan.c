@@ -1,8 +1,10 @@
 /* The memory planner: a step of a BERT, planned and taken. */
+#include <inttypes.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <unistd.h>
 #include <cmocka.h>
 #include "core/base/file_internal.h"
 #include "core/device/cpu/cpu_internal.h"
@@ -141,6 +143,39 @@ static void write_limit(const temp_folder *folder, const char *group, const char
     fclose(file);
 }
 
+/* Pages of the process's own program and libraries stay, if the group has paid for them. */
+static void test_own_file_pages(const temp_folder *folder, const char *group)
+{
+    const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    char stat[160], limit[32];
+    snprintf(stat, sizeof stat, "%" PRIu64 "\n", 100 * page);
+    write_limit(folder, group, "memory.current", stat);
+    snprintf(limit, sizeof limit, "%" PRIu64 "\n", 200 * page);
+    write_limit(folder, group, "memory.max", limit);
+    static const struct {
+        uint64_t inactive, active, mapped, own, reclaimable;
+    } cases[] = {
+        {30, 0, 0, 20, 30},   /* others have opened the libraries first */
+        {30, 0, 12, 20, 18},  /* all that are mapped are the process's own */
+        {30, 0, 25, 20, 10},  /* others of the group map files too */
+        {30, 0, 100, 90, 0},  /* more than the group has */
+        {30, 15, 20, 20, 25}, /* active pages count as used anyway */
+        {30, 50, 20, 20, 30},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        snprintf(stat, sizeof stat,
+                 "inactive_file %" PRIu64 "\nactive_file %" PRIu64 "\nfile_mapped %" PRIu64 "\n",
+                 cases[i].inactive * page, cases[i].active * page, cases[i].mapped * page);
+        write_limit(folder, group, "memory.stat", stat);
+        snprintf(stat, sizeof stat, "900 400 %" PRIu64 " 10 0 500 0\n", cases[i].own);
+        write_limit(folder, "proc/self", "statm", stat);
+        assert_int_equal(mc_cpu_left_in_groups(folder->path), (100 + cases[i].reclaimable) * page);
+    }
+    write_limit(folder, group, "memory.max", "9000\n");
+    write_limit(folder, group, "memory.current", "2500\n");
+    write_limit(folder, group, "memory.stat", "inactive_file 0\n");
+}
+
 /* A group's own limit and those around it, of both versions; what is used by them already. */
 static void test_control_groups(void **state)
 {
@@ -157,6 +192,7 @@ static void test_control_groups(void **state)
     assert_int_equal(mc_cpu_left_in_groups(folder.path), 6000);
     write_limit(&folder, all2, "memory.stat", "anon 100\ninactive_file 500\n");
     assert_int_equal(mc_cpu_left_in_groups(folder.path), 6500);
+    test_own_file_pages(&folder, all2);
     write_limit(&folder, own2, "memory.high", "5000\n");
     assert_int_equal(mc_cpu_left_in_groups(folder.path), 5000);
     write_limit(&folder, own1, "memory.limit_in_bytes", "4000\n");

@@ -193,13 +193,15 @@ bool pretrain_plan(pretrain *p)
     train_run *run = &p->run;
     int64_t *batch = &run->o.batch_size;
     uint64_t budget;
+    const bool chosen = *batch > 0;                /* not by what is free */
     if (mc_device_prepare(run->ctx)) return false; /* the error is the run's */
-    if (!*batch && (!find_budget(p, &budget) || !choose_batch(p, budget))) return false;
+    if (!chosen && (!find_budget(p, &budget) || !choose_batch(p, budget))) return false;
     if (!p->o.tokens_per_step)
         p->o.tokens_per_step = *batch * mc_data_size(run->ctx) * p->o.seq_length;
     if (!plan_batch(p, *batch, &p->plan)) return false;
     run->work.passes = passes_of(p, *batch);
     show_plan(p);
-    memory_warn(run->ctx, &run->log, *batch, &p->plan, "--batch-size auto takes what fits");
+    if (chosen)
+        memory_warn(run->ctx, &run->log, *batch, &p->plan, "--batch-size auto takes what fits");
     return true;
 }

@@ -24,30 +24,76 @@ static bool read_number(const char *path, const char *key, uint64_t *value)
     return found;
 }
 
+/* The i-th number of the process's statm, in bytes. 0: not known. */
+static uint64_t own_size(const char *system, int i)
+{
+    char path[GROUP_PATH];
+    uint64_t value = 0;
+    snprintf(path, sizeof path, "%s/proc/self/statm", system);
+    FILE *file = fopen(path, "re");
+    for (int k = 0; file && k <= i; k++)
+        if (fscanf(file, "%ju", &value) != 1) value = 0;
+    if (file) fclose(file);
+    return value * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+enum { STATM_SIZE, STATM_RESIDENT, STATM_FILES, STATM_DATA = 5 };
+
+/* ---- control groups ------------------------------------------------------------------------- */
+
 enum { LIMITS = 2 };
 
 /* Names of one version's files, and where its groups are mounted. A group above memory.high is
  * slowed down until it hardly runs. */
 typedef struct group_files {
-    const char *mount, *limits[LIMITS], *used, *cache;
+    const char *mount, *limits[LIMITS], *used;
+    const char *inactive, *active, *mapped; /* lines of memory.stat: pages of files */
 } group_files;
 
 static const group_files versions[] = {
     {"/sys/fs/cgroup/memory",
      {"memory.limit_in_bytes"},
      "memory.usage_in_bytes",
-     "total_inactive_file "},
-    {"/sys/fs/cgroup", {"memory.max", "memory.high"}, "memory.current", "inactive_file "},
-    {"/sys/fs/cgroup/unified", {"memory.max", "memory.high"}, "memory.current", "inactive_file "},
+     "total_inactive_file ",
+     "total_active_file ",
+     "total_mapped_file "},
+    {"/sys/fs/cgroup",
+     {"memory.max", "memory.high"},
+     "memory.current",
+     "inactive_file ",
+     "active_file ",
+     "file_mapped "},
+    {"/sys/fs/cgroup/unified",
+     {"memory.max", "memory.high"},
+     "memory.current",
+     "inactive_file ",
+     "active_file ",
+     "file_mapped "},
 };
 enum { VERSIONS = sizeof versions / sizeof *versions };
 
-/* What a group leaves: its limit less what it uses, where pages of files that were not used lately
- * don't count. UINT64_MAX without a limit. */
-static uint64_t left_in_group(const char *group, const group_files *f)
+static uint64_t less(uint64_t a, uint64_t b) { return a > b ? a - b : 0; }
+
+/* The system reclaims pages of files that were not used lately. It would reclaim pages of the
+ * process's own program and libraries too, and read them from the disk again and again while the
+ * process runs, until it gives up and kills the process. So those stay, `own` bytes at most: others
+ * have paid for the pages of a library that they opened first. */
+static uint64_t reclaimable(const char *stat, const group_files *f, uint64_t own)
+{
+    uint64_t inactive = 0, active = 0, mapped = 0;
+    read_number(stat, f->inactive, &inactive);
+    read_number(stat, f->active, &active);
+    read_number(stat, f->mapped, &mapped);
+    uint64_t others = less(inactive + active, mapped < own ? mapped : own);
+    return others < inactive ? others : inactive;
+}
+
+/* What a group leaves: its limit less what it uses, without the pages that the system reclaims.
+ * UINT64_MAX without a limit. */
+static uint64_t left_in_group(const char *group, const group_files *f, uint64_t own)
 {
     char path[GROUP_PATH + 64];
-    uint64_t limit = UINT64_MAX, used = 0, cache = 0;
+    uint64_t limit = UINT64_MAX, used = 0;
     for (int i = 0; i < LIMITS && f->limits[i]; i++) {
         uint64_t one;
         snprintf(path, sizeof path, "%s/%s", group, f->limits[i]);
@@ -57,14 +103,12 @@ static uint64_t left_in_group(const char *group, const group_files *f)
     snprintf(path, sizeof path, "%s/%s", group, f->used);
     read_number(path, "", &used);
     snprintf(path, sizeof path, "%s/memory.stat", group);
-    read_number(path, f->cache, &cache);
-    used = used > cache ? used - cache : 0;
-    return limit > used ? limit - used : 0;
+    return less(limit, less(used, reclaimable(path, f, own)));
 }
 
 /* The group `path` below the mount and all those around it. Within a container the path may be that
  * of its host, where nothing is to be found; what surrounds it is then at the mount itself. */
-static uint64_t left_from(const char *system, const group_files *f, const char *path)
+static uint64_t left_from(const char *system, const group_files *f, const char *path, uint64_t own)
 {
     char group[GROUP_PATH];
     const size_t root = strlen(system) + strlen(f->mount);
@@ -72,7 +116,7 @@ static uint64_t left_from(const char *system, const group_files *f, const char *
     int length = snprintf(group, sizeof group, "%s%s%s", system, f->mount, path);
     if (length < 0 || (size_t)length >= sizeof group) return UINT64_MAX;
     for (;;) {
-        uint64_t left = left_in_group(group, f);
+        uint64_t left = left_in_group(group, f, own);
         least = left < least ? left : least;
         char *slash = strrchr(group, '/');
         if ((size_t)(slash - group) < root) return least;
@@ -84,14 +128,14 @@ static uint64_t left_from(const char *system, const group_files *f, const char *
  * kinds that a group is of may be several: "4:cpu,memory:/path". */
 uint64_t mc_cpu_left_in_groups(const char *system)
 {
-    char line[GROUP_PATH - 32], own[GROUP_PATH];
-    uint64_t least = UINT64_MAX, left;
+    char line[GROUP_PATH - 32], groups[GROUP_PATH];
+    uint64_t least = UINT64_MAX, left, own = own_size(system, STATM_FILES);
     for (int i = 0; i < VERSIONS; i++) {
-        left = left_from(system, &versions[i], "/");
+        left = left_from(system, &versions[i], "/", own);
         least = left < least ? left : least;
     }
-    snprintf(own, sizeof own, "%s/proc/self/cgroup", system);
-    FILE *file = fopen(own, "re");
+    snprintf(groups, sizeof groups, "%s/proc/self/cgroup", system);
+    FILE *file = fopen(groups, "re");
     while (file && fgets(line, sizeof line, file)) {
         line[strcspn(line, "\n")] = '\0';
         char *kinds = strchr(line, ':'), *path = kinds ? strchr(kinds + 1, ':') : NULL;
@@ -101,7 +145,7 @@ uint64_t mc_cpu_left_in_groups(const char *system)
         const char *memory = strstr(kinds, "memory");
         if (!second && (!memory || !strchr(":,", memory[-1]) || !strchr(",", memory[6]))) continue;
         for (int i = second ? 1 : 0; i < (second ? VERSIONS : 1); i++) {
-            left = left_from(system, &versions[i], path);
+            left = left_from(system, &versions[i], path, own);
             least = left < least ? left : least;
         }
     }
@@ -111,28 +155,15 @@ uint64_t mc_cpu_left_in_groups(const char *system)
 
 /* ---- limits of the process ------------------------------------------------------------------- */
 
-/* The i-th number of /proc/self/statm, in bytes. 0: not known. */
-static uint64_t own_size(int i)
-{
-    uint64_t value = 0;
-    FILE *file = fopen("/proc/self/statm", "re");
-    for (int k = 0; file && k <= i; k++)
-        if (fscanf(file, "%ju", &value) != 1) value = 0;
-    if (file) fclose(file);
-    return value * (uint64_t)sysconf(_SC_PAGESIZE);
-}
-
-enum { STATM_SIZE, STATM_RESIDENT, STATM_DATA = 5 };
-
 static uint64_t left_of(int resource, int statm)
 {
     struct rlimit limit;
     if (getrlimit(resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return UINT64_MAX;
-    uint64_t used = own_size(statm);
-    return limit.rlim_cur > used ? limit.rlim_cur - used : 0;
+    uint64_t used = own_size("", statm);
+    return less(limit.rlim_cur, used);
 }
 
-uint64_t mc_cpu_resident(void) { return own_size(STATM_RESIDENT); }
+uint64_t mc_cpu_resident(void) { return own_size("", STATM_RESIDENT); }
 
 uint64_t mc_cpu_space_left(void) { return left_of(RLIMIT_AS, STATM_SIZE); }
 
