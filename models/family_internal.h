@@ -36,6 +36,7 @@ typedef enum mc_config_kind {
     MC_CONFIG_FLAG,       /* bool */
     MC_CONFIG_ACTIVATION, /* mc_activation: gelu, gelu_new, gelu_pytorch_tanh, relu, silu */
     MC_CONFIG_FFN,        /* mc_ffn_kind: "relu", "gated-gelu" (T5's), "gated_gelu_new" ... */
+    MC_CONFIG_TYPE,       /* const char *: which of the family's model types, a static string */
     MC_CONFIG_ONLY,       /* no member: any value but the default is not supported */
     MC_CONFIG_KNOWN,      /* no member: a key without effect here */
 } mc_config_kind;
@@ -62,6 +63,12 @@ typedef struct mc_config_row {
 #define MC_OTHER_NAME(kind, member, hf, low)                                           \
     {                                                                                  \
         MC_CONFIG_##kind, AT(member), {hf, NULL}, {"", ""}, low, 0, .other_name = true \
+    }
+/* Of a family with several model types that compute the same: which one a config has, so that it is
+ * written again. */
+#define MC_TYPE_ROW(member)                                          \
+    {                                                                \
+        MC_CONFIG_TYPE, AT(member), {"model_type", NULL}, { "", "" } \
     }
 /* A key without effect. */
 #define MC_KNOWN(hf, mc)               \
@@ -260,6 +267,8 @@ bool mc_config_is_named(const char *name); /* of any family */
 /* The family that knows a shape by this name; NULL: none does, which mc_config_no_shape reports. */
 const mc_family *mc_config_family_of_shape(const char *name);
 mc_status mc_config_no_shape(mc_context *ctx, const char *name);
+/* The "model_type" of a config: what its MC_TYPE_ROW holds, else the family's first. */
+const char *mc_config_type(const mc_family *family, const void *config);
 /* The word for an activation in a form. */
 const char *mc_config_activation(mc_ffn_kind kind, mc_config_form form);
 /* The form that the family's files are written in unless another is asked for. */

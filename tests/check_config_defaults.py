@@ -22,6 +22,8 @@ import transformers
 MODELS_OWN = {
     ("bert", "position_embedding_type"): "absolute",  # the only one, since 5.0
     ("roberta", "position_embedding_type"): "absolute",
+    ("xlm-roberta", "position_embedding_type"): "absolute",
+    ("camembert", "position_embedding_type"): "absolute",
     ("gpt2", "n_ctx"): 1024,  # an old name of n_positions
     ("t5", "decoder_start_token_id"): 0,  # the class has none, every T5's file says 0
     ("mt5", "scale_decoder_outputs"): False,  # the class does not know it, the model never scales

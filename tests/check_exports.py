@@ -38,6 +38,10 @@ T5 = {"vocab_size": VOCABULARY, "d_model": 16, "d_ff": 40, "d_kv": 6, "num_heads
       "relative_attention_max_distance": 20, "decoder_start_token_id": PAD}
 GATED = dict(T5, feed_forward_proj="gated-gelu", tie_word_embeddings=False)
 
+# Model types that are another's family here. They have no ModelCenter form, and transformers lists
+# their heads before the base, so that its shards are cut in other places.
+FAMILIES = {"xlm-roberta": "roberta", "camembert": "roberta"}
+
 # Name, model_type, config, heads as check_exports takes them, transformers' class
 KINDS = [
     ("bert base", "bert", BERT, "pooler", "BertModel"),
@@ -51,6 +55,10 @@ KINDS = [
     ("roberta untied", "roberta", dict(ROBERTA, tie_word_embeddings=False), "lm",
      "RobertaForMaskedLM"),
     ("roberta classes", "roberta", ROBERTA, "labels=3", "RobertaForSequenceClassification"),
+    ("xlm-roberta masked", "xlm-roberta", ROBERTA, "lm", "XLMRobertaForMaskedLM"),
+    ("xlm-roberta classes", "xlm-roberta", ROBERTA, "labels=3",
+     "XLMRobertaForSequenceClassification"),
+    ("camembert masked", "camembert", ROBERTA, "lm", "CamembertForMaskedLM"),
     ("gpt2 lm", "gpt2", GPT, "lm", "GPT2LMHeadModel"),
     ("gpt2 untied", "gpt2", dict(GPT, tie_word_embeddings=False), "lm", "GPT2LMHeadModel"),
     ("gpt2 classes", "gpt2", GPT, "labels=3", "GPT2ForSequenceClassification"),
@@ -176,7 +184,7 @@ class Checker:
         name, family, config, heads, _ = kind
         saved = self.folder / f"ours {name}"
         (self.folder / "config.json").write_text(json.dumps(dict(config, model_type=family)))
-        self.call("make", family, self.folder / "config.json", heads, saved, 0)
+        self.call("make", FAMILIES.get(family, family), self.folder / "config.json", heads, saved, 0)
         batch = batch_for(kind)
         model = self.load_theirs(kind, saved)
         return compare(f"{name}, saved here", self.ours(saved, batch), theirs(model, kind, batch))
@@ -198,7 +206,7 @@ class Checker:
         """The same model in small shards, ours, and theirs of ours."""
         name, family, _, heads, _ = kind
         ours, again = self.folder / f"shards {name}", self.folder / f"their shards {name}"
-        self.call("make", family, self.folder / "config.json", heads, ours, SHARD_BYTES)
+        self.call("make", FAMILIES.get(family, family), self.folder / "config.json", heads, ours, SHARD_BYTES)
         model = self.load_theirs(kind, ours)
         # without this version 5 sorts the tensors of a model that it loaded, of any family
         model.save_pretrained(again, max_shard_size=SHARD_BYTES, save_original_format=False)
@@ -219,7 +227,8 @@ class Checker:
         try:
             self.call("convert", ours, other, "modelcenter")
         except RuntimeError as error:
-            if "labels" not in heads or "no ModelCenter form" not in str(error):
+            named = "labels" in heads or kind[1] in FAMILIES
+            if not named or "no ModelCenter form" not in str(error):
                 raise
             print(f"ok   {name}: {str(error).split(' (')[0].split('error: ')[-1]}")
             return True
@@ -255,8 +264,9 @@ def main():
         for kind in KINDS:
             if sys.argv[2:] and kind[1] not in sys.argv[2:]:
                 continue
-            checks = [checker.our_save, checker.shards, checker.there_and_back,
-                      checker.their_save]
+            checks = [checker.our_save, checker.there_and_back, checker.their_save]
+            if kind[1] not in FAMILIES:
+                checks.insert(1, checker.shards)
             if kind[0].endswith(" masked"):
                 checks.append(checker.two_biases)
             for check in checks:

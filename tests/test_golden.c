@@ -67,6 +67,8 @@ static const struct {
     {"mc-gptj", "out."},
     {"mc-t5", "out."},
     {"roberta-mlm", "grad."},
+    {"xlm-roberta-mlm", "grad."},
+    {"xlm-roberta-classification", "losses        7 compared"},
 };
 enum { GOLDENS = sizeof goldens / sizeof *goldens };
 

@@ -26,6 +26,7 @@ static const struct {
     {"bert-", "google-bert"},      {"gpt2", "openai-community"}, {"openai-gpt", "openai-community"},
     {"t5-", "google-t5"},          {"roberta-", "FacebookAI"},   {"xlm-roberta-", "FacebookAI"},
     {"distilbert-", "distilbert"}, {"distilgpt2", "distilbert"}, {"albert-", "albert"},
+    {"camembert-", "almanach"},
 };
 
 static const char *canonical_org(const char *name)

@@ -1,7 +1,5 @@
 #include "models/bert/bert_internal.h"
 
-#include <stdio.h>
-
 /* ---- config ---------------------------------------------------------------------------------- */
 
 static const mc_config_row config_rows[] = {
@@ -43,177 +41,59 @@ bool mc_bert_finish(const mc_config_reader *r, void *config)
     mc_bert_config *c = config;
     if (c->classifier_dropout < 0) c->classifier_dropout = c->dropout;
     mc_model_shape s = mc_bert_shape(c);
-    if (c->pad_token_id >= c->vocab_size)
-        return !mc_fail(r->ctx, MC_ERR_FORMAT,
-                        "%s: pad_token_id %lld is no token of the vocabulary of %lld", r->path,
-                        (long long)c->pad_token_id, (long long)c->vocab_size);
-    return mc_config_check_sizes(r, &s, c->head_dim, c->eps) &&
-           mc_config_check_rows(r, "positions", c->positions) &&
+    return mc_encoder_check(r, &s, c->head_dim, c->eps, 0) &&
            mc_config_check_rows(r, "types", c->types);
 }
 
-/* ---- construction ---------------------------------------------------------------------------- */
+/* ---- modules --------------------------------------------------------------------------------- */
 
-/* A block ends with a layer norm (post-LN), so that one fused kernel does sum and norm. ModelCenter
- * names that norm after the place where it is used next: the following layer's first norm, or the
- * encoder's output norm. */
-typedef struct bert_block {
-    mc_module module;
-    const mc_bert_config *config;
-    mc_attention *attention;
-    mc_layernorm *attention_norm, *output_norm;
-    mc_feed_forward *ffn;
-} bert_block;
-
-static void *new_block(mc_module *list, const char *name, int index, void *config)
+bool mc_bert_declare_encoder(mc_model *m, int64_t first_position, const mc_load_options *load)
 {
-    const mc_bert_config *c = config;
-    bert_block *b = mc_module_add(list, name, sizeof *b);
-    if (!b) return NULL;
-    char output_name[96] = "/encoder.output_layernorm";
-    if (index + 1 < c->layers)
-        snprintf(output_name, sizeof output_name,
-                 "/encoder.layers.%d.self_att.layernorm_before_attention", index + 1);
-    mc_module *m = &b->module;
-    mc_attention_options attention = {.dropout = c->attention_dropout,
-                                      .init_std = mc_literal(c->init_std)};
-    mc_feed_forward_options ffn = {.activation = c->activation, .init_std = mc_literal(c->ffn_std)};
-    b->config = c;
-    b->attention =
-        mc_attention_add(m, "self_att.self_attention", c->dim, (int)c->heads, &attention);
-    b->attention_norm = mc_layernorm_add(m, "ffn.layernorm_before_ffn", c->dim, c->eps);
-    b->ffn = mc_feed_forward_add(m, "ffn.ffn", c->dim, c->dim_ff, &ffn);
-    b->output_norm = mc_layernorm_add(m, output_name, c->dim, c->eps);
-    return b->output_norm ? b : NULL;
-}
-
-static mc_tensor *block_forward(mc_tape *t, void *object, mc_tensor *x, const mc_call *call)
-{
-    bert_block *b = object;
-    float p = b->config->dropout;
-    x = mc_sublayer_post_norm(t, x, mc_attention_branch(b->attention), call, p, b->attention_norm);
-    return mc_sublayer_post_norm(t, x, mc_feed_forward_branch(b->ffn), call, p, b->output_norm);
-}
-
-static void declare_heads(mc_model *m)
-{
-    mc_bert_parts *parts = m->parts;
     const mc_bert_config *c = m->config;
-    mc_linear_options o = {.init_std = mc_literal(c->init_std)};
-    if (m->heads.pooler)
-        parts->pooler = mc_linear_add(&m->module, "pooler.dense", c->dim, c->dim, &o);
-    if (m->heads.lm) {
-        parts->mlm_dense = mc_linear_add(&m->module, "lm_head.dense", c->dim, c->dim, &o);
-        parts->mlm_norm = mc_layernorm_add(&m->module, "lm_head.layer_norm", c->dim, c->eps);
-    }
-    mc_declare_lm_head(m, "lm_head.decoder", c->tied, true, mc_literal(c->embedding_std));
-    if (m->heads.nsp) parts->nsp = mc_linear_add(&m->module, "nsp_head", c->dim, 2, &o);
-    mc_declare_token_head(m, true, mc_literal(c->init_std));
-}
-
-bool mc_bert_declare_encoder(mc_model *m, const mc_load_options *o)
-{
-    mc_bert_parts *parts = m->parts;
-    mc_bert_config *c = m->config;
-    float std = mc_literal(c->embedding_std);
-    mc_declare_words(m, std);
-    parts->positions =
-        mc_embedding_add(&m->module, "position_embedding", c->positions, c->dim, std);
-    parts->types = mc_embedding_add(&m->module, "token_type_embedding", c->types, c->dim, std);
-    const char *norm =
-        c->layers ? "encoder.layers.0.self_att.layernorm_before_attention" : "embedding_layernorm";
-    parts->embedding_norm = mc_layernorm_add(&m->module, norm, c->dim, c->eps);
-    m->encoder =
-        mc_block_list_new(&m->module, "encoder.layers", (int)c->layers, new_block, block_forward,
-                          &(mc_block_options){.recompute = o->recompute, .config = c});
-    declare_heads(m);
-    return m->encoder;
+    mc_encoder_options o = {.layers = c->layers,
+                            .dim = c->dim,
+                            .dim_ff = c->dim_ff,
+                            .heads = c->heads,
+                            .positions = c->positions,
+                            .types = c->types,
+                            .first_position = first_position,
+                            .activation = c->activation,
+                            .head_activation = c->activation,
+                            .eps = c->eps,
+                            .dropout = c->dropout,
+                            .attention_dropout = c->attention_dropout,
+                            .init_std = c->init_std,
+                            .embedding_std = c->embedding_std,
+                            .ffn_std = c->ffn_std,
+                            .tied = c->tied};
+    return mc_encoder_declare(m, &o, load);
 }
 
 static bool declare(mc_model *m, const mc_load_options *o)
 {
-    mc_bert_parts *parts = m->parts;
+    mc_encoder *e = m->parts;
     const mc_bert_config *c = m->config;
     if (m->heads.labels && !m->heads.pooler)
         return !mc_fail(m->module.ctx, MC_ERR_ARGUMENT, "BERT: a classifier needs the pooler");
     mc_linear_options options = {.init_std = mc_literal(c->init_std)};
-    if (!mc_bert_declare_encoder(m, o)) return false;
+    if (!mc_bert_declare_encoder(m, 0, o)) return false;
     if (m->heads.labels)
-        parts->classifier =
-            mc_linear_add(&m->module, "classifier", c->dim, m->heads.labels, &options);
+        e->classifier = mc_linear_add(&m->module, "classifier", c->dim, m->heads.labels, &options);
     return true;
-}
-
-void mc_bert_set_dropout(mc_model *m, float p)
-{
-    for (int i = 0; i < mc_block_list_count(m->encoder); i++) {
-        bert_block *b = mc_block_list_at(m->encoder, i);
-        mc_attention_set_dropout(b->attention, p);
-    }
-}
-
-/* ---- forward --------------------------------------------------------------------------------- */
-
-static mc_tensor *embed(mc_tape *t, mc_model *m, const mc_stack_input *in)
-{
-    mc_bert_parts *parts = m->parts;
-    const mc_bert_config *c = m->config;
-    mc_tensor *positions = mc_embedding_table(t, parts->positions);
-    /* RoBERTa's padding has no position. Behind a prompt every token has one, as in transformers */
-    bool by_ids = parts->first_position && !in->rows;
-    mc_tensor *rows = !by_ids ? in->positions
-                              : mc_token_positions(t, in->ids, in->lengths, m->shape.vocab_size,
-                                                   m->shape.pad_token, parts->first_position);
-    if (parts->first_position && !by_ids)
-        positions =
-            mc_slice(t, positions, 0, parts->first_position, c->positions - parts->first_position);
-    mc_embedding_options o = {.others = 2,
-                              .table = {positions, mc_embedding_table(t, parts->types)},
-                              .index = {rows, in->types},
-                              .norm = parts->embedding_norm,
-                              .dropout = c->dropout};
-    return mc_run_embedding(t, m, in, &o);
-}
-
-mc_tensor *mc_bert_encode(mc_tape *t, mc_model *m, mc_stack_input *in)
-{
-    return mc_run_stack(t, m->encoder, embed(t, m, in), NULL, &in->call);
-}
-
-mc_tensor *mc_bert_pool(mc_tape *t, mc_model *m, mc_tensor *hidden)
-{
-    mc_bert_parts *parts = m->parts;
-    mc_tensor *first = mc_first_tokens(t, hidden);
-    return first ? mc_linear_forward_activated(t, parts->pooler, first, MC_ACTIVATION_TANH) : NULL;
-}
-
-/* dense, activation, layer norm: what comes before the product with the vocabulary. */
-mc_tensor *mc_bert_mlm_head(mc_tape *t, mc_model *m, mc_tensor *hidden)
-{
-    mc_bert_parts *parts = m->parts;
-    const mc_bert_config *c = m->config;
-    mc_tensor *h = mc_linear_forward_activated(t, parts->mlm_dense, hidden, c->activation);
-    return h ? mc_layernorm_forward(t, parts->mlm_norm, h) : NULL;
 }
 
 static mc_tensor *classify(mc_tape *t, mc_model *m, const mc_model_output *out)
 {
-    mc_bert_parts *parts = m->parts;
+    mc_encoder *e = m->parts;
     const mc_bert_config *c = m->config;
     mc_tensor *x = mc_dropout(t, out->pooled, c->classifier_dropout);
-    return mc_linear_forward(t, parts->classifier, x);
-}
-
-static mc_tensor *next_sentence(mc_tape *t, mc_model *m, mc_tensor *pooled)
-{
-    mc_bert_parts *parts = m->parts;
-    return mc_linear_forward(t, parts->nsp, pooled);
+    return mc_linear_forward(t, e->classifier, x);
 }
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
 static const mc_weight_rule rules[] = {
-    MC_BERT_BODY_RULES("cls.predictions.decoder"),
+    MC_ENCODER_BODY_RULES("cls.predictions.decoder"),
     {"lm_head.dense", "cls.predictions.transform.dense", .head = true},
     {"lm_head.layer_norm", "cls.predictions.transform.LayerNorm", .head = true},
     {"lm_head.decoder.weight", "cls.predictions.decoder.weight", .head = true},
@@ -230,31 +110,13 @@ static const char *const ignored[] = {"*embeddings.position_ids",  "*embeddings.
                                       "lm_head.decoder.weight",    NULL};
 
 static const mc_weight_map map = {
-    .rules = rules, .base_prefix = "bert.", .ignored = ignored, .order = MC_BERT_ORDER};
-
-/* The bias has two names, of which a file may have both; transformers computes with the decoder's
- * (version 5 does not tie what differs; before, it was loaded last). */
-static void warn_biases(mc_context *ctx, const mc_model_file *f)
-{
-    static const char own[] = "lm_head.decoder.bias";
-    char name[MC_NAME_MAX], copy[MC_NAME_MAX];
-    if (!mc_weight_copy(f->map, own, copy) || !mc_weight_name(f->map, f->layers, own, false, name))
-        return;
-    if (mc_weights_differ(f->file, mc_tensor_file_find(f->file, copy),
-                          mc_tensor_file_find(f->file, name)))
-        mc_log(ctx, MC_LOG_WARNING, "%s: tensors \"%s\" and \"%s\" differ: the first counts",
-               f->folder, copy, name);
-}
+    .rules = rules, .base_prefix = "bert.", .ignored = ignored, .order = MC_ENCODER_ORDER};
 
 /* A file may have a matrix of its own although config.json does not say so. */
 bool mc_bert_look(mc_context *ctx, const mc_model_file *f, void *config, mc_model_heads *heads)
 {
     mc_bert_config *c = config;
-    if (heads->lm) warn_biases(ctx, f);
-    if (heads->lm && f->form == MC_FORM_HF &&
-        mc_file_has_own_head(f, "lm_head.decoder.weight", "input_embedding.weight"))
-        c->tied = false;
-    return true;
+    return mc_encoder_look_at_head(ctx, f, heads, &c->tied);
 }
 
 static const char *architecture(const mc_model *m)
@@ -283,7 +145,7 @@ const mc_family mc_family_bert = {
     .has = {.types = true, .pooler = true, .nsp = true, .labels = true},
     .objective = {.kind = MC_OBJECTIVE_MASKED, .next_sentence = true},
     .config_size = sizeof(mc_bert_config),
-    .parts_size = sizeof(mc_bert_parts),
+    .parts_size = sizeof(mc_encoder),
     .rows = config_rows,
     .named = named,
     .map = &map,
@@ -296,12 +158,12 @@ const mc_family mc_family_bert = {
     .shape = mc_bert_shape,
     .look = mc_bert_look,
     .declare = declare,
-    .encode = mc_bert_encode,
-    .pool = mc_bert_pool,
-    .head = mc_bert_mlm_head,
+    .encode = mc_encoder_encode,
+    .pool = mc_encoder_pool,
+    .head = mc_encoder_head,
     .classify = classify,
-    .nsp = next_sentence,
-    .set_dropout = mc_bert_set_dropout,
+    .nsp = mc_encoder_next_sentence,
+    .set_dropout = mc_encoder_set_dropout,
     .architecture = architecture};
 
 MC_DEFINE_FAMILY(bert)

@@ -33,6 +33,9 @@ typedef struct mc_bert_config {
     float embedding_std;      /* initializer_range [emb_init_std] */
     float ffn_std;            /* initializer_range [ffn_init_std] */
     bool tied; /* tie_word_embeddings [tied]: the masked language model has the words' matrix */
+    /* Of a RoBERTa: model_type, a static string: roberta, xlm-roberta, camembert. NULL: the first.
+     * Nothing is computed differently; a saved config.json has it. */
+    const char *model_type;
 } mc_bert_config;
 
 /* bert-base-uncased's shape, the defaults of Hugging Face's BertConfig. */

@@ -1,17 +1,9 @@
-/* BERT's encoder, which RoBERTa shares. */
+/* What RoBERTa has of BERT: the config and its rows. */
 #ifndef MC_MODELS_BERT_INTERNAL_H
 #define MC_MODELS_BERT_INTERNAL_H
 
 #include "models/bert/bert.h"
-#include "models/family_internal.h"
-
-typedef struct mc_bert_parts {
-    mc_embedding *positions, *types;
-    mc_layernorm *embedding_norm, *mlm_norm;
-    mc_linear *pooler, *nsp, *mlm_dense;
-    mc_linear *classifier_dense, *classifier;
-    int64_t first_position; /* the row of the position table that belongs to position 0 */
-} mc_bert_parts;
+#include "models/encoder_internal.h"
 
 #define AT(member) offsetof(mc_bert_config, member)
 /* Rows that are the same for every encoder of this kind. A classifier_dropout of -1 is as
@@ -36,48 +28,10 @@ typedef struct mc_bert_parts {
         MC_ONLY(NULL, "attn_scale", "true"), MC_ONLY(NULL, "post_layer_norm", "true"),             \
         MC_KNOWN(NULL, "proj_init_std"), MC_ONLY_MC_ROWS
 
-/* Names of the encoder and pooler in Hugging Face's files; `decoder`: of the language model's
- * matrix, which is the words' of a tied model. */
-#define MC_BERT_BODY_RULES(decoder)                                                        \
-    {"input_embedding", "embeddings.word_embeddings", .own_copy = "lm_head.decoder",       \
-     .copied_with = "lm_head.decoder.bias", .tied_to = decoder},                           \
-        {"position_embedding", "embeddings.position_embeddings"},                          \
-        {"token_type_embedding", "embeddings.token_type_embeddings"},                      \
-        {"embedding_layernorm", "embeddings.LayerNorm"}, {"pooler.dense", "pooler.dense"}, \
-        {"encoder.layers.0.self_att.layernorm_before_attention", "embeddings.LayerNorm"},  \
-        {"encoder.layers.{i}.self_att.layernorm_before_attention",                         \
-         "encoder.layer.{i-1}.output.LayerNorm"},                                          \
-        {"encoder.output_layernorm", "encoder.layer.{last}.output.LayerNorm"},             \
-        {"encoder.layers.{i}.self_att.self_attention.project_q",                           \
-         "encoder.layer.{i}.attention.self.query"},                                        \
-        {"encoder.layers.{i}.self_att.self_attention.project_k",                           \
-         "encoder.layer.{i}.attention.self.key"},                                          \
-        {"encoder.layers.{i}.self_att.self_attention.project_v",                           \
-         "encoder.layer.{i}.attention.self.value"},                                        \
-        {"encoder.layers.{i}.self_att.self_attention.attention_out",                       \
-         "encoder.layer.{i}.attention.output.dense"},                                      \
-        {"encoder.layers.{i}.ffn.layernorm_before_ffn",                                    \
-         "encoder.layer.{i}.attention.output.LayerNorm"},                                  \
-        {"encoder.layers.{i}.ffn.ffn.w_in.w", "encoder.layer.{i}.intermediate.dense"},     \
-    {                                                                                      \
-        "encoder.layers.{i}.ffn.ffn.w_out", "encoder.layer.{i}.output.dense"               \
-    }
-
-/* BERT's and RoBERTa's names in PyTorch's order. */
-#define MC_BERT_ORDER                                                                      \
-    "weight bias bert roberta lm_head cls classifier word_embeddings position_embeddings " \
-    "token_type_embeddings attention self intermediate output query key value dense "      \
-    "LayerNorm layer_norm out_proj embeddings encoder pooler predictions "                 \
-    "seq_relationship transform decoder"
-
 bool mc_bert_finish(const mc_config_reader *r, void *config);
 mc_model_shape mc_bert_shape(const void *config);
-/* Words, positions, types, blocks, and the heads but for the classifier. */
-bool mc_bert_declare_encoder(mc_model *m, const mc_load_options *o);
+/* mc_encoder_declare with what the config says. */
+bool mc_bert_declare_encoder(mc_model *m, int64_t first_position, const mc_load_options *load);
 bool mc_bert_look(mc_context *ctx, const mc_model_file *f, void *config, mc_model_heads *heads);
-mc_tensor *mc_bert_encode(mc_tape *t, mc_model *m, mc_stack_input *in);
-mc_tensor *mc_bert_pool(mc_tape *t, mc_model *m, mc_tensor *hidden);
-mc_tensor *mc_bert_mlm_head(mc_tape *t, mc_model *m, mc_tensor *hidden);
-void mc_bert_set_dropout(mc_model *m, float p);
 
 #endif

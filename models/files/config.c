@@ -143,6 +143,15 @@ static bool read_token(const mc_config_reader *r, const char *key, const cJSON *
     return true;
 }
 
+/* The family's own string of a model type, which check_type has accepted. */
+static bool read_type(const cJSON *item, const char **out)
+{
+    for (int i = 0; mc_families[i]; i++)
+        for (const char *const *type = mc_families[i]->model_type; *type; type++)
+            if (cJSON_IsString(item) && strcmp(*type, item->valuestring) == 0) *out = *type;
+    return true;
+}
+
 static bool read_value(const mc_config_reader *r, const mc_config_row *row, const char *key,
                        const cJSON *item, void *config)
 {
@@ -171,6 +180,7 @@ static bool read_value(const mc_config_reader *r, const mc_config_row *row, cons
         if (good) *(mc_activation *)member = ffn.activation;
         return good;
     case MC_CONFIG_FFN: return read_activation(r, key, item, true, member);
+    case MC_CONFIG_TYPE: return read_type(item, member);
     case MC_CONFIG_ONLY: return read_only(r, key, item, row->value[r->form]);
     case MC_CONFIG_KNOWN: return true;
     }

@@ -51,9 +51,19 @@ static bool write_row(const mc_config_row *row, mc_config_form form, const void 
         return cJSON_AddStringToObject(json, key,
                                        mc_config_activation(*(const mc_ffn_kind *)member, form));
     case MC_CONFIG_ONLY: return add_parsed(json, key, row->value[form]);
+    case MC_CONFIG_TYPE: /* which add_common writes for every family */
     case MC_CONFIG_KNOWN: return true;
     }
     return false;
+}
+
+const char *mc_config_type(const mc_family *family, const void *config)
+{
+    const char *type = NULL;
+    for (const mc_config_row *row = family->rows; !ends(row); row++)
+        if (row->kind == MC_CONFIG_TYPE)
+            type = *(const char *const *)((const char *)config + row->member);
+    return type ? type : family->model_type[0];
 }
 
 mc_config_form mc_config_form_for(const mc_family *family)
@@ -89,6 +99,7 @@ static bool computes_same(const mc_config_row *row, const void *a, const void *b
     case MC_CONFIG_END:
     case MC_CONFIG_TOKEN:
     case MC_CONFIG_DROPOUT:
+    case MC_CONFIG_TYPE:
     case MC_CONFIG_ONLY:
     case MC_CONFIG_KNOWN: break;
     }
@@ -99,6 +110,8 @@ const char *mc_config_lost(const mc_family *family, const void *from, const void
 {
     for (const mc_config_row *row = family->rows; !ends(row); row++)
         if (row->key[MC_FORM_HF] && !computes_same(row, from, to)) return row->key[MC_FORM_HF];
+    /* computed alike, but it would come back as another model's */
+    if (strcmp(mc_config_type(family, from), mc_config_type(family, to)) != 0) return "model_type";
     return NULL;
 }
 

@@ -39,7 +39,7 @@ static bool add_common(cJSON *json, const mc_model *m)
 {
     cJSON *list = cJSON_AddArrayToObject(json, "architectures");
     return list && cJSON_AddItemToArray(list, cJSON_CreateString(m->family->architecture(m))) &&
-           cJSON_AddStringToObject(json, "model_type", m->family->model_type[0]) &&
+           cJSON_AddStringToObject(json, "model_type", mc_config_type(m->family, m->config)) &&
            mc_config_add_dtype(json, m->module.root->dtype) && add_eos(json, m) &&
            add_labels(json, m) &&
            (!m->problem_type || cJSON_AddStringToObject(json, "problem_type", m->problem_type)) &&

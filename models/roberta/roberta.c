@@ -1,5 +1,6 @@
 #include "models/roberta/roberta.h"
 
+#include <string.h>
 #include "models/bert/bert_internal.h"
 
 /* ---- config ---------------------------------------------------------------------------------- */
@@ -15,30 +16,39 @@ static const mc_config_row config_rows[] = {
     MC_ROW(TOKEN, pad_token_id, "pad_token_id", "pad_token_id", "1", "1", 0),
     MC_ROW(FLOAT, eps, "layer_norm_eps", "norm_eps", "1e-12", "1e-5", 1e-30, 1),
     MC_BERT_COMMON_ROWS,
+    MC_TYPE_ROW(model_type),
     MC_KNOWN("bos_token_id", NULL),
     MC_KNOWN("eos_token_id", NULL),
     {MC_CONFIG_END},
 };
 
 #define SHAPE "\"max_position_embeddings\":514,\"type_vocab_size\":1,\"layer_norm_eps\":1e-5"
+#define LARGE                                                                   \
+    "\"hidden_size\":1024,\"intermediate_size\":4096,\"num_hidden_layers\":24," \
+    "\"num_attention_heads\":16"
+#define XLM "\"model_type\":\"xlm-roberta\",\"vocab_size\":250002," SHAPE
+#define CAMEMBERT "\"model_type\":\"camembert\",\"vocab_size\":32005," SHAPE
 static const mc_named_shape named[] = {
     {"roberta-base FacebookAI/roberta-base", "{" SHAPE "}"},
-    {"roberta-large FacebookAI/roberta-large",
-     "{" SHAPE ",\"hidden_size\":1024,\"intermediate_size\":4096,\"num_hidden_layers\":24,"
-     "\"num_attention_heads\":16}"},
+    {"roberta-large FacebookAI/roberta-large", "{" SHAPE "," LARGE "}"},
+    {"xlm-roberta-base FacebookAI/xlm-roberta-base", "{" XLM "}"},
+    {"xlm-roberta-large FacebookAI/xlm-roberta-large", "{" XLM "," LARGE "}"},
+    {"camembert-base almanach/camembert-base", "{" CAMEMBERT "}"},
+    {"camembert-large almanach/camembert-large", "{" CAMEMBERT "," LARGE "}"},
     {NULL}};
+
+/* Types whose class has other defaults than RobertaConfig. */
+static const mc_type_defaults type_defaults[] = {
+    {"xlm-roberta", "{\"vocab_size\":30522}"}, {"camembert", "{\"vocab_size\":30522}"}, {NULL}};
 
 static int64_t first_position(const mc_roberta_config *c) { return c->pad_token_id + 1; }
 
 static bool finish(const mc_config_reader *r, void *config)
 {
     const mc_roberta_config *c = config;
-    if (!mc_bert_finish(r, config)) return false;
-    if (c->positions > first_position(c)) return true;
-    return !mc_fail(r->ctx, MC_ERR_FORMAT,
-                    "%s: %lld rows of positions, the first %lld of which are not used: expected "
-                    "more",
-                    r->path, (long long)c->positions, (long long)first_position(c));
+    mc_model_shape s = mc_bert_shape(c);
+    return mc_bert_finish(r, config) &&
+           mc_encoder_check(r, &s, c->head_dim, c->eps, first_position(c));
 }
 
 static mc_model_shape shape(const void *config)
@@ -55,53 +65,45 @@ static mc_model_shape shape(const void *config)
 
 static bool declare(mc_model *m, const mc_load_options *o)
 {
-    mc_bert_parts *parts = m->parts;
-    const mc_roberta_config *c = m->config;
-    mc_linear_options options = {.init_std = mc_literal(c->init_std)};
-    parts->first_position = first_position(c);
-    if (!mc_bert_declare_encoder(m, o)) return false;
-    if (!m->heads.labels) return true;
-    parts->classifier_dense =
-        mc_linear_add(&m->module, "classifier.dense", c->dim, c->dim, &options);
-    parts->classifier =
-        mc_linear_add(&m->module, "classifier.out_proj", c->dim, m->heads.labels, &options);
-    return parts->classifier;
+    return mc_bert_declare_encoder(m, first_position(m->config), o) &&
+           mc_encoder_declare_classifier(m);
 }
 
 static mc_tensor *classify(mc_tape *t, mc_model *m, const mc_model_output *out)
 {
-    mc_bert_parts *parts = m->parts;
     const mc_roberta_config *c = m->config;
-    mc_tensor *x = mc_first_tokens(t, out->with_prompt);
-    x = x ? mc_dropout(t, x, c->classifier_dropout) : NULL;
-    x = x ? mc_linear_forward_activated(t, parts->classifier_dense, x, MC_ACTIVATION_TANH) : NULL;
-    x = x ? mc_dropout(t, x, c->classifier_dropout) : NULL;
-    return x ? mc_linear_forward(t, parts->classifier, x) : NULL;
+    float p = c->classifier_dropout;
+    return mc_encoder_classify(t, m, out, p, MC_ACTIVATION_TANH, p);
 }
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
-static const mc_weight_rule rules[] = {
-    MC_BERT_BODY_RULES("lm_head.decoder"),
-    {"lm_head.dense", "lm_head.dense", .head = true},
-    {"lm_head.layer_norm", "lm_head.layer_norm", .head = true},
-    {"lm_head.decoder.weight", "lm_head.decoder.weight", .head = true},
-    {"lm_head.decoder.bias", "lm_head.bias", .head = true, .copy = "lm_head.decoder.bias",
-     .copied_with = "lm_head.decoder.weight"},
-    {"classifier", "classifier", .head = true},
-    {NULL}};
+static const mc_weight_rule rules[] = {MC_ENCODER_BODY_RULES("lm_head.decoder"),
+                                       MC_ENCODER_LM_HEAD_RULES,
+                                       {"classifier", "classifier", .head = true},
+                                       {NULL}};
 
 /* Position ids are a buffer; the decoder is the word embedding and lm_head.bias again. */
 static const char *const ignored[] = {"*embeddings.position_ids", "*embeddings.token_type_ids",
                                       "lm_head.decoder.*", "lm_head.bias", NULL};
 
 static const mc_weight_map map = {
-    .rules = rules, .base_prefix = "roberta.", .ignored = ignored, .order = MC_BERT_ORDER};
+    .rules = rules, .base_prefix = "roberta.", .ignored = ignored, .order = MC_ENCODER_ORDER};
+
+static const char *const model_types[] = {"roberta", "xlm-roberta", "camembert", NULL};
+
+/* transformers' classes: the base, with a masked language model, with a classifier. */
+static const char *const classes[][3] = {
+    {"RobertaModel", "RobertaForMaskedLM", "RobertaForSequenceClassification"},
+    {"XLMRobertaModel", "XLMRobertaForMaskedLM", "XLMRobertaForSequenceClassification"},
+    {"CamembertModel", "CamembertForMaskedLM", "CamembertForSequenceClassification"}};
 
 static const char *architecture(const mc_model *m)
 {
-    if (m->heads.labels) return "RobertaForSequenceClassification";
-    return m->heads.lm ? "RobertaForMaskedLM" : "RobertaModel";
+    const char *type = mc_config_type(m->family, m->config);
+    int row = 0;
+    while (model_types[row + 1] && strcmp(model_types[row], type) != 0) row++;
+    return classes[row][m->heads.labels ? 2 : m->heads.lm];
 }
 
 /* BERT's files of ModelCenter's have two types. */
@@ -111,7 +113,7 @@ static bool is_mc(const cJSON *json)
     return cJSON_IsNumber(types) && types->valueint == 1;
 }
 
-static const char *const model_types[] = {"roberta", NULL}, *const none[] = {NULL};
+static const char *const none[] = {NULL};
 static const char *const mc_has[] = {"token_type_embedding.weight", NULL};
 
 static const char *const lora_targets[] = {"query", "value", NULL};
@@ -119,11 +121,12 @@ static const char *const lora_targets[] = {"query", "value", NULL};
 const mc_family mc_family_roberta = {.name = "roberta",
                                      .title = "RoBERTa",
                                      .model_type = model_types,
+                                     .type_defaults = type_defaults,
                                      .kind = MC_MODEL_ENCODER,
                                      .has = {.types = true, .pooler = true, .labels = true},
                                      .objective = {.kind = MC_OBJECTIVE_MASKED},
                                      .config_size = sizeof(mc_roberta_config),
-                                     .parts_size = sizeof(mc_bert_parts),
+                                     .parts_size = sizeof(mc_encoder),
                                      .rows = config_rows,
                                      .named = named,
                                      .map = &map,
@@ -136,11 +139,11 @@ const mc_family mc_family_roberta = {.name = "roberta",
                                      .shape = shape,
                                      .look = mc_bert_look,
                                      .declare = declare,
-                                     .encode = mc_bert_encode,
-                                     .pool = mc_bert_pool,
-                                     .head = mc_bert_mlm_head,
+                                     .encode = mc_encoder_encode,
+                                     .pool = mc_encoder_pool,
+                                     .head = mc_encoder_head,
                                      .classify = classify,
-                                     .set_dropout = mc_bert_set_dropout,
+                                     .set_dropout = mc_encoder_set_dropout,
                                      .architecture = architecture};
 
 MC_DEFINE_FAMILY(roberta)

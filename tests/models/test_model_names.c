@@ -483,6 +483,40 @@ static void test_heads_in_part(void **state)
     temp_folder_free(&folder);
 }
 
+/* ---- model types that compute the same ------------------------------------------------------- */
+
+/* A saved model has the model type and the class of what it was made of or read from. */
+static void test_types_of_a_family(void **state)
+{
+    mc_context *ctx = *state;
+    static const char *const rows[][2] = {{"roberta", "RobertaForMaskedLM"},
+                                          {"xlm-roberta", "XLMRobertaForMaskedLM"},
+                                          {"camembert", "CamembertForMaskedLM"}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char config[512];
+        snprintf(config, sizeof config,
+                 "{\"model_type\": \"%s\", \"vocab_size\": 50, \"hidden_size\": 16, "
+                 "\"intermediate_size\": 24, \"num_hidden_layers\": 1, "
+                 "\"num_attention_heads\": 2}",
+                 rows[i][0]);
+        temp_folder folder = temp_folder_new(), again = temp_folder_new();
+        mc_model *made = model_of(ctx, "roberta", config, NULL, NULL);
+        assert_int_equal(mc_model_save(made, folder.path), MC_OK);
+        mc_model *loaded = mc_model_from_pretrained(ctx, folder.path, NULL);
+        assert_string_equal(mc_model_family(loaded), "roberta");
+        assert_int_equal(mc_model_save(loaded, again.path), MC_OK);
+        cJSON *json = mc_json_read_object(&ctx->error, temp_path(&again, "config.json"), 1 << 16);
+        assert_string_equal(cJSON_GetObjectItem(json, "model_type")->valuestring, rows[i][0]);
+        assert_string_equal(cJSON_GetObjectItem(json, "architectures")->child->valuestring,
+                            rows[i][1]);
+        cJSON_Delete(json);
+        mc_model_free(made);
+        mc_model_free(loaded);
+        temp_folder_free(&folder);
+        temp_folder_free(&again);
+    }
+}
+
 /* ---- ModelCenter's form ---------------------------------------------------------------------- */
 
 #define MC_PAIR(keys)                                                            \
@@ -534,7 +568,7 @@ int main(void)
         TEST(test_t5_activations),      TEST(test_mt5_defaults),
         TEST(test_other_names_of_keys), TEST(test_t5_scales),
         TEST(test_family_asked_for),    TEST(test_heads_that_are_asked_for),
-        TEST(test_heads_in_part),
+        TEST(test_heads_in_part),       TEST(test_types_of_a_family),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
