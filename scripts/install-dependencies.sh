@@ -140,6 +140,11 @@ if ! is_installed zlib1g-dev && is_offered zlib1g-dev; then
     (install zlib1g-dev) || echo "going on without zlib1g-dev: no .gz files" >&2
 fi
 
+# PCRE2 cuts words by the patterns of tokenizers that are not known, and is not required.
+if ! is_installed libpcre2-dev && is_offered libpcre2-dev; then
+    (install libpcre2-dev) || echo "going on without libpcre2-dev: fewer tokenizers" >&2
+fi
+
 # MPI lets several CPU ranks train together and is not required. One that is there is kept.
 if ! command -v mpicc >/dev/null 2>&1; then
     optional "no CPU ranks" libopenmpi-dev openmpi-bin

@@ -4,9 +4,9 @@
  * "ids", and optionally "pair", "max_length" (0
  * or absent: no truncation), "type_ids" and "decoded" (of "ids": with the special tokens if it
  * begins with the first of them, or, if the tokenizer has an end-of-text token, holds that one;
- * else without). Prints the first misses and, last, `N of M exact`.
- * Returns 0 when all are exact, 1 when not, 2 with an error message when there is nothing to
- * compare. */
+ * else without; "skip_special" says it where it is there). Prints the first misses and, last,
+ * `N of M exact`. Returns 0 when all are exact, 1 when not, 2 with an error message when there is
+ * nothing to compare. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,6 +33,7 @@ typedef struct record {
     json_text text, pair, decoded;
     numbers ids, type_ids;
     int64_t max_length;
+    bool says_skip, skip; /* "skip_special" */
 } record;
 
 typedef struct checker {
@@ -107,12 +108,14 @@ static bool read_record(checker *c, const char *line, size_t size, record *r)
               read_text(c, object, "decoded", &r->decoded) &&
               read_numbers(c, object, "ids", &r->ids) &&
               read_numbers(c, object, "type_ids", &r->type_ids) &&
+              mc_json_get_bool(&c->ctx->error, object, c->name, "skip_special", &r->skip) &&
               mc_json_get_int(&c->ctx->error, object, c->name, "max_length", 0, INT32_MAX,
                               &r->max_length);
     if (ok && (!r->text.data || !r->ids.there)) {
         mc_fail(c->ctx, MC_ERR_FORMAT, "%s: expected an object with \"text\" and \"ids\"", c->name);
         ok = false;
     }
+    r->says_skip = cJSON_HasObjectItem(object, "skip_special");
     cJSON_Delete(object);
     return ok;
 }
@@ -173,7 +176,7 @@ static bool keeps_special(const checker *c, const record *r)
 static bool check_decoded(checker *c, const record *r, bool show)
 {
     if (!r->decoded.data) return true;
-    mc_decode_options options = {.skip_special = !keeps_special(c, r)};
+    mc_decode_options options = {.skip_special = r->says_skip ? r->skip : !keeps_special(c, r)};
     size_t size = 0;
     char *got = mc_tokenizer_decode_sized(c->tok, r->ids.values, r->ids.count, &options, &size);
     if (!got) return false; /* the context's error says why */

@@ -344,9 +344,12 @@ size_t mc_tokenizer_cut(const mc_tokenizer *tok, const char *text, size_t length
     if (!tok || !text || from >= length || tok->form_count || !allows_cuts(tok)) return length;
     bool unigram = tok->kind == MC_TOKENIZER_UNIGRAM;
     if (unigram && !mc_unigram_allows_cuts(tok)) return length;
+    bool bytes = tok->kind == MC_TOKENIZER_BYTE_BPE,
+         line = !bytes || mc_bpe_allows_cuts(&tok->bpe, true);
+    if (bytes && !mc_bpe_allows_cuts(&tok->bpe, false)) return length;
     for (const uint8_t *p = start + (from ? from : 1); p < end; p++) {
         /* a text that begins with a line break may get a space in front, one with a space never */
-        if (*p != ' ' && (*p != '\n' || tok->bpe.add_prefix_space)) continue;
+        if (*p != ' ' && (*p != '\n' || !line || tok->bpe.add_prefix_space)) continue;
         if (unigram && !mc_unigram_cuts_before(&tok->unigram, start, p, end)) continue;
         uint16_t before = mc_unicode_get(mc_utf8_decode_last(start, p)).flags;
         if (!(before & (MC_UNICODE_WHITE | MC_UNICODE_SPACE))) return (size_t)(p - start);

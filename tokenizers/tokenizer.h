@@ -63,10 +63,14 @@ typedef struct mc_tokenizer_options {
  *   tokenizer.json   Either a WordPiece model with BertNormalizer, BertPreTokenizer (or none), a
  *                    TemplateProcessing or BertProcessing (or none: then nothing is put around
  *                    texts); or a BPE model without dropout, byte fallback, prefix or suffix, with
- *                    ByteLevel (add_prefix_space or not) as pre-tokenizer and decoder, no
- *                    normalizer but Unicode's forms, and ByteLevel, TemplateProcessing,
+ *                    ByteLevel (add_prefix_space or not) as decoder and pre-tokenizer, where steps
+ *                    Split (Isolated or Removed, inverted or not) and Digits may stand before it,
+ *                    no normalizer but Unicode's forms, and ByteLevel, TemplateProcessing,
  *                    RobertaProcessing or nothing
- *                    after it; or a Unigram model without byte fallback, with Precompiled, Strip
+ *                    after it. Split's patterns of GPT-2, cl100k (Llama 3), Qwen, o200k and Tekken
+ *                    are known, others go through PCRE2 (whose Unicode decides what the newest
+ *                    characters are), and are MC_ERR_UNSUPPORTED in a build without it;
+ *                    or a Unigram model without byte fallback, with Precompiled, Strip
  *                    and Replace (of spaces) as normalizers, Metaspace or WhitespaceSplit and
  *                    Metaspace as pre-tokenizer (or none), Metaspace or nothing as decoder. Without
  *                    a pre-tokenizer the text between added tokens is one word. Added tokens come

@@ -291,17 +291,24 @@ mc_status mc_encode_texts(mc_error *err, const mc_tokenizer *tok, const mc_text_
                           const mc_text_span *pairs, size_t count, size_t max_length, size_t first,
                           size_t all, mc_batch_encoding *batch);
 
-/* ---- bpe_tables.c, bpe_words.c ---- */
+/* ---- bpe_tables.c, bpe_cut.c, bpe_words.c ---- */
 
 /* Makes the table of merges, of which none may come twice; `lines`: merges.txt. */
 mc_status mc_bpe_index_merges(mc_tokenizer *tok, mc_error *err, const char *path, bool lines);
 /* The part of mc_tokenizer_finish that is about merges. */
 mc_status mc_bpe_finish(mc_tokenizer *tok, mc_error *err, const char *path);
 void mc_bpe_release(mc_bpe *bpe);
-/* The end of the word that begins at text < end, as GPT-2 cuts texts. */
-const uint8_t *mc_bpe_word_end(const uint8_t *text, const uint8_t *end);
+/* The end of the word that begins at text < end, of a kind other than MC_CUT_REGEX. */
+const uint8_t *mc_bpe_word_end(mc_cut_kind kind, const uint8_t *text, const uint8_t *end);
 /* Appends the ids of a text in which added tokens are not looked for. */
 void mc_bpe_encode(mc_encoder *encoder, const uint8_t *text, size_t size);
+/* Cuts a text into words and appends their ids. */
+void mc_bpe_cut_words(mc_encoder *encoder, const uint8_t *text, size_t size);
+/* Appends the ids of a word, which may be read up to `end`, if the limit is not reached. */
+void mc_bpe_encode_word(mc_encoder *encoder, const uint8_t *word, size_t size, const uint8_t *end);
+/* Whether words end before a space, or a line break where `line` says so, that follows something
+ * else than white space, whatever stands around. */
+bool mc_bpe_allows_cuts(const mc_bpe *bpe, bool line);
 
 /* ---- cpm.c ---- */
 

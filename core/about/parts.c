@@ -98,6 +98,11 @@ static void ask_cudnn(void *function, char out[MC_ABOUT_TEXT])
 #else
 #define BUILT_CUDA false
 #endif
+#ifdef MC_HAVE_PCRE2
+#define BUILT_PCRE2 true
+#else
+#define BUILT_PCRE2 false
+#endif
 #ifdef MC_HAVE_NCCL
 #define BUILT_NCCL true
 #else
@@ -129,6 +134,8 @@ static const part_row rows[] = {
      .symbol = "dnnl_sgemm", .version = "dnnl_version", .ask = ask_onednn},
     {"zlib", ".gz files", "zlib1g-dev", "zlib1g", BUILT_ZLIB, .symbol = "inflate",
      .version = "zlibVersion", .ask = ask_text},
+    {"PCRE2", "tokenizers' own patterns", "libpcre2-dev", "libpcre2-8-0", BUILT_PCRE2,
+     .symbol = "pcre2_match_8"},
     {"libcurl", "downloads", "libcurl4-openssl-dev libssl-dev", "libcurl4", BUILT_CURL,
      .libraries = {MC_LIBRARY_CURL}, .symbol = "curl_multi_poll", .version = "curl_version",
      .ask = ask_first_word},

@@ -16,6 +16,13 @@ static temp_folder folder;
 static mc_context *ctx;
 static mc_encoding encoding;
 
+static inline uint32_t random_below(uint32_t n)
+{
+    static uint64_t random_state = 1;
+    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)((random_state >> 33) % n);
+}
+
 static inline int set_up(void **state)
 {
     (void)state;

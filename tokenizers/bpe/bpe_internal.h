@@ -5,14 +5,16 @@
  * no neighbours are a merge.
  *
  *   bpe_tables  from what a loader read            bpe_merge   the merging of one word
- *   bpe_words   text to words to ids               bpe_open    vocab.json, merges.txt, their JSON
- *   bpe_save    the same files, written */
+ *   bpe_cut     text to words                      bpe_words   words to ids
+ *   bpe_regex   patterns through PCRE2             bpe_open    vocab.json, merges.txt, their JSON
+ *   bpe_save    the same files, written            bpe_cut_json  the JSON's pre-tokenizer */
 #ifndef MC_TOKENIZERS_BPE_INTERNAL_H
 #define MC_TOKENIZERS_BPE_INTERNAL_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include "core/base/error_internal.h"
 
 #define MC_BPE_NONE UINT32_MAX
 
@@ -29,8 +31,33 @@ typedef struct mc_bpe_slot {
     uint32_t rank; /* MC_BPE_NONE: an empty slot */
 } mc_bpe_slot;
 
+/* How a text is cut into words, a step of a pre-tokenizer. The first five are regular expressions
+ * of public models, in C. */
+typedef enum mc_cut_kind {
+    MC_CUT_GPT2 = 0,
+    MC_CUT_CL100K, /* GPT-3.5's and GPT-4's, Llama 3's */
+    MC_CUT_QWEN,   /* Qwen 1 to 3's: as CL100K, each number by itself */
+    MC_CUT_O200K,  /* GPT-4o's */
+    MC_CUT_TEKKEN, /* Mistral's: as O200K, each number by itself and no 's */
+    MC_CUT_DIGITS, /* each number is a word */
+    MC_CUT_REGEX   /* any other regular expression */
+} mc_cut_kind;
+
+typedef struct mc_cut {
+    mc_cut_kind kind;
+    bool drops_matches, drops_gaps; /* of a regular expression: what it matches, or all else */
+    struct mc_regex *regex;         /* of MC_CUT_REGEX */
+} mc_cut;
+
+enum { MC_CUTS_MAX = 8 };
+
 typedef struct mc_bpe {
     /* set by the loader */
+    mc_cut cuts[MC_CUTS_MAX]; /* each cuts the words of the one before it further */
+    int cut_count;
+    bool has_cuts;    /* else they are GPT-2's */
+    bool whole_words; /* a word that is an entry is that entry, whatever the merges make of it */
+    char *cuts_json;  /* heap: the pre-tokenizer as a tokenizer.json has it; NULL: GPT-2's */
     mc_bpe_merge *merges; /* (merge_count) */
     size_t merge_count, merge_capacity;
     bool add_prefix_space; /* a text gets a space in front unless it begins with one */
@@ -47,6 +74,7 @@ typedef struct mc_bpe {
     int32_t byte_ids[256];  /* -1: the byte has no entry */
     int32_t unk_id;         /* where has_unk */
     bool all_bytes;         /* every byte has an entry */
+    size_t longest;         /* entry, in bytes of its letters */
     bool ordered;           /* every merge comes after those that make its parts */
     uint64_t fingerprint;   /* of all that ids depend on */
     struct mc_entry *bytes; /* (id_end): what decoding gives for an id, in the tokenizer's pool */
@@ -86,9 +114,27 @@ typedef struct mc_bpe_scratch {
     /* of any other: all that may be merged, as rank << 32 | token, smallest on top */
     uint64_t *heap;
     size_t heap_count, heap_capacity;
+    void *regex_data; /* see mc_regex_find */
 } mc_bpe_scratch;
 
 void mc_bpe_scratch_release(mc_bpe_scratch *scratch);
+
+/* ---- bpe_regex.c ---- */
+
+typedef struct mc_regex mc_regex;
+
+/* Compiles a pattern as Hugging Face's tokenizers read it (Oniguruma's syntax). `name` is what
+ * errors call it: MC_ERR_UNSUPPORTED without PCRE2, or of a pattern that PCRE2 reads otherwise or
+ * not at all. NULL with an error. */
+mc_regex *mc_regex_new(mc_error *err, const char *name, const char *pattern);
+void mc_regex_free(mc_regex *regex);
+/* Finds the next match in a text of valid UTF-8 that begins at `from` or later. *match is set to
+ * its start and end, both `size` if there is none; an empty match is none. *data is a thread's
+ * working memory, NULL at first. MC_ERR_NOMEM, or MC_ERR_UNSUPPORTED where it takes too many
+ * steps. */
+mc_status mc_regex_find(const mc_regex *regex, void **data, const uint8_t *text, size_t size,
+                        size_t from, size_t match[2]);
+void mc_regex_release_data(void *data);
 
 static inline uint64_t mc_bpe_hash(int32_t left, int32_t right)
 {

@@ -327,5 +327,6 @@ void mc_bpe_scratch_release(mc_bpe_scratch *scratch)
 {
     void *arrays[] = {scratch->words, scratch->nodes, scratch->heads, scratch->bits, scratch->heap};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) mc_free(arrays[i]);
+    mc_regex_release_data(scratch->regex_data);
     *scratch = (mc_bpe_scratch){0};
 }

@@ -137,7 +137,7 @@ static mc_status not_supported(mc_error *err, const char *path, const char *what
 }
 
 /* The settings of a model that change what it does, and that GPT-2's leaves alone. */
-static mc_status check_model(mc_error *err, const char *path, const cJSON *model)
+static mc_status check_model(mc_bpe *bpe, mc_error *err, const char *path, const cJSON *model)
 {
     double dropout = 0;
     const char *prefix = "", *suffix = "";
@@ -152,14 +152,16 @@ static mc_status check_model(mc_error *err, const char *path, const cJSON *model
     if (*prefix) return not_supported(err, path, "model: a \"continuing_subword_prefix\"");
     if (*suffix) return not_supported(err, path, "model: an \"end_of_word_suffix\"");
     if (fallback) return not_supported(err, path, "model: \"byte_fallback\"");
-    return whole ? not_supported(err, path, "model: \"ignore_merges\"") : MC_OK;
+    bpe->whole_words = whole;
+    return MC_OK;
 }
 
 static mc_status read_model_settings(mc_tokenizer *tok, mc_error *err, const char *path,
                                      const cJSON *model)
 {
     const char *unk = NULL;
-    if (check_model(err, path, model) || !mc_json_get_string(err, model, path, "unk_token", &unk) ||
+    if (check_model(&tok->bpe, err, path, model) ||
+        !mc_json_get_string(err, model, path, "unk_token", &unk) ||
         !mc_json_get_bool(err, model, path, "fuse_unk", &tok->bpe.fuse_unk))
         return err->status;
     tok->bpe.has_unk = unk != NULL;
@@ -175,14 +177,6 @@ static mc_status read_entries(mc_tokenizer *tok, mc_error *err, const char *path
         mc_tokenizer_read_entries(tok, err, name, mc_tokenizer_part(model, "vocab"), false);
     if (!status) status = mc_tokenizer_index(tok, err, path, false);
     return status ? status : read_merge_list(tok, err, path, mc_tokenizer_part(model, "merges"));
-}
-
-static mc_status expect_byte_level(mc_error *err, const char *path, const cJSON *part,
-                                   const char *key)
-{
-    const char *type = part ? mc_tokenizer_part_type(part, "?") : "null";
-    if (strcmp(type, "ByteLevel") == 0) return MC_OK;
-    return mc_tokenizer_unsupported(err, path, key, type, "ByteLevel");
 }
 
 /* Whether a space is put before texts: tokenizer_config.json's word counts, and without it the
@@ -205,23 +199,17 @@ static mc_status read_prefix_space(mc_tokenizer *tok, mc_error *err, const char 
 static mc_status read_words(mc_tokenizer *tok, mc_error *err, const char *path, const cJSON *root)
 {
     const cJSON *rest;
-    const cJSON *words =
-        mc_tokenizer_only_part(mc_tokenizer_part(root, "pre_tokenizer"), "pretokenizers");
-    bool regex = true;
     if (mc_tokenizer_read_forms(tok, err, path, root, &rest)) return err->status;
     if (rest)
         return mc_tokenizer_unsupported(err, path, "normalizer", mc_tokenizer_part_type(rest, "?"),
                                         "NFC, NFD, NFKC, NFKD or null");
-    if (expect_byte_level(err, path, words, "pre_tokenizer") ||
-        expect_byte_level(err, path, mc_tokenizer_part(root, "decoder"), "decoder"))
+    if (mc_bpe_read_cuts(tok, err, path, mc_tokenizer_part(root, "pre_tokenizer")))
         return err->status;
-    if (!mc_tokenizer_part(words, "add_prefix_space"))
-        return mc_error_set(err, MC_ERR_FORMAT, "%s: pre_tokenizer: expected \"add_prefix_space\"",
-                            path);
-    if (!mc_json_get_bool(err, words, path, "add_prefix_space", &tok->bpe.add_prefix_space) ||
-        !mc_json_get_bool(err, words, path, "use_regex", &regex))
-        return err->status;
-    return regex ? MC_OK : not_supported(err, path, "pre_tokenizer: \"use_regex\" false");
+    const cJSON *decoder = mc_tokenizer_part(root, "decoder");
+    const char *type = decoder ? mc_tokenizer_part_type(decoder, "?") : "null";
+    if (strcmp(type, "ByteLevel") != 0)
+        return mc_tokenizer_unsupported(err, path, "decoder", type, "ByteLevel");
+    return MC_OK;
 }
 
 /* Of GPT-2's and RoBERTa's classes the model alone counts. */

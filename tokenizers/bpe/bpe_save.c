@@ -45,8 +45,8 @@ static void write_model(const mc_tokenizer *tok, mc_file_writer *w)
         mc_save_text(w, "null");
     mc_save_format(w,
                    ", \"continuing_subword_prefix\": \"\", \"end_of_word_suffix\": \"\", "
-                   "\"fuse_unk\": %s, \"byte_fallback\": false, \"ignore_merges\": false,\n",
-                   mc_save_bool(tok->bpe.fuse_unk));
+                   "\"fuse_unk\": %s, \"byte_fallback\": false, \"ignore_merges\": %s,\n",
+                   mc_save_bool(tok->bpe.fuse_unk), mc_save_bool(tok->bpe.whole_words));
     mc_save_text(w, "  \"vocab\": ");
     write_entries(tok, w, "\n    ");
     mc_save_text(w, ",\n  \"merges\": [");
@@ -66,10 +66,16 @@ static void write_json(const mc_tokenizer *tok, mc_file_writer *w)
     mc_save_text(w, "{\n  \"version\": \"1.0\",\n  \"truncation\": null,\n  \"padding\": null,\n");
     mc_save_added(tok, w);
     mc_save_normalizer(tok, w, NULL);
-    mc_save_format(w,
-                   "  \"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": %s, "
-                   "\"trim_offsets\": true, \"use_regex\": true},\n",
-                   spaced);
+    if (tok->bpe.cuts_json) {
+        mc_save_text(w, "  \"pre_tokenizer\": ");
+        mc_save_text(w, tok->bpe.cuts_json);
+        mc_save_text(w, ",\n");
+    } else {
+        mc_save_format(w,
+                       "  \"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": %s, "
+                       "\"trim_offsets\": true, \"use_regex\": true},\n",
+                       spaced);
+    }
     mc_save_post_processor(tok, w);
     mc_save_text(w, "  \"decoder\": {\"type\": \"ByteLevel\", \"add_prefix_space\": true, "
                     "\"trim_offsets\": true, \"use_regex\": true},\n");
@@ -81,7 +87,8 @@ static void write_json(const mc_tokenizer *tok, mc_file_writer *w)
 static bool is_plain_gpt2(const mc_tokenizer *tok)
 {
     const mc_template *one = &tok->single, *two = &tok->pair;
-    return !tok->bpe.has_unk && one->prefix_count + one->suffix_count == 0 &&
+    return !tok->bpe.has_unk && !tok->bpe.cuts_json && !tok->bpe.whole_words &&
+           one->prefix_count + one->suffix_count == 0 &&
            two->prefix_count + two->middle_count + two->suffix_count == 0;
 }
 
@@ -109,7 +116,9 @@ static bool merges_fit_lines(const mc_tokenizer *tok)
 void mc_bpe_choose_files(const mc_tokenizer *tok, mc_save_file *files)
 {
     enum { VOCAB, MERGES, JSON, CONFIG };
-    bool fit = merges_fit_lines(tok) && !tok->form_count; /* vocab.json has no normalizer */
+    /* a vocab.json has no normalizer, and its pre-tokenizer is GPT-2's */
+    bool fit =
+        merges_fit_lines(tok) && !tok->form_count && !tok->bpe.cuts_json && !tok->bpe.whole_words;
     files[VOCAB].write = fit ? write_vocab : NULL;
     files[MERGES].write = fit ? write_merges : NULL;
     files[JSON].write = write_json;

@@ -142,6 +142,7 @@ static void take_fingerprint(mc_bpe *bpe)
     for (int i = 0; i < 256; i++) mix(&hash, (uint32_t)bpe->byte_ids[i]);
     mix(&hash, bpe->has_unk ? (uint64_t)bpe->unk_id + 1 : 0);
     mix(&hash, bpe->fuse_unk);
+    mix(&hash, bpe->whole_words);
     bpe->fingerprint = hash | 1; /* 0 is nobody's */
 }
 
@@ -183,11 +184,15 @@ static mc_status store_bytes(mc_tokenizer *tok, mc_error *err, const char *path)
 
 mc_status mc_bpe_finish(mc_tokenizer *tok, mc_error *err, const char *path)
 {
+    mc_bpe *bpe = &tok->bpe;
+    if (!bpe->has_cuts) bpe->cut_count = 1; /* GPT-2's is the first kind */
+    for (size_t i = 0; i < tok->entry_count; i++)
+        if (tok->entries[i].length > bpe->longest) bpe->longest = tok->entries[i].length;
     if (check_dense(tok, err, path) || index_bytes(tok, err, path) ||
-        index_byte_pairs(&tok->bpe, err, path) || check_order(tok, err, path) ||
+        index_byte_pairs(bpe, err, path) || check_order(tok, err, path) ||
         store_bytes(tok, err, path))
         return err->status;
-    take_fingerprint(&tok->bpe);
+    take_fingerprint(bpe);
     return MC_OK;
 }
 
@@ -198,4 +203,6 @@ void mc_bpe_release(mc_bpe *bpe)
     mc_free(bpe->followers);
     mc_free(bpe->byte_ranks);
     mc_free(bpe->bytes);
+    mc_free(bpe->cuts_json);
+    for (int i = 0; i < bpe->cut_count; i++) mc_regex_free(bpe->cuts[i].regex);
 }

@@ -1,101 +1,9 @@
-/* GPT-2's way to cut a text into words, and a cache of words whose ids are known.
- *
- * A word is, the first of these that fits: 's 't 're 've 'm 'll 'd; a run of letters, of numbers or
- * of other signs, with one space in front of it if there is one; white space up to the last of it
- * before something else; white space. */
+/* Words to ids, with a cache of words whose ids are known. */
 #include <string.h>
 #include "tokenizers/tokenizer_internal.h"
 #include "tokenizers/bpe/word_key_internal.h"
 
 enum { CACHED = MC_WORD_KEY_SIZE, CACHE_LAST = 1 << 16 };
-
-typedef enum sign { LETTER = 0, NUMBER, WHITE, OTHER } sign;
-
-static sign sign_of(uint32_t c)
-{
-    uint16_t flags = mc_unicode_get(c).flags;
-    return flags & MC_UNICODE_LETTER   ? LETTER
-           : flags & MC_UNICODE_NUMBER ? NUMBER
-           : flags & MC_UNICODE_WHITE  ? WHITE
-                                       : OTHER;
-}
-
-/* The sign at p < end and how many bytes it takes. */
-static inline sign sign_at(const uint8_t *p, const uint8_t *end, size_t *length)
-{
-    uint32_t c = *p;
-    *length = 1;
-    if (c >= 0x80) {
-        *length = mc_utf8_decode(p, end, &c);
-        return sign_of(c);
-    }
-    if ((c | 0x20) - 'a' < 26) return LETTER;
-    if (c - '0' < 10) return NUMBER;
-    return c == ' ' || c - '\t' < 5 ? WHITE : OTHER;
-}
-
-static const uint8_t *skip_run(const uint8_t *p, const uint8_t *end, sign kind)
-{
-    size_t length;
-    while (p < end && sign_at(p, end, &length) == kind) p += length;
-    return p;
-}
-
-/* Skips letters, eight at a time: most words are done with the first step. */
-static inline const uint8_t *skip_letters(const uint8_t *p, const uint8_t *end)
-{
-    const uint64_t ones = 0x0101010101010101u, highs = 0x80 * ones;
-    while (end - p >= 8) {
-        uint64_t word = mc_load_word(p), low = (word & ~highs) | 0x20 * ones;
-        uint64_t from_a = low + (0x80 - 'a') * ones, past_z = low + (0x7F - 'z') * ones;
-        uint64_t stops = ~(from_a & ~past_z & ~word) & highs;
-        if (stops) {
-            p += __builtin_ctzll(stops) / 8;
-            return *p < 0x80 ? p : skip_run(p, end, LETTER);
-        }
-        p += 8;
-    }
-    return skip_run(p, end, LETTER);
-}
-
-/* The length of 's and the like at p, 0 if there is none. */
-static size_t contraction(const uint8_t *p, const uint8_t *end)
-{
-    if (end - p < 2) return 0;
-    uint8_t a = p[1], b = end - p > 2 ? p[2] : 0;
-    if (a == 's' || a == 't' || a == 'm' || a == 'd') return 2;
-    bool two = ((a == 'r' || a == 'v') && b == 'e') || (a == 'l' && b == 'l');
-    return two ? 3 : 0;
-}
-
-/* White space; the last of several is left to what comes after. */
-static const uint8_t *skip_white(const uint8_t *p, const uint8_t *end)
-{
-    const uint8_t *start = p, *last = p;
-    size_t length;
-    for (; p < end && sign_at(p, end, &length) == WHITE; p += length) last = p;
-    return p == end || last == start ? p : last;
-}
-
-/* The end of the word at p < end. */
-static inline const uint8_t *word_end(const uint8_t *p, const uint8_t *end)
-{
-    const uint8_t *start = p;
-    size_t length;
-    if (*p == '\'') {
-        length = contraction(p, end);
-        if (length) return p + length;
-    }
-    if (*p == ' ' && p + 1 < end) p++;
-    sign kind = sign_at(p, end, &length);
-    if (kind == LETTER) return skip_letters(p + length, end);
-    return kind == WHITE ? skip_white(start, end) : skip_run(p + length, end, kind);
-}
-
-const uint8_t *mc_bpe_word_end(const uint8_t *text, const uint8_t *end)
-{
-    return word_end(text, end);
-}
 
 /* ---- the cache ---- */
 
@@ -134,6 +42,24 @@ static void remember(mc_bpe_scratch *s, const uint64_t key[2], size_t size, cons
 
 /* ---- encoding ---- */
 
+/* Appends the entry that is the whole word, if there is one. */
+static bool push_entry(mc_encoder *e, const uint8_t *word, size_t size)
+{
+    mc_bytes *letters = &e->out->scratch->spare;
+    const mc_tokenizer *tok = e->tok;
+    letters->count = 0;
+    if (size > tok->bpe.longest) return false;
+    if (!mc_bytes_reserve(letters, 2 * size)) {
+        mc_encoder_stop(e, MC_ERR_NOMEM);
+        return false;
+    }
+    for (size_t i = 0; i < size; i++)
+        letters->count += mc_utf8_encode(mc_bpe_letter_of(word[i]), letters->data + letters->count);
+    int32_t id = mc_trie_find(&tok->trie, letters->data, letters->count);
+    if (id >= 0) mc_encoder_push(e, id);
+    return id >= 0;
+}
+
 static void encode_new_word(mc_encoder *e, const uint8_t *word, size_t size)
 {
     mc_encoding *out = e->out;
@@ -143,6 +69,7 @@ static void encode_new_word(mc_encoder *e, const uint8_t *word, size_t size)
         return;
     }
     if (!mc_encoder_reserve(e, size)) return;
+    if (e->tok->bpe.whole_words && push_entry(e, word, size)) return;
     if (mc_bpe_merge_word(&e->tok->bpe, &out->scratch->bpe, word, size, out->ids + out->count,
                           &count))
         out->count += count;
@@ -150,9 +77,9 @@ static void encode_new_word(mc_encoder *e, const uint8_t *word, size_t size)
         mc_encoder_stop(e, MC_ERR_NOMEM);
 }
 
-static inline void encode_word(mc_encoder *e, mc_bpe_scratch *s, const uint8_t *word, size_t size,
-                               const uint8_t *end)
+void mc_bpe_encode_word(mc_encoder *e, const uint8_t *word, size_t size, const uint8_t *end)
 {
+    mc_bpe_scratch *s = &e->out->scratch->bpe;
     mc_encoding *out = e->out;
     uint64_t key[2];
     if (size > CACHED) {
@@ -178,18 +105,10 @@ static inline void encode_word(mc_encoder *e, mc_bpe_scratch *s, const uint8_t *
 
 static void encode_words(mc_encoder *e, const uint8_t *text, size_t size)
 {
-    mc_bpe_scratch *s = &e->out->scratch->bpe;
-    const uint8_t *end = text + size;
-    if (!take_scratch(&e->tok->bpe, s)) {
+    if (take_scratch(&e->tok->bpe, &e->out->scratch->bpe))
+        mc_bpe_cut_words(e, text, size);
+    else
         mc_encoder_stop(e, MC_ERR_NOMEM);
-        return;
-    }
-    while (text < end && !e->stopped) {
-        const uint8_t *stop = word_end(text, end);
-        encode_word(e, s, text, (size_t)(stop - text), end);
-        text = stop;
-        if (e->out->count >= e->limit) e->stopped = true;
-    }
 }
 
 void mc_bpe_encode(mc_encoder *e, const uint8_t *text, size_t size)

@@ -49,6 +49,11 @@ mc_status mc_bpe_read_merges(mc_tokenizer *tok, mc_error *err, const char *path,
 /* Model, normalizer, pre-tokenizer and decoder of a tokenizer.json. */
 mc_status mc_bpe_read_json(mc_tokenizer *tok, mc_error *err, const char *path, const cJSON *root);
 
+/* ---- bpe_cut_json.c ---- */
+
+/* The pre-tokenizer of byte-level BPE: Split and Digits, and ByteLevel after them. */
+mc_status mc_bpe_read_cuts(mc_tokenizer *tok, mc_error *err, const char *path, const cJSON *part);
+
 /* ---- unigram_model.c, unigram_open.c, unigram_json.c ---- */
 
 /* Reads a SentencePiece model without indexing its pieces and finishing. */

@@ -94,7 +94,7 @@ static mc_status count_line(word_reader *r, const uint8_t *line, const uint8_t *
                             r->path, (long long)r->line, *bad);
     mc_status status = MC_OK;
     for (const uint8_t *stop; line < end && !status; line = stop) {
-        stop = mc_bpe_word_end(line, end);
+        stop = mc_bpe_word_end(MC_CUT_GPT2, line, end);
         status = count_word(r, line, (size_t)(stop - line));
     }
     r->line++;

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes unicode_data.c: what Hugging Face's BERT normaliser and GPT-2's word cutter do with every
-code point.
+"""Writes unicode_data.c: what Hugging Face's BERT normaliser and the word cutters of byte-level BPE
+(GPT-2's, o200k's) do with every code point.
 
 The rules mix three Unicode versions (character categories, decompositions and lower case come from
 different Rust crates), and the contract is their behaviour, not any one version of the standard. So
@@ -13,10 +13,10 @@ import sys
 import unicodedata
 
 import tokenizers
-from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
 
 (OTHER, SPACE, PUNCT, CJK, MARK, DECOMPOSES, LOWERS, WORD, COMBINES,
- LETTER, NUMBER, WHITE) = (1 << i for i in range(12))
+ LETTER, NUMBER, WHITE, CAPITALS, SMALLS) = (1 << i for i in range(14))
 BLOCK = 128
 CODE_POINTS = [c for c in range(0x110000) if not 0xD800 <= c < 0xE000]
 
@@ -48,6 +48,12 @@ def gpt2_class(char):
     return runs[0] if runs else WHITE
 
 
+def regex_class(pattern):
+    """Whether a regular expression of tokenizers matches a character."""
+    cut = pre_tokenizers.Split(Regex(pattern), "removed").pre_tokenize_str
+    return lambda char: not cut(char)
+
+
 def combining_classes(decomposes):
     """The canonical combining class of each character that NFD moves around.
 
@@ -70,6 +76,8 @@ def combining_classes(decomposes):
 def probe():
     flags, decomposed, lowered = {}, {}, {}
     is_word = word_tester()
+    is_capital = regex_class(r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]")
+    is_small = regex_class(r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]")
     for c in CODE_POINTS:
         char, f = chr(c), 0
         if clean(char) == "": f |= OTHER
@@ -91,6 +99,8 @@ def probe():
             f |= LOWERS
         if not f & SPACE and is_word(char): f |= WORD
         f |= gpt2_class(char)
+        if is_capital(char): f |= CAPITALS
+        if is_small(char): f |= SMALLS
         flags[c] = f
     combining = combining_classes(decomposed)
     for c in combining: flags[c] |= COMBINES

@@ -1,13 +1,19 @@
 #!/usr/bin/env python3
-"""Compares Unigram tokenizers with SentencePiece and Hugging Face's tokenizers on random texts.
+"""Compares tokenizers with SentencePiece and Hugging Face's tokenizers on random texts.
 
-    python3 tests/check_unigram.py build/release/tests/check_tokenizer ../shared/data/vocab/t5
+    python3 tests/check_tokenizers.py build/release/tests/check_tokenizer unigram ../shared/data/vocab/t5
+    python3 tests/check_tokenizers.py build/release/tests/check_tokenizer folders FOLDER...
 
 Run by hand: needs the PyPI packages sentencepiece (0.2.2 or later) and tokenizers (0.23). Makes
 texts of mixed scripts, control characters, emoji, white space of all kinds, special tokens and bytes
-that are no UTF-8, has both packages encode and decode them, and check_tokenizer compare. The folder's
-spiece.model and tokenizer.json are checked each by itself; then small models with other settings,
-which are trained here. Ends with `N of M exact` for each and exit code 0 where all are.
+that are no UTF-8, has both packages encode and decode them, and check_tokenizer compare. Ends with
+`N of M exact` for each and exit code 0 where all are.
+
+unigram: the folder's spiece.model and tokenizer.json are checked each by itself; then small models
+with other settings, which are trained here. folders: each folder's tokenizer.json with tokenizers or,
+where it has none, its SentencePiece model with sentencepiece. A folder's name may be followed by
+"~FROM~TO": its tokenizer.json with one text replaced by another, such as a spelling of a pattern that
+only PCRE2 knows.
 """
 import argparse
 import json
@@ -17,6 +23,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import unicodedata
 
 import sentencepiece
 import tokenizers
@@ -39,6 +46,9 @@ WORDS = ("the of and to in is was for that with as on by it from at his he are t
          "\U0001f468\u200d\U0001f469\u200d\U0001f467 \U0001f1e9\U0001f1ea \ufb01 \u00bd").split()
 
 
+ASSIGNED = False  # characters are those of this Python's Unicode
+
+
 def random_text(rng, specials):
     parts = []
     for _ in range(rng.choice([0, 1, 2, 3, 5, 8, 20, 60, 200])):
@@ -54,7 +64,8 @@ def random_text(rng, specials):
             parts.append(rng.choice("ae-.=0!") * rng.randint(2, 40))
         if rng.random() < 0.7:
             parts.append(rng.choice(SPACES) if rng.random() < 0.3 else " ")
-    return "".join(parts)
+    text = "".join(parts)
+    return "".join(c for c in text if unicodedata.category(c) != "Cn") if ASSIGNED else text
 
 
 def damage(rng, text):
@@ -120,17 +131,32 @@ def check_model(program, folder, name, count, seed, t5):
     return compare(program, folder, name, records)
 
 
-def check_json(program, folder, name, count, seed):
+def check_json(program, folder, name, count, seed, specials=("</s>", "<pad>", "<unk>", "<extra_id_7>")):
     rng = random.Random(seed)
     reference = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
-    specials = ["</s>", "<pad>", "<unk>", "<extra_id_7>"]
     records = []
     for _ in range(count):
         text = random_text(rng, specials)
         ids = reference.encode(text).ids
         decoded = reference.decode(ids, skip_special_tokens=True)
-        records.append({"text": text, "ids": ids, "decoded": decoded})
+        records.append({"text": text, "ids": ids, "decoded": decoded, "skip_special": True})
     return compare(program, folder, name, records)
+
+
+def check_folder(program, name, count, seed):
+    """A folder's files, its tokenizer.json changed as the name says."""
+    path, *changes = name.split("~")
+    folder = pathlib.Path(path)
+    with tempfile.TemporaryDirectory() as temporary:
+        alone = pathlib.Path(temporary)
+        text = (folder / "tokenizer.json").read_text()
+        if changes and changes[0] not in text:
+            sys.exit(f"{folder}/tokenizer.json: has no {changes[0]}")
+        if changes:
+            text = text.replace(changes[0], changes[1])
+        (alone / "tokenizer.json").write_text(text)
+        specials = [t["content"] for t in json.loads(text)["added_tokens"]]
+        return check_json(program, alone, name, count, seed, random.Random(seed).sample(specials, min(20, len(specials))))
 
 
 TRAININGS = {
@@ -230,12 +256,20 @@ def charsmap_of(model):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("program", help="check_tokenizer")
-    parser.add_argument("folder", type=pathlib.Path, help="with T5's spiece.model and tokenizer.json")
-    parser.add_argument("--count", type=int, default=100000, help="of texts for each of T5's files")
+    parser.add_argument("what", choices=["unigram", "folders"])
+    parser.add_argument("folder", nargs="+", help="of unigram: with T5's spiece.model and tokenizer.json")
+    parser.add_argument("--count", type=int, default=100000, help="of texts for each folder or file")
     parser.add_argument("--variant-count", type=int, default=3000, help="for each small model")
     parser.add_argument("--corpus", default="README.md", help="what small models are trained on")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--assigned", action="store_true", help="only characters that Python's unicodedata "
+                        "knows: for a pattern that goes through PCRE2, whose Unicode may be older than tokenizers'")
     o = parser.parse_args()
+    global ASSIGNED
+    ASSIGNED = o.assigned
+    if o.what == "folders":
+        return 0 if all([check_folder(o.program, f, o.count, o.seed) for f in o.folder]) else 1
+    o.folder = pathlib.Path(o.folder[0])
     good = check_model(o.program, o.folder, "spiece.model", o.count, o.seed, True)
     with tempfile.TemporaryDirectory() as temporary:
         alone = pathlib.Path(temporary) / "tokenizer.json"
