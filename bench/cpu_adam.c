@@ -113,7 +113,7 @@ int main(int argc, char **argv)
     arrays a = {.count = (argc > 1 ? strtoll(argv[1], NULL, 10) : 32) << 20};
     int rounds = argc > 2 ? (int)strtol(argv[2], NULL, 10) : 15;
     if (rounds < 1 || rounds > MOST_ROUNDS) rounds = 15;
-    mc_context *ctx = mc_init_distributed(&(mc_init_options){.single = true});
+    mc_context *ctx = mc_context_new(NULL);
     if (mc_print_error(ctx, stderr)) return 1;
     a.cpu = ctx->device;
     if (!make_arrays(&a)) return 1;

@@ -171,7 +171,7 @@ static bool open_models(bench *b, const char *folder, const char *device, mc_loa
 {
     bool base = strcmp(folder, "base") == 0;
     mc_bert_config config = mc_bert_config_default();
-    b->ctx = mc_init_distributed(&(mc_init_options){.device = device, .single = true});
+    b->ctx = mc_context_new(&(mc_init_options){.device = device});
     b->tok = mc_tokenizer_from_pretrained(b->ctx, base ? "datasets/quickstart" : folder);
     load.num_labels = 2;
     b->model = base ? mc_bert_new(b->ctx, &config, NULL, &load)

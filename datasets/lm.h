@@ -148,7 +148,7 @@ typedef struct mc_lm_loader_options {
     int batch_size;      /* sequences of a batch on this rank; required, > 0 */
     int seq_length;      /* tokens of a sequence; required, > 0 */
     bool shuffle;        /* a new order each epoch */
-    uint64_t seed;       /* of the order. 0: the context's; MC_LM_SEED_0: 0 */
+    uint64_t seed;       /* of the order. 0: the context's; MC_INT_ZERO: 0 */
     bool repeat;         /* go on with the next epoch by itself: mc_lm_loader_next is NULL only
                             after an error */
     bool keep_last;      /* do not leave out the windows that fill no batch */
@@ -157,13 +157,9 @@ typedef struct mc_lm_loader_options {
     int world, rank;     /* world 0: mc_data_rank and mc_data_size of the context */
     bool separate_documents;
     int32_t document_token;   /* with separate_documents, begins each document of a file that has no
-                               index (llm.c's); required there. MC_LM_TOKEN_0: 0 */
+                               index (llm.c's); required there. MC_INT_ZERO: 0 */
     bool document_token_ends; /* that token is the last one of its document instead */
 } mc_lm_loader_options;
-
-/* The seed 0, and the token 0, which as a plain zero would mean the default. */
-#define MC_LM_SEED_0 UINT64_MAX
-#define MC_LM_TOKEN_0 INT32_MIN
 
 /* The label that does not count. */
 #define MC_LM_IGNORE (-100)
@@ -260,7 +256,7 @@ MC_API mc_lm_lengths *mc_lm_lengths_new(mc_context *ctx, int batches, int batch_
                                         int seq_length);
 /* Takes the lengths of a batch as those of batch i; copied. Without separate_documents they are
  * whole windows. Errors: i out of range, a batch larger than there is room for. */
-MC_API void mc_lm_lengths_set(mc_lm_lengths *lengths, int i, const mc_lm_batch *batch);
+MC_API mc_status mc_lm_lengths_set(mc_lm_lengths *lengths, int i, const mc_lm_batch *batch);
 /* Writes all of them to the device, in the smallest shape that holds them all, and returns which
  * one it is: 0 to 31, for a key. A shape that is new takes memory. */
 MC_API int mc_lm_lengths_write(mc_lm_lengths *lengths);

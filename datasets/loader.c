@@ -385,9 +385,7 @@ static bool set_up(mc_dataloader *l, const mc_dataloader_options *o)
     l->order = (mc_order){
         .rows = rows,
         .batch = l->batch_rows,
-        .seed = o->seed == 0                      ? mc_seed(l->ctx)
-                : o->seed == MC_DATALOADER_SEED_0 ? 0
-                                                  : o->seed,
+        .seed = (uint64_t)mc_option_int((int64_t)o->seed, (int64_t)mc_seed(l->ctx)),
         .shuffle = o->shuffle,
         .by_length = o->batching ? o->batching == MC_BATCHING_BY_LENGTH : o->shuffle,
     };

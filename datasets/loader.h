@@ -54,13 +54,10 @@ typedef enum mc_batching {
     MC_BATCHING_IN_ORDER,    /* the next rows of the order, file's or shuffled */
 } mc_batching;
 
-/* The seed 0, which as a plain zero would mean the default. */
-#define MC_DATALOADER_SEED_0 UINT64_MAX
-
 typedef struct mc_dataloader_options {
     int batch_size;      /* rows of a batch on this rank; required, > 0 */
     bool shuffle;        /* a new order each epoch */
-    uint64_t seed;       /* 0: the context's; MC_DATALOADER_SEED_0: 0 */
+    uint64_t seed;       /* 0: the context's; MC_INT_ZERO: 0 */
     int64_t epoch_start; /* number of the first epoch */
     bool drop_last;      /* leave out the last batch of an epoch if it is not full */
     mc_batching batching;

@@ -26,8 +26,8 @@ typedef struct mc_accuracy {
  * label is negative (MC_NO_LABEL) don't count. Waits for the device. Does nothing when a tensor is
  * NULL or the context has failed. Errors (of the tensors' context): another dtype, different
  * counts. */
-MC_API void mc_accuracy_add(mc_accuracy *acc, const mc_tensor *predictions,
-                            const mc_tensor *labels);
+MC_API mc_status mc_accuracy_add(mc_accuracy *acc, const mc_tensor *predictions,
+                                 const mc_tensor *labels);
 
 /* The same of one row. */
 MC_API void mc_accuracy_count(mc_accuracy *acc, int64_t prediction, int64_t label);

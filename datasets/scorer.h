@@ -59,12 +59,12 @@ MC_API void mc_scorer_free(mc_scorer *scorer); /* NULL is allowed */
 
 /* The result of a row of the dataset. Errors (of its context): a row that is none, a result of
  * another kind than the dataset is scored by, memory. NULL: nothing happens. */
-MC_API void mc_scorer_add_class(mc_scorer *scorer, int64_t row, int32_t prediction);
-MC_API void mc_scorer_add_text(mc_scorer *scorer, int64_t row, const char *text, size_t size);
+MC_API mc_status mc_scorer_add_class(mc_scorer *scorer, int64_t row, int32_t prediction);
+MC_API mc_status mc_scorer_add_text(mc_scorer *scorer, int64_t row, const char *text, size_t size);
 /* Natural logarithm of the probability of the row's target, and the tokens that it is the sum of
  * (above 0). */
-MC_API void mc_scorer_add_candidate(mc_scorer *scorer, int64_t row, double log_probability,
-                                    int64_t tokens);
+MC_API mc_status mc_scorer_add_candidate(mc_scorer *scorer, int64_t row, double log_probability,
+                                         int64_t tokens);
 
 /* Puts the results of all ranks together; every rank calls it once. Returns the context's status;
  * after an error *score is not written. */

@@ -49,7 +49,7 @@ int main(int argc, char **argv)
             mc_tensor *logits = mc_linear_forward(t, head, pooled);
             mc_tensor *loss = mc_cross_entropy(t, logits, b->labels, NULL);
             mc_optim_manager_backward(optim, t, loss);
-            float norm = mc_optim_manager_clip_grad_norm(optim, 1.0f);
+            double norm = mc_optim_manager_clip_grad_norm(optim, 1.0f);
             mc_optim_manager_step(optim);
             mc_print_rank(ctx, 0, "loss %.4f | norm %.3f\n", mc_mean_loss(ctx, loss), norm);
             mc_tape_end(t);

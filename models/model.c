@@ -152,19 +152,24 @@ double mc_model_flops(mc_model *m, int64_t length)
            12.0 * layers * width * (double)length;
 }
 
-void mc_model_set_dropout(mc_model *m, float p)
+mc_status mc_model_set_dropout(mc_model *m, float p)
 {
-    if (!m) return;
+    if (!m) return MC_ERR_ARGUMENT;
+    if (!(p >= 0 && p < 1))
+        return mc_fail(m->module.ctx, MC_ERR_ARGUMENT,
+                       "mc_model_set_dropout: p is %g, expected 0 <= p < 1", (double)p);
     for (const mc_config_row *row = m->family->rows; row->kind; row++)
         if (row->kind == MC_CONFIG_DROPOUT) *(float *)((char *)m->config + row->member) = p;
     m->family->set_dropout(m, p);
+    return MC_OK;
 }
 
-void mc_model_set_recompute(mc_model *m, mc_recompute recompute)
+mc_status mc_model_set_recompute(mc_model *m, mc_recompute recompute)
 {
-    if (!m) return;
-    mc_block_list_set_recompute(m->encoder, recompute);
-    mc_block_list_set_recompute(m->decoder, recompute);
+    if (!m) return MC_ERR_ARGUMENT;
+    if (m->encoder) mc_block_list_set_recompute(m->encoder, recompute);
+    if (m->decoder) mc_block_list_set_recompute(m->decoder, recompute);
+    return mc_error_status(m->module.ctx);
 }
 
 mc_status mc_model_set_task(mc_model *m, const char *task, const char *const *label_names)

@@ -149,10 +149,10 @@ MC_API mc_module *mc_model_module(mc_model *model);
 /* FLOP of a training step a token of a sequence of `length`: 6 N + 12 L D T; 4 N for parameters
  * that are frozen, whose own gradients are not computed. */
 MC_API double mc_model_flops(mc_model *model, int64_t length);
-/* All probabilities of dropout; 0 switches it off. */
-MC_API void mc_model_set_dropout(mc_model *model, float p);
+/* All probabilities of dropout, each in [0, 1); 0 switches it off. */
+MC_API mc_status mc_model_set_dropout(mc_model *model, float p);
 /* How much of the blocks' forward pass is run again in backward. May be changed between tapes. */
-MC_API void mc_model_set_recompute(mc_model *model, mc_recompute recompute);
+MC_API mc_status mc_model_set_recompute(mc_model *model, mc_recompute recompute);
 /* Gives a new model of `config` (as mc_model_new takes it) the ids of the tokenizer's tokens that
  * begin, end and pad texts, as far as its vocabulary has them, instead of a class's defaults: for
  * keys that the config lacks. They are saved with it. Encoders are left as they are. */

@@ -13,6 +13,7 @@
 #include "core/base/file_internal.h"
 #include "core/base/json_internal.h"
 #include "core/base/version.h"
+#include "core/tensor/tensor.h"
 #include "tests/temp_folder.h"
 
 /* AddressSanitizer shall give NULL for impossible sizes, as malloc does, and not stop. */
@@ -265,6 +266,26 @@ static void log_lines_are_whole(void **state)
     mc_log(NULL, MC_LOG_INFO, "nobody");
     mc_context_free(ctx);
     assert_string_equal(mc_version(), MC_VERSION);
+}
+
+/* A program that was compiled with other headers gets a failed context, which reads no options. */
+static void other_headers_are_an_error(void **state)
+{
+    (void)state;
+    const mc_init_options *none = (const mc_init_options *)1;
+    for (int i = 0; i < 2; i++) {
+        mc_context *ctx = i ? mc_context_new_as(MC_API_VERSION + 1, none)
+                            : mc_init_distributed_as(MC_API_VERSION - 1, none);
+        assert_int_equal(mc_error_status(ctx), MC_ERR_UNSUPPORTED);
+        char expected[100];
+        snprintf(expected, sizeof expected,
+                 "compiled with MC_API_VERSION %d, but the library (modelcenter " MC_VERSION
+                 ") has %d",
+                 MC_API_VERSION + (i ? 1 : -1), MC_API_VERSION);
+        assert_true(strncmp(mc_error_message(ctx), expected, strlen(expected)) == 0);
+        assert_null(mc_tensor_new(ctx, MC_F32, MC_SHAPE(1)));
+        mc_context_free(ctx);
+    }
 }
 
 /* ---- Memory --------------------------------------------------------------------------------- */
@@ -798,6 +819,7 @@ static void json_out_of_memory_is_named(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        TEST(other_headers_are_an_error),
         TEST(the_first_error_wins),
         TEST(long_messages_are_whole),
         TEST(errors_move_between_threads_values),

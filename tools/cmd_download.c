@@ -33,11 +33,10 @@ static int run(const download_options *o)
     run_log log = {0};
     char folder[PATH_ROOM];
     interrupt_init();
-    mc_context *ctx = mc_init_distributed(&(mc_init_options){.log = run_log_library_line,
-                                                             .log_user = &log,
-                                                             .download = download_bar_show,
-                                                             .download_user = &log,
-                                                             .single = true});
+    mc_context *ctx = mc_context_new(&(mc_init_options){.log = run_log_library_line,
+                                                        .log_user = &log,
+                                                        .download = download_bar_show,
+                                                        .download_user = &log});
     mc_hub_options options = {.revision = o->from.revision,
                               .cache_dir = o->cache_dir,
                               .verify = o->verify,

@@ -77,7 +77,7 @@ static void make_loaders(pretrain *p)
                                     .separate_documents = o->separate_documents,
                                     .document_token_ends = o->document_at == 1};
     if (o->separate_documents && o->document_token >= 0)
-        options.document_token = o->document_token ? o->document_token : MC_LM_TOKEN_0;
+        options.document_token = o->document_token ? o->document_token : MC_INT_ZERO;
     p->train = pretrain_open_batches(p, &p->data, &options);
     if (!p->val_data.count) return;
     options.keep_last = true;

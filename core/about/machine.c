@@ -120,7 +120,7 @@ static int count_cores(void)
 /* What a context's CPU device has chosen. */
 static void read_device(mc_machine *m)
 {
-    mc_context *ctx = mc_init_distributed(&(mc_init_options){.single = true, .device = "cpu"});
+    mc_context *ctx = mc_context_new(&(mc_init_options){.device = "cpu"});
     if (!ctx) {
         snprintf(m->problem, sizeof m->problem, "out of memory");
     } else if (mc_failed(ctx)) {

@@ -35,16 +35,23 @@ static void check_options(mc_context *ctx, const mc_init_options *o)
                 o->threads, MC_THREADS_MAX);
 }
 
-mc_context *mc_init_distributed(const mc_init_options *options)
+static mc_context *open_context(int api_version, const mc_init_options *options, bool single)
 {
     mc_context *ctx = mc_calloc(1, sizeof *ctx);
     if (!ctx) return NULL;
     mc_init_options none = {0};
-    if (!options) options = &none;
     ctx->owned.previous = ctx->owned.next = &ctx->owned;
     mc_mesh_place(&ctx->mesh, &(mc_mesh_sizes){0}, 0);
+    if (api_version != MC_API_VERSION) {
+        mc_fail(ctx, MC_ERR_UNSUPPORTED,
+                "compiled with MC_API_VERSION %d, but the library (modelcenter %s) has %d: compile "
+                "the program with the headers of this library",
+                api_version, MC_VERSION, MC_API_VERSION);
+        return ctx;
+    }
+    if (!options) options = &none;
     set_options(ctx, options);
-    if (options->single)
+    if (single)
         ctx->local_rank = mc_world_local_rank();
     else
         mc_world_read(ctx);
@@ -53,6 +60,16 @@ mc_context *mc_init_distributed(const mc_init_options *options)
     mc_world_join(ctx, options->comm_timeout);
     mc_world_set_threads(ctx);
     return ctx;
+}
+
+mc_context *mc_context_new_as(int api_version, const mc_init_options *options)
+{
+    return open_context(api_version, options, true);
+}
+
+mc_context *mc_init_distributed_as(int api_version, const mc_init_options *options)
+{
+    return open_context(api_version, options, false);
 }
 
 mc_context *mc_context_new_like(const mc_context *like, mc_device *device)

@@ -14,6 +14,10 @@
  * NULL for an argument that a function requires is an error of its context, MC_ERR_ARGUMENT, which
  * names both: "mc_model_save: folder is NULL". Functions without a context return a status or a
  * zero value.
+ *
+ * Return values. What can fail returns what it makes (NULL after an error), a number (NaN), or an
+ * mc_status; a bool answers a question. Numbers that are measured or counted on the host are
+ * double; float are the options that kernels take, and elements of tensors.
  */
 #ifndef MC_BASE_CONTEXT_H
 #define MC_BASE_CONTEXT_H
@@ -22,9 +26,13 @@
 #include <stdint.h>
 #include <stdio.h>
 #include "core/base/status.h"
+#include "core/base/version.h"
 
-/* A zero in an option whose plain 0 means its default. It is the negative zero, equal to 0. */
+/* In options NULL, 0, false and an enum's _DEFAULT stand for the default. Where zero is another
+ * value that makes sense, these say that zero: MC_TRUE_ZERO (the negative zero) in an option of
+ * float or double, MC_INT_ZERO in one of an integer type. */
 #define MC_TRUE_ZERO (-0.0f)
+#define MC_INT_ZERO INT32_MIN
 
 typedef struct mc_context mc_context;
 
@@ -101,10 +109,14 @@ typedef struct mc_init_options {
      * above 0 this many; MC_THREADS_SHARED on every CPU rank: its part of the host's cores, unless
      * OMP_NUM_THREADS is set. 0: nothing is set, and OpenMP's own number holds. */
     int threads;
-    bool single; /* one rank, whatever the launcher says; it takes the GPU of the process */
 } mc_init_options;
 
-/* Makes a context. Reads who started the process (torchrun or torch.distributed by RANK and
+/* Makes a context of one rank, whatever launcher started the process: nothing is read of it, and
+ * nobody is met. "cuda" is the GPU of the process's place on its host. `options` may be NULL; NULL
+ * is returned as by mc_init_distributed. */
+static inline mc_context *mc_context_new(const mc_init_options *options);
+
+/* Makes a context of this rank of a job. Reads who started the process (torchrun or torch.distributed by RANK and
  * WORLD_SIZE, Open MPI, Slurm, PMI) and, with more than one rank, meets the others: over a TCP
  * connection to rank 0 (at MASTER_ADDR and port MASTER_PORT + 1, or MC_MASTER_PORT), and then
  * over MPI on CPUs and NCCL on GPUs. Ranks prove to each other that they know the job's secret,
@@ -113,7 +125,21 @@ typedef struct mc_init_options {
  * names it, and so is one with another seed, zero_level, grad_dtype or MC_THREADS_SHARED. The
  * first error of any rank reaches all. `options` may be NULL. Returns NULL only when memory is
  * out; every function accepts that NULL as a failed context. */
-MC_API mc_context *mc_init_distributed(const mc_init_options *options);
+static inline mc_context *mc_init_distributed(const mc_init_options *options);
+
+/* What the two above call, with the MC_API_VERSION that the program was compiled with. Where it is
+ * not the library's, the context has failed with MC_ERR_UNSUPPORTED, and nothing of `options` was
+ * read. For programs that look functions up by name. */
+MC_API mc_context *mc_context_new_as(int api_version, const mc_init_options *options);
+MC_API mc_context *mc_init_distributed_as(int api_version, const mc_init_options *options);
+static inline mc_context *mc_context_new(const mc_init_options *options)
+{
+    return mc_context_new_as(MC_API_VERSION, options);
+}
+static inline mc_context *mc_init_distributed(const mc_init_options *options)
+{
+    return mc_init_distributed_as(MC_API_VERSION, options);
+}
 
 /* Frees the context and everything that was made from it. NULL is allowed. */
 MC_API void mc_context_free(mc_context *ctx);

@@ -112,6 +112,11 @@ static inline float mc_option(float value, float fallback)
 {
     return value != 0 || signbit(value) ? value + 0.0f : fallback;
 }
+/* The same of an integer, where MC_INT_ZERO is zero. */
+static inline int64_t mc_option_int(int64_t value, int64_t fallback)
+{
+    return value == MC_INT_ZERO ? 0 : value != 0 ? value : fallback;
+}
 /* One of two options, still as an option. */
 static inline float mc_option_or(float value, float other)
 {

@@ -12,7 +12,10 @@
 #if defined(__GNUC__)
 #define MC_API MC_LINKAGE __attribute__((visibility("default")))
 #define MC_PRINTF(text, first) __attribute__((format(printf, text, first)))
+/* Stands before a declaration that goes in the next release; `use` says what replaces it. */
+#define MC_DEPRECATED(use) __attribute__((deprecated(use)))
 #else
+#define MC_DEPRECATED(use)
 #define MC_API MC_LINKAGE
 #define MC_PRINTF(text, first)
 #endif

@@ -57,12 +57,14 @@ void *mc_block_list_at(mc_block_list *list, int index)
     return list && index >= 0 && index < list->count ? list->blocks[index] : NULL;
 }
 
-void mc_block_list_set_recompute(mc_block_list *list, mc_recompute recompute)
+mc_status mc_block_list_set_recompute(mc_block_list *list, mc_recompute recompute)
 {
-    if (!list || mc_failed(list->module.ctx)) return;
+    if (!list) return MC_ERR_ARGUMENT;
+    if (mc_failed(list->module.ctx)) return mc_error_status(list->module.ctx);
     mc_block_options options = {.recompute = recompute};
     if (check_options(list->module.ctx, list->module.name, 0, true, &options))
         list->options.recompute = recompute;
+    return mc_error_status(list->module.ctx);
 }
 
 /* The tensors of a call, which a checkpointed segment takes as its further inputs. */

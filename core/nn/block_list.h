@@ -46,7 +46,7 @@ MC_API mc_block_list *mc_block_list_new(mc_module *parent, const char *name, int
 MC_API int mc_block_list_count(const mc_block_list *list);
 MC_API void *mc_block_list_at(mc_block_list *list, int index); /* NULL out of range */
 /* May be changed between tapes. Errors: a number that is no mc_recompute. */
-MC_API void mc_block_list_set_recompute(mc_block_list *list, mc_recompute recompute);
+MC_API mc_status mc_block_list_set_recompute(mc_block_list *list, mc_recompute recompute);
 
 /* Runs all blocks, each on the result of the one before and with the same call (NULL: an empty
  * one), in which only `layer` differs:

@@ -10,10 +10,7 @@ bool mc_loss_read_options(mc_tape *t, const char *op, const mc_cross_entropy_opt
 {
     *out = (mc_loss_options){.ignore_index = -100, .logit_scale = 1};
     if (!given) return true;
-    if (given->ignore_index == MC_IGNORE_ZERO)
-        out->ignore_index = 0;
-    else if (given->ignore_index)
-        out->ignore_index = given->ignore_index;
+    out->ignore_index = (int32_t)mc_option_int(given->ignore_index, -100);
     out->smoothing = given->label_smoothing;
     if (given->logit_scale != 0) out->logit_scale = given->logit_scale;
     mc_context *ctx = mc_tape_context(t);
@@ -345,11 +342,11 @@ mc_tensor *mc_loss_add_ratio(mc_tape *t, mc_tensor *a, mc_tensor *b, mc_tensor *
     return record_loss_add(t, y, a, b, b_factor);
 }
 
-float mc_mean_loss(mc_context *ctx, const mc_tensor *loss)
+double mc_mean_loss(mc_context *ctx, const mc_tensor *loss)
 {
     float value[2] = {NAN, NAN};
     if (mc_failed(ctx) || !loss) return NAN;
     mc_tensor_read_f32(ctx, loss, value, 2);
     if (value[LOSS_COUNT] == 0) return 0;
-    return value[LOSS_SUM] / value[LOSS_COUNT];
+    return (double)value[LOSS_SUM] / (double)value[LOSS_COUNT];
 }

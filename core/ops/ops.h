@@ -195,8 +195,7 @@ MC_API mc_tensor *mc_rotary(mc_tape *t, mc_tensor *x, const mc_rotary_options *o
  * divided by the count of the whole global step when the optimizer steps, so that the mean is over
  * all that counts at any accumulation and number of ranks. */
 typedef struct mc_cross_entropy_options {
-    int32_t ignore_index;  /* labels that do not count; 0 here means the usual -100: use
-                               MC_IGNORE_ZERO to ignore label 0 */
+    int32_t ignore_index;  /* labels that do not count; 0: -100, MC_INT_ZERO: 0 */
     float label_smoothing; /* e: (1 - e) * nll + e * mean over classes of -log p */
     float logit_scale;     /* of mc_linear_cross_entropy alone, see there; 0: 1 */
     /* How much each class counts, w, f32 (classes), without a gradient; NULL: 1. The loss is then
@@ -205,7 +204,6 @@ typedef struct mc_cross_entropy_options {
      * returns an error that names it. */
     mc_tensor *class_weights;
 } mc_cross_entropy_options;
-#define MC_IGNORE_ZERO INT32_MIN
 
 /* Softmax cross-entropy of logits (rows, classes) against labels (rows) of i32 or i64. Errors: a
  * label outside [0, classes) that is not ignored (named with its row). options may be NULL. */
@@ -235,7 +233,7 @@ MC_API mc_tensor *mc_loss_add_ratio(mc_tape *t, mc_tensor *a, mc_tensor *b, mc_t
 
 /* sum / count of a loss, of this rank's rows alone (mc_global_mean_loss in core/ops/ranks.h is
  * that of all ranks); waits for the device. 0 for a count of 0, NaN on a failed context. */
-MC_API float mc_mean_loss(mc_context *ctx, const mc_tensor *loss);
+MC_API double mc_mean_loss(mc_context *ctx, const mc_tensor *loss);
 
 /* Elementwise. In add and mul the shape of b must equal a's or the end of it (b is then repeated),
  * or the other way round. */

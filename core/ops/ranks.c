@@ -102,7 +102,7 @@ double mc_global_mean_loss(mc_context *ctx, const mc_tensor *loss)
     return mean_of(sum, count);
 }
 
-double mc_sum_loss(mc_context *ctx, const mc_tensor *loss)
+double mc_mean_rank_loss(mc_context *ctx, const mc_tensor *loss)
 {
     if (ctx && !ctx->mesh.data.comm) return (double)mc_mean_loss(ctx, loss);
     sum_count *all = gather_losses(ctx, loss);

@@ -1,7 +1,7 @@
 /* What the ranks of a job do together beside training: wait for one another, and see the results of
  * all.
  *
- *     float mine = mc_mean_loss(ctx, loss);              this rank's rows alone
+ *     double mine = mc_mean_loss(ctx, loss);              this rank's rows alone
  *     double all = mc_global_mean_loss(ctx, loss);       the rows of all ranks
  *     mc_tensor *answers = mc_gather_result(ctx, mc_argmax(t, logits));
  *     int64_t rows = mc_tensor_size(answers, 0);
@@ -35,10 +35,10 @@ MC_API mc_status mc_share_bytes(mc_context *ctx, void *data, size_t bytes);
  * Of a training step mc_optim_manager_mean_loss says the same without a collective of its own. */
 MC_API double mc_global_mean_loss(mc_context *ctx, const mc_tensor *loss);
 
-/* BMTrain's sum_loss, which despite its name is a mean: that of the ranks' mean losses, each rank
- * counting alike however many rows count on it. It differs from mc_global_mean_loss where ranks
+/* The mean of the ranks' mean losses (BMTrain's sum_loss), each rank counting alike however many
+ * rows count on it. It differs from mc_global_mean_loss where ranks
  * have unequal counts; a rank on which nothing counts adds 0. NaN after an error. */
-MC_API double mc_sum_loss(mc_context *ctx, const mc_tensor *loss);
+MC_API double mc_mean_rank_loss(mc_context *ctx, const mc_tensor *loss);
 
 /* The rows of all ranks in one tensor, in the order of the ranks: x (n_r, ...) of rank r gives
  * (n_0 + n_1 + ..., ...). Ranks may have different numbers of rows, none too; the other sizes, and

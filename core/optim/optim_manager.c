@@ -403,7 +403,7 @@ static mc_status read_state(mc_optim_manager *m, mc_step_state *state)
 
 static mc_status settle_all(mc_optim_manager *m);
 
-float mc_optim_manager_clip_grad_norm_p(mc_optim_manager *m, float max_norm, double p)
+double mc_optim_manager_clip_grad_norm_p(mc_optim_manager *m, double max_norm, double p)
 {
     if (ready(m)) return NAN;
     if (!(max_norm >= 0) || !(p > 0)) {
@@ -413,17 +413,17 @@ float mc_optim_manager_clip_grad_norm_p(mc_optim_manager *m, float max_norm, dou
         return NAN;
     }
     mc_step_state state;
-    if (measure(m, (double)max_norm, p) || read_state(m, &state) || settle_all(m)) return NAN;
+    if (measure(m, max_norm, p) || read_state(m, &state) || settle_all(m)) return NAN;
     if (state.failure) {
         fail_with(m, &state);
         return NAN;
     }
     m->norm = state.norm;
     m->clip = MC_CLIP_DONE;
-    return (float)m->norm;
+    return m->norm;
 }
 
-float mc_optim_manager_clip_grad_norm(mc_optim_manager *m, float max_norm)
+double mc_optim_manager_clip_grad_norm(mc_optim_manager *m, double max_norm)
 {
     return mc_optim_manager_clip_grad_norm_p(m, max_norm, 2);
 }

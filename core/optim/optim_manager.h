@@ -8,7 +8,7 @@
  *         mc_tape *t = mc_tape_begin(ctx);
  *         mc_tensor *loss = ...;
  *         mc_optim_manager_backward(optim, t, loss);
- *         float norm = mc_optim_manager_clip_grad_norm(optim, 1.0f);
+ *         double norm = mc_optim_manager_clip_grad_norm(optim, 1.0f);
  *         mc_optim_manager_step(optim);
  *         mc_tape_end(t);
  *     }
@@ -124,12 +124,12 @@ MC_API mc_status mc_optim_manager_backward(mc_optim_manager *optim, mc_tape *tap
  * which happens within step: mc_parameter_read_gradient does not see it. max_norm INFINITY clips
  * nothing. A call replaces the one before; backward voids it, and step without a new one is then
  * MC_ERR_STATE. Errors: MC_ERR_ARGUMENT for a max_norm that is negative or NaN. */
-MC_API float mc_optim_manager_clip_grad_norm(mc_optim_manager *optim, float max_norm);
+MC_API double mc_optim_manager_clip_grad_norm(mc_optim_manager *optim, double max_norm);
 
 /* The same with the p-norm (sum |g|^p)^(1/p), p > 0, INFINITY for the largest |g|.
  * MC_ERR_UNSUPPORTED where the sum of powers leaves the range of double (p above 6, say, and
  * extreme gradients). */
-MC_API float mc_optim_manager_clip_grad_norm_p(mc_optim_manager *optim, float max_norm, double p);
+MC_API double mc_optim_manager_clip_grad_norm_p(mc_optim_manager *optim, double max_norm, double p);
 
 /* Ends a step: all optimizers, then their schedules, then the loss scale, as said above. An
  * overflow is no error: MC_OK, and mc_optim_manager_last_step_skipped says so. Gradients of a step

@@ -88,11 +88,13 @@ static bool check(const fixed_lengths *f, const int32_t *length, int count, int6
                     (long long)total, (long long)capacity);
 }
 
-void mc_lengths_write(mc_lengths *lengths, const int32_t *length, int count, int64_t capacity,
-                      int32_t longest)
+mc_status mc_lengths_write(mc_lengths *lengths, const int32_t *length, int count, int64_t capacity,
+                           int32_t longest)
 {
     fixed_lengths *f = lengths ? fixed_of(lengths) : NULL;
-    if (!f || mc_failed(f->ctx) || !check(f, length, count, capacity, longest)) return;
+    if (!f) return MC_ERR_ARGUMENT;
+    if (mc_failed(f->ctx) || !check(f, length, count, capacity, longest))
+        return mc_error_status(f->ctx);
     int all = lengths->count;
     int32_t *offset = f->host + all, *first = offset + all + 1, *position = first + all, at = 0;
     for (int i = 0; i < all; i++) {
@@ -107,5 +109,5 @@ void mc_lengths_write(mc_lengths *lengths, const int32_t *length, int count, int
     lengths->total = lengths->capacity = capacity;
     lengths->longest = longest;
     size_t used = mc_lengths_position_at(lengths) + (size_t)capacity * sizeof *position;
-    mc_tensor_write(lengths->fixed, f->host, used);
+    return mc_tensor_write(lengths->fixed, f->host, used);
 }

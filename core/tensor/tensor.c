@@ -162,9 +162,10 @@ const void *mc_tensor_host(const mc_tensor *x)
     return x->ctx->device->is_host ? mc_tensor_data(x) : x->host;
 }
 
-void mc_tensor_write(mc_tensor *x, const void *data, size_t bytes)
+mc_status mc_tensor_write(mc_tensor *x, const void *data, size_t bytes)
 {
-    if (!x || !bytes || mc_failed(x->ctx)) return;
+    if (!x) return MC_ERR_ARGUMENT;
+    if (!bytes || mc_failed(x->ctx)) return mc_error_status(x->ctx);
     mc_device *device = x->ctx->device;
     if (x->tape || !data)
         mc_fail(x->ctx, MC_ERR_ARGUMENT, "writing to a tensor %s: %s", MC_SHAPE_TEXT(x->shape),
@@ -173,9 +174,10 @@ void mc_tensor_write(mc_tensor *x, const void *data, size_t bytes)
     else if (bytes > x->storage->bytes)
         mc_fail(x->ctx, MC_ERR_SHAPE, "writing %zu bytes to a tensor of %zu", bytes,
                 x->storage->bytes);
-    if (mc_failed(x->ctx)) return;
+    if (mc_failed(x->ctx)) return mc_error_status(x->ctx);
     if (x->host) memcpy(x->host, data, bytes);
     device->copy_in(device, mc_tensor_data(x), data, bytes);
+    return MC_OK;
 }
 
 /* Says what is wrong with a copy, on the tensor's context. */
@@ -196,15 +198,16 @@ static bool check_copy(const mc_tensor *to, const mc_tensor *from)
     return true;
 }
 
-void mc_tensor_copy(mc_tensor *to, const mc_tensor *from)
+mc_status mc_tensor_copy(mc_tensor *to, const mc_tensor *from)
 {
-    if (!to || !from || mc_failed(to->ctx) || !check_copy(to, from)) return;
+    if (!to || !from) return MC_ERR_ARGUMENT;
+    if (mc_failed(to->ctx) || !check_copy(to, from)) return mc_error_status(to->ctx);
     mc_device *device = to->ctx->device;
     int64_t count = mc_tensor_count(from);
     mc_matrix source = {mc_tensor_data(from), from->dtype, count};
     mc_status status = device->kernels->scale(
         device, count, source, 1.0f, (mc_matrix){mc_tensor_data(to), to->dtype, count}, false);
-    if (status) mc_fail(to->ctx, status, "copying a tensor: %s", device->failure);
+    return status ? mc_fail(to->ctx, status, "copying a tensor: %s", device->failure) : MC_OK;
 }
 
 const mc_lengths *mc_tensor_lengths(const mc_tensor *tensor)
@@ -275,7 +278,7 @@ static bool read_f32(mc_context *ctx, const mc_tensor *tensor, float *out, int64
     return good;
 }
 
-void mc_tensor_read_f32(mc_context *ctx, const mc_tensor *tensor, float *out, int64_t count)
+mc_status mc_tensor_read_f32(mc_context *ctx, const mc_tensor *tensor, float *out, int64_t count)
 {
     if (!mc_failed(ctx) && tensor && (tensor->ctx != ctx || !out))
         mc_fail(ctx, MC_ERR_ARGUMENT, "reading a tensor %s%s", MC_SHAPE_TEXT(tensor->shape),
@@ -283,6 +286,7 @@ void mc_tensor_read_f32(mc_context *ctx, const mc_tensor *tensor, float *out, in
     if (!mc_failed(ctx) && tensor && mc_tensor_count(tensor) != count)
         mc_fail(ctx, MC_ERR_SHAPE, "reading %lld elements of a tensor %s", (long long)count,
                 MC_SHAPE_TEXT(tensor->shape));
-    if (!mc_failed(ctx) && tensor && read_f32(ctx, tensor, out, count)) return;
+    if (!mc_failed(ctx) && tensor && read_f32(ctx, tensor, out, count)) return MC_OK;
     for (int64_t i = 0; out && i < count; i++) out[i] = NAN;
+    return mc_failed(ctx) ? mc_error_status(ctx) : MC_ERR_ARGUMENT;
 }

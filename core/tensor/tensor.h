@@ -54,8 +54,8 @@ MC_API mc_lengths *mc_lengths_new(mc_context *ctx, int count, int64_t capacity);
  * run backward. Errors: more sequences or tokens than
  * there is room for, a length that is negative or over `longest`, a negative `longest`, NULL for
  * any, more than `capacity` tokens; the lengths are then what they were. */
-MC_API void mc_lengths_write(mc_lengths *lengths, const int32_t *length, int count,
-                             int64_t capacity, int32_t longest);
+MC_API mc_status mc_lengths_write(mc_lengths *lengths, const int32_t *length, int count,
+                                  int64_t capacity, int32_t longest);
 /* Frees them, as mc_tensor_free does a tensor. NULL is allowed. */
 MC_API void mc_lengths_free(mc_lengths *lengths);
 
@@ -66,12 +66,12 @@ MC_API mc_tensor *mc_tensor_from(mc_context *ctx, mc_dtype dtype, mc_shape shape
 /* Replaces the first `bytes` bytes of a tensor made by the two functions above with a copy of
  * `data`; does not wait for the device, and what was launched before still reads the old contents.
  * `bytes` beyond the tensor, NULL and tensors of a tape are errors. */
-MC_API void mc_tensor_write(mc_tensor *tensor, const void *data, size_t bytes);
+MC_API mc_status mc_tensor_write(mc_tensor *tensor, const void *data, size_t bytes);
 /* Copies what `from` holds to the first elements of `to`, on the device and without waiting, as the
  * floating dtype that `to` has. So results leave a step that is recorded: `to` is a tensor of the
  * context, read after mc_step_run. Errors: more elements than `to` has, integers, a
  * tensor of another context. */
-MC_API void mc_tensor_copy(mc_tensor *to, const mc_tensor *from);
+MC_API mc_status mc_tensor_copy(mc_tensor *to, const mc_tensor *from);
 /* Frees a tensor made by mc_tensor_new or mc_tensor_from; not while a tape that used it has yet to
  * run backward. NULL is allowed. */
 MC_API void mc_tensor_free(mc_tensor *tensor);
@@ -88,6 +88,7 @@ MC_API const mc_lengths *mc_tensor_lengths(const mc_tensor *tensor);
 /* Copies `count` elements to host memory as f32 (any floating or integer dtype), waiting for the
  * device. `count` must be the tensor's, and the tensor the context's. On a failed context, and for
  * NULL, fills with NaN. */
-MC_API void mc_tensor_read_f32(mc_context *ctx, const mc_tensor *tensor, float *out, int64_t count);
+MC_API mc_status mc_tensor_read_f32(mc_context *ctx, const mc_tensor *tensor, float *out,
+                                    int64_t count);
 
 #endif

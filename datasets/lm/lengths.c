@@ -92,24 +92,24 @@ mc_lm_lengths *mc_lm_lengths_new(mc_context *ctx, int batches, int batch_size, i
     return NULL;
 }
 
-void mc_lm_lengths_set(mc_lm_lengths *l, int i, const mc_lm_batch *batch)
+mc_status mc_lm_lengths_set(mc_lm_lengths *l, int i, const mc_lm_batch *batch)
 {
-    if (!l || !batch || mc_failed(l->ctx)) return;
+    if (!l || !batch) return MC_ERR_ARGUMENT;
+    if (mc_failed(l->ctx)) return mc_error_status(l->ctx);
     if (i < 0 || i >= l->batch_count || batch->batch_size > l->batch_size ||
-        batch->seq_length != l->seq_length) {
-        mc_fail(l->ctx, MC_ERR_ARGUMENT,
-                "lengths of pieces: batch %d of %d windows of %d tokens, there is room for %d of "
-                "%d windows of %d",
-                i, batch->batch_size, batch->seq_length, l->batch_count, l->batch_size,
-                l->seq_length);
-        return;
-    }
+        batch->seq_length != l->seq_length)
+        return mc_fail(l->ctx, MC_ERR_ARGUMENT,
+                       "lengths of pieces: batch %d of %d windows of %d tokens, there is room for "
+                       "%d of %d windows of %d",
+                       i, batch->batch_size, batch->seq_length, l->batch_count, l->batch_size,
+                       l->seq_length);
     batch_lengths *b = &l->batches[i];
     set_whole(l, b, batch->batch_size);
-    if (!batch->lengths) return;
+    if (!batch->lengths) return MC_OK;
     memcpy(b->length, batch->lengths, (size_t)batch->pieces * sizeof *b->length);
     b->count = batch->pieces;
     b->most = batch->most_pieces;
+    return MC_OK;
 }
 
 int mc_lm_lengths_write(mc_lm_lengths *l)

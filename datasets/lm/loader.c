@@ -80,7 +80,7 @@ static bool check_options(mc_context *ctx, const mc_lm_loader_options *o)
            in_range(ctx, "world", o->world, 0, 1 << 24) &&
            in_range(ctx, "rank", o->rank, 0, o->world ? o->world - 1 : 0) &&
            in_range(ctx, "document_token", o->document_token,
-                    o->document_token == MC_LM_TOKEN_0 ? MC_LM_TOKEN_0 : 0, INT32_MAX);
+                    o->document_token == MC_INT_ZERO ? MC_INT_ZERO : 0, INT32_MAX);
 }
 
 static void take_options(mc_lm_loader *l, const mc_lm_loader_options *o)
@@ -92,12 +92,9 @@ static void take_options(mc_lm_loader *l, const mc_lm_loader_options *o)
     l->shuffle = o->shuffle;
     l->repeat = o->repeat;
     l->keep_last = o->keep_last;
-    l->seed = o->seed == 0 ? mc_seed(l->ctx) : o->seed == MC_LM_SEED_0 ? 0 : o->seed;
+    l->seed = (uint64_t)mc_option_int((int64_t)o->seed, (int64_t)mc_seed(l->ctx));
     l->separate = o->separate_documents;
-    int32_t token = o->document_token;
-    l->border = (mc_lm_border){.token = !token                   ? -1
-                                        : token == MC_LM_TOKEN_0 ? 0
-                                                                 : token,
+    l->border = (mc_lm_border){.token = (int32_t)mc_option_int(o->document_token, -1),
                                .ends = o->document_token_ends};
     l->limit = o->vocabulary ? o->vocabulary : (int64_t)INT32_MAX + 1;
     l->epoch = o->epoch_start;

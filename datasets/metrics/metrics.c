@@ -53,10 +53,11 @@ void mc_accuracy_count(mc_accuracy *acc, int64_t prediction, int64_t label)
     acc->confusion[class_slot(label)][class_slot(prediction)]++;
 }
 
-void mc_accuracy_add(mc_accuracy *acc, const mc_tensor *predictions, const mc_tensor *labels)
+mc_status mc_accuracy_add(mc_accuracy *acc, const mc_tensor *predictions, const mc_tensor *labels)
 {
-    if (!acc || !predictions || !labels || mc_failed(labels->ctx)) return;
-    if (!check(labels->ctx, predictions, labels)) return;
+    if (!acc || !predictions || !labels) return MC_ERR_ARGUMENT;
+    if (mc_failed(labels->ctx) || !check(labels->ctx, predictions, labels))
+        return mc_error_status(labels->ctx);
     int64_t predicted[CHUNK], expected[CHUNK];
     for (int64_t from = 0, n = mc_tensor_count(labels), count; from < n; from += count) {
         count = n - from < CHUNK ? n - from : CHUNK;
@@ -64,6 +65,7 @@ void mc_accuracy_add(mc_accuracy *acc, const mc_tensor *predictions, const mc_te
         read_index(labels, from, count, expected);
         for (int64_t i = 0; i < count; i++) mc_accuracy_count(acc, predicted[i], expected[i]);
     }
+    return MC_OK;
 }
 
 double mc_accuracy_share(const mc_accuracy *acc)

@@ -71,6 +71,12 @@ static bool check(mc_scorer *s, int64_t row, bool fits, const char *what)
     return false;
 }
 
+/* What an adding function returns after `check`. */
+static mc_status status_of(const mc_scorer *s)
+{
+    return s ? mc_error_status(s->dataset->ctx) : MC_ERR_ARGUMENT;
+}
+
 static bool is_class(const mc_scorer *s)
 {
     return s && (s->scoring == MC_SCORING_CLASSES || s->scoring == MC_SCORING_QUESTIONS);
@@ -81,16 +87,19 @@ static bool is_candidate(const mc_scorer *s)
     return s && (s->scoring == MC_SCORING_ENTITIES || s->scoring == MC_SCORING_ENDINGS);
 }
 
-void mc_scorer_add_class(mc_scorer *s, int64_t row, int32_t prediction)
+mc_status mc_scorer_add_class(mc_scorer *s, int64_t row, int32_t prediction)
 {
-    if (check(s, row, is_class(s), "classes")) column(s, 0)[row] = (float)prediction;
+    if (!check(s, row, is_class(s), "classes")) return status_of(s);
+    column(s, 0)[row] = (float)prediction;
+    return MC_OK;
 }
 
-void mc_scorer_add_candidate(mc_scorer *s, int64_t row, double log_probability, int64_t tokens)
+mc_status mc_scorer_add_candidate(mc_scorer *s, int64_t row, double log_probability, int64_t tokens)
 {
-    if (!check(s, row, is_candidate(s) && tokens > 0, "candidates")) return;
+    if (!check(s, row, is_candidate(s) && tokens > 0, "candidates")) return status_of(s);
     column(s, 0)[row] = (float)log_probability;
     column(s, 1)[row] = (float)(log_probability / (double)tokens);
+    return MC_OK;
 }
 
 /* What T5 writes into its blank: the text after <extra_id_0> and in front of <extra_id_1>. */
@@ -126,18 +135,17 @@ static mc_status score_text(const mc_dataset *d, int64_t row, const char *data, 
     return MC_OK;
 }
 
-void mc_scorer_add_text(mc_scorer *s, int64_t row, const char *text, size_t size)
+mc_status mc_scorer_add_text(mc_scorer *s, int64_t row, const char *text, size_t size)
 {
     mc_text_score answer;
     double rouge;
-    if (!check(s, row, s && s->scoring == MC_SCORING_TEXTS, "texts")) return;
-    if (score_text(s->dataset, row, text, size, &answer, &rouge)) {
-        mc_fail_nomem(s->dataset->ctx, "the scores of a text");
-        return;
-    }
+    if (!check(s, row, s && s->scoring == MC_SCORING_TEXTS, "texts")) return status_of(s);
+    if (score_text(s->dataset, row, text, size, &answer, &rouge))
+        return mc_fail_nomem(s->dataset->ctx, "the scores of a text");
     column(s, 0)[row] = (float)answer.f1;
     column(s, 1)[row] = (float)answer.exact;
     column(s, 2)[row] = (float)rouge;
+    return MC_OK;
 }
 
 /* ---- scores ---------------------------------------------------------------------------------- */

@@ -97,7 +97,7 @@ static bool read_reals(mc_model *m, const cJSON *json, mc_generate_options *o)
     if (temperature == 0) o->sample = false; /* all of the most probable token */
     o->temperature = temperature == 0 ? 1 : temperature;
     o->top_p = top_p == 0 ? FLT_MIN : top_p;
-    o->length_penalty = penalty == 0 ? MC_LENGTH_PENALTY_NONE : penalty;
+    o->length_penalty = penalty == 0 ? MC_TRUE_ZERO : penalty;
     return true;
 }
 

@@ -52,7 +52,7 @@ typedef struct mc_generate_options {
     float repetition_penalty;
     int num_beams; /* 0 or 1: no beam search. More than 1 excludes `sample` */
     /* The sum of a hypothesis' log-probabilities is divided by (its new tokens, the end included)
-     * to this power, in beam search; 0: 1. MC_LENGTH_PENALTY_NONE: not divided. */
+     * to this power, in beam search; 0: 1. MC_TRUE_ZERO: not divided. */
     float length_penalty;
     mc_early_stopping early_stopping; /* of beam search */
     uint64_t seed;                    /* of sampling */
@@ -75,7 +75,6 @@ typedef struct mc_generate_options {
     const char *const *stop_texts;
     int stop_text_count;
 } mc_generate_options;
-#define MC_LENGTH_PENALTY_NONE (-1e-30f)
 enum { MC_TOP_K_USUAL = 50 }; /* generate() draws from so many by default */
 
 /* ---- token by token -------------------------------------------------------------------------- */

@@ -36,8 +36,7 @@ bool mc_generate_read_options(const mc_decoder *d, const mc_generate_options *gi
     if (o->top_p == 0) o->top_p = 1;
     if (o->repetition_penalty == 0) o->repetition_penalty = 1;
     if (o->num_beams == 0) o->num_beams = 1;
-    if (o->length_penalty == 0) o->length_penalty = 1;
-    if (o->length_penalty == MC_LENGTH_PENALTY_NONE) o->length_penalty = 0;
+    o->length_penalty = mc_option(o->length_penalty, 1);
     if (!o->eos) {
         o->eos = d->eos;
         o->eos_count = d->eos_count;

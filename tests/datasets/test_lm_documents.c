@@ -134,10 +134,10 @@ static void test_token_zero(void **state)
     fixture *f = *state;
     corpus c = make_corpus(20, 10, false, false, 5);
     for (int i = 0; i < 20; i++) c.tokens[c.begins[i]] = 0;
-    check_corpus(&c, make_loader(f, bare_file_of(f, &c),
-                                 (mc_lm_loader_options){.batch_size = 3,
-                                                        .seq_length = 8,
-                                                        .document_token = MC_LM_TOKEN_0}));
+    check_corpus(&c,
+                 make_loader(f, bare_file_of(f, &c),
+                             (mc_lm_loader_options){
+                                 .batch_size = 3, .seq_length = 8, .document_token = MC_INT_ZERO}));
     mc_token_file *bare = bare_file_of(f, &c);
     assert_null(mc_lm_loader_new(
         bare,

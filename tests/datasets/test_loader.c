@@ -280,7 +280,7 @@ static void test_shuffling(void **state)
         options.seed = 43;
         order_of(d, options, 2, other);
         assert_memory_not_equal(first, other, sizeof first);
-        options.seed = MC_DATALOADER_SEED_0;
+        options.seed = (uint64_t)MC_INT_ZERO;
         order_of(d, options, 2, other);
         assert_memory_not_equal(first, other, sizeof first);
     }

@@ -40,7 +40,7 @@ static inline int ranks(void) { return launched().world_size; }
 /* A context that knows of no other ranks: what is tested here are communicators alone. */
 static inline mc_context *new_context(void)
 {
-    mc_context *ctx = mc_init_distributed(&(mc_init_options){.single = true});
+    mc_context *ctx = mc_context_new(NULL);
     assert_good(ctx);
     return ctx;
 }

@@ -607,8 +607,7 @@ int main(int argc, char **argv)
 {
     job = mc_init_distributed(
         &(mc_init_options){.seed = SEED, .device = ranks_device(), .comm_timeout = 20});
-    alone = mc_init_distributed(
-        &(mc_init_options){.seed = SEED, .device = ranks_device(), .single = true});
+    alone = mc_context_new(&(mc_init_options){.seed = SEED, .device = ranks_device()});
     if (mc_print_error(job, stderr) || mc_print_error(alone, stderr)) return 2;
     bool may_fail = argc == 4 && strcmp(argv[1], "fail") == 0;
     if (argc == 1)

@@ -52,7 +52,7 @@ int main(int argc, char **argv)
         if (!good) printf("FAILED: context %d\n", i);
         if (!good) return 1;
     }
-    mc_context *single = mc_init_distributed(&(mc_init_options){.single = true});
+    mc_context *single = mc_context_new(NULL);
     bool good = check_sum(single);
     mc_context_free(single);
     return !good || mc_context_comm(NULL);

@@ -117,8 +117,7 @@ int main(void)
 {
     mc_context *ctx = mc_init_distributed(
         &(mc_init_options){.seed = 5, .device = ranks_device(), .comm_timeout = 20});
-    mc_context *alone = mc_init_distributed(
-        &(mc_init_options){.seed = 5, .device = ranks_device(), .single = true});
+    mc_context *alone = mc_context_new(&(mc_init_options){.seed = 5, .device = ranks_device()});
     if (mc_print_error(ctx, stderr) || mc_print_error(alone, stderr)) return 2;
     bool good = mc_world_size(ctx) <= BATCH;
     const mc_lora_options lora = {.rank = 2, .alpha = 8, .target_pattern = "all-linear"};

@@ -70,7 +70,7 @@ static void check_losses(void)
         means += r + 1.0;
     }
     check(fabs(mc_global_mean_loss(ctx, x) - sum / counts) < 1e-12, "the global mean");
-    check(fabs(mc_sum_loss(ctx, x) - means / ranks) < 1e-12, "BMTrain's sum_loss");
+    check(fabs(mc_mean_rank_loss(ctx, x) - means / ranks) < 1e-12, "BMTrain's sum_loss");
     check(mc_mean_loss(ctx, x) == (count > 0 ? each : 0), "this rank's mean");
     mc_tensor_free(x);
 }
@@ -185,8 +185,7 @@ int main(int argc, char **argv)
                                                  .device = ranks_device(),
                                                  .comm_timeout = 20,
                                                  .threads = shared ? MC_THREADS_SHARED : 0});
-    mc_context *alone = mc_init_distributed(
-        &(mc_init_options){.seed = 5, .device = ranks_device(), .single = true});
+    mc_context *alone = mc_context_new(&(mc_init_options){.seed = 5, .device = ranks_device()});
     if (mc_print_error(ctx, stderr) || mc_print_error(alone, stderr)) return 2;
     rank = mc_rank(ctx);
     ranks = mc_world_size(ctx);

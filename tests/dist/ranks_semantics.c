@@ -903,8 +903,7 @@ int main(int argc, char **argv)
     setvbuf(stdout, NULL, _IOLBF, 0);
     mc_context *ctx = mc_init_distributed(
         &(mc_init_options){.seed = 5, .device = ranks_device(), .comm_timeout = 100});
-    mc_context *alone_ctx = mc_init_distributed(
-        &(mc_init_options){.seed = 5, .device = ranks_device(), .single = true});
+    mc_context *alone_ctx = mc_context_new(&(mc_init_options){.seed = 5, .device = ranks_device()});
     if (mc_print_error(ctx, stderr) || mc_print_error(alone_ctx, stderr)) return 2;
     bool good = argc > 1 || run_dropout(ctx);
     for (size_t i = 0; i < sizeof scenarios / sizeof *scenarios; i++)

@@ -515,7 +515,7 @@ static void test_split(void **state)
 static void test_mesh(void **state)
 {
     (void)state;
-    mc_context *own = mc_init_distributed(&(mc_init_options){.single = true});
+    mc_context *own = mc_context_new(NULL);
     int tensor = size % 2 ? 1 : 2, data = size / tensor;
     mc_mesh_place(&own->mesh, &(mc_mesh_sizes){.tensor = tensor, .data = data}, rank);
     mc_mesh_connect(own, NULL, &(mc_comm_options){.timeout = 60});

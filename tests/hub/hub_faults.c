@@ -11,7 +11,7 @@
 static int download(const char *identifier, const char *folder, long nth)
 {
     char cache[1024], found[4096];
-    mc_context *ctx = mc_init_distributed(&(mc_init_options){.single = true});
+    mc_context *ctx = mc_context_new(NULL);
     snprintf(cache, sizeof cache, "%s/%ld", folder, nth);
     mc_fault_fail_at(nth, false);
     mc_hub_download(ctx, identifier, &(mc_hub_options){.cache_dir = cache}, found, sizeof found);

@@ -46,8 +46,7 @@ static int set_up(void **state)
     for (size_t i = 0; i < sizeof variables / sizeof *variables; i++) unsetenv(variables[i]);
     setenv("HF_HOME", f->folder.path, 1);
     setenv("HF_HUB_OFFLINE", "1", 1);
-    f->ctx =
-        mc_init_distributed(&(mc_init_options){.single = true, .log = keep_line, .log_user = f});
+    f->ctx = mc_context_new(&(mc_init_options){.log = keep_line, .log_user = f});
     *state = f;
     return 0;
 }

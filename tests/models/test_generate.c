@@ -238,7 +238,7 @@ static void test_beam_scores(void **state)
     mc_context *ctx = *state;
     mc_model *gpt2 = new_gpt2(ctx, MC_F32, 0);
     int32_t eos[5] = {3, 11, 23, 37, 49};
-    static const float penalties[] = {1, MC_LENGTH_PENALTY_NONE, 2, -1};
+    static const float penalties[] = {1, MC_TRUE_ZERO, 2, -1};
     for (int p = 0; p < 4; p++) {
         mc_generate_options o = {.max_new_tokens = 12,
                                  .num_beams = 4,

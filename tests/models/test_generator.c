@@ -65,7 +65,7 @@ static void make_prompts(mc_model *model, prompt *p)
         if (i == 4 || i == 7) p[i].options.num_return_sequences = i == 4 ? 3 : 2;
         if (i == 3 || i == 6 || i == 8) p[i].options.num_beams = i == 8 ? 2 : 3;
         if (i == 3) p[i].options.num_return_sequences = 2;
-        if (i == 6) p[i].options.length_penalty = MC_LENGTH_PENALTY_NONE;
+        if (i == 6) p[i].options.length_penalty = MC_TRUE_ZERO;
         const int32_t *ids = p[i].ids;
         p[i].alone = mc_model_generate(model, &ids, &p[i].count, 1, &p[i].options);
         assert_good(mc_model_module(model)->ctx);

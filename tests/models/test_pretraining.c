@@ -161,7 +161,7 @@ static void test_masked_loss(void **state)
         for (int f = 0; f < MC_FIELDS; f++)
             if (b->field[f])
                 field[f] = mc_tape_input(t, MC_I32, r.field[f]->shape, b->field[f], false);
-        float found = mc_mean_loss(ctx, mc_model_pretraining_loss(t, r.model, field));
+        double found = mc_mean_loss(ctx, mc_model_pretraining_loss(t, r.model, field));
         mc_model_output out = mc_model_forward(
             t, r.model,
             &(mc_model_input){.ids = field[MC_FIELD_IDS], .type_ids = field[MC_FIELD_TYPE_IDS]});

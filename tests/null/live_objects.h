@@ -22,7 +22,7 @@
 static mc_context *the_context(void)
 {
     static mc_context *ctx;
-    if (!ctx) ctx = mc_init_distributed(&(mc_init_options){.seed = 3, .single = true});
+    if (!ctx) ctx = mc_context_new(&(mc_init_options){.seed = 3});
     assert_non_null(ctx);
     return ctx;
 }

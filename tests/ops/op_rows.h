@@ -966,9 +966,7 @@ static void low_rank_reference(const op_call *c, double *y)
 static void add_loss(const op_options *o, const double *x, const double *label, int64_t rows,
                      int64_t classes, double loss[2])
 {
-    double ignored = o->ignore_index == MC_IGNORE_ZERO ? 0
-                     : o->ignore_index                 ? o->ignore_index
-                                                       : -100;
+    double ignored = o->ignore_index == MC_INT_ZERO ? 0 : o->ignore_index ? o->ignore_index : -100;
     loss[0] = loss[1] = 0;
     for (int64_t r = 0; r < rows; r++, x += classes) {
         if (label[r] == ignored) continue;
@@ -990,7 +988,7 @@ static void add_labels(op_call *c, int64_t rows, int64_t classes)
     op_input *labels = add_index(c, INDEX, c->o->index_dtype, rows, classes);
     for (int64_t i = 0; i < rows && c->o->ignore_index; i++)
         if (random_bits() % 3 == 0)
-            set_index(labels, i, c->o->ignore_index == MC_IGNORE_ZERO ? 0 : c->o->ignore_index);
+            set_index(labels, i, c->o->ignore_index == MC_INT_ZERO ? 0 : c->o->ignore_index);
 }
 
 static mc_cross_entropy_options loss_options(const op_call *c)
@@ -1291,7 +1289,7 @@ static const op_row rows[] = {
     LOW_RANK("low rank, two factors of parameters", .second = true, .weights = PARAMETER),
     CROSS_ENTROPY("cross entropy", .smoothing = 0),
     CROSS_ENTROPY("cross entropy i64 ignoring -100", .index_dtype = MC_I64, .ignore_index = -100),
-    CROSS_ENTROPY("cross entropy ignoring 0, smoothed", .ignore_index = MC_IGNORE_ZERO,
+    CROSS_ENTROPY("cross entropy ignoring 0, smoothed", .ignore_index = MC_INT_ZERO,
                   .smoothing = 0.1f),
     LINEAR_LOSS("linear cross entropy", .bias = false),
     LINEAR_LOSS("linear cross entropy bias ignoring", .bias = true, .ignore_index = -100),
@@ -1378,7 +1376,7 @@ static const op_row rows[] = {
     PAIRS("bce loss, weighted", .weighted = true),
     ROW_LOSSES("cross entropy of rows", .index_dtype = MC_I64),
     ROW_LOSSES("cross entropy of rows, smoothed, weighted, ignoring 0", .weighted = true,
-               .smoothing = 0.2f, .ignore_index = MC_IGNORE_ZERO),
+               .smoothing = 0.2f, .ignore_index = MC_INT_ZERO),
     ROW_LOSSES("cross entropy, weighted", .weighted = true, .mean = true),
     ROW_LOSSES("cross entropy, smoothed, weighted, ignoring -100", .weighted = true, .mean = true,
                .smoothing = 0.1f, .ignore_index = -100),

@@ -476,7 +476,7 @@ static void row_loss(const op_call *c, int64_t r, double out[2])
     int64_t classes = c->n[1], label = (int64_t)c->in[1].v[r];
     const double *x = c->in[0].v + r * classes, *w = c->o->weighted ? c->in[2].v : NULL;
     double sum = 0, smooth = 0, e = (double)c->o->smoothing;
-    int64_t ignored = c->o->ignore_index == MC_IGNORE_ZERO ? 0 : -100;
+    int64_t ignored = c->o->ignore_index == MC_INT_ZERO ? 0 : -100;
     out[0] = out[1] = 0;
     if (label == ignored) return;
     for (int64_t i = 0; i < classes; i++) sum += exp(x[i]);
@@ -492,7 +492,7 @@ static void declare_row_losses(op_call *c)
     op_input *labels = add_index(c, INDEX, c->o->index_dtype, rows, classes);
     for (int64_t i = 0; i < rows && c->o->ignore_index; i++)
         if (random_bits() % 3 == 0)
-            set_index(labels, i, c->o->ignore_index == MC_IGNORE_ZERO ? 0 : c->o->ignore_index);
+            set_index(labels, i, c->o->ignore_index == MC_INT_ZERO ? 0 : c->o->ignore_index);
     if (c->o->weighted) add_constants(c, MC_F32, MC_SHAPE(classes), 0.25, 3);
     set_output(c, MC_F32, c->o->mean ? MC_SHAPE(2) : MC_SHAPE(rows));
 }

@@ -167,7 +167,7 @@ def check_cxx(folder, names):
                       "return mc_failed(ctx) || shape.ndim != 2;\n}\n")
     must([compiler, *flags])
     symbols = must(["nm", program]).stdout
-    check(" U mc_init_distributed" in symbols, f"C++ mangles the names:\n{symbols}")
+    check(" U mc_init_distributed_as" in symbols, f"C++ mangles the names:\n{symbols}")
 
 
 def step_headers():

@@ -381,7 +381,7 @@ static void check_cell(mc_table *t, int column, const char *expected)
 static void check_csv(const char *name, const char *header, const char *input, int kept,
                       void (*check)(mc_table *t, int column, int i))
 {
-    mc_context *ctx = mc_init_distributed(&(mc_init_options){.single = true});
+    mc_context *ctx = mc_context_new(NULL);
     mc_table *t = open_csv(ctx, name, header);
     mc_table *from = mc_table_open(ctx, temp_path(&folder, input), NULL);
     int rows = 0;

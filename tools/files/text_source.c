@@ -366,7 +366,7 @@ text_source *text_source_new(mc_context *ctx, const text_source_options *options
     s->o = *options;
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->changed, NULL);
-    s->own = mc_init_distributed(&(mc_init_options){.single = true});
+    s->own = mc_context_new(NULL);
     open_table(s);
     name_columns(s);
     pass_error(s);

@@ -109,8 +109,7 @@ bool answer_options_resolve(const answer_options *o, mc_model *model, mc_generat
     if (o->given.repetition_penalty) how->repetition_penalty = line->repetition_penalty;
     if (o->given.num_beams) how->num_beams = line->num_beams;
     if (o->given.length_penalty)
-        how->length_penalty =
-            line->length_penalty != 0 ? line->length_penalty : MC_LENGTH_PENALTY_NONE;
+        how->length_penalty = line->length_penalty != 0 ? line->length_penalty : MC_TRUE_ZERO;
     if (o->early_stopping) how->early_stopping = MC_EARLY_STOPPING_AT_ONCE;
     if (line->ignore_eos) how->ignore_eos = true;
     how->seed = line->seed;

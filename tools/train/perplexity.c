@@ -239,7 +239,7 @@ static bool run_batch(measure *m, int64_t first)
     mc_model_input in = {.ids = ids, .lengths = mc_tape_lengths(t, m->lengths, count, 1)};
     mc_model_output out = mc_model_forward(t, m->model, &in);
     mc_tensor *loss = mc_model_loss(t, m->model, out.last_hidden, next);
-    m->loss += (double)mc_mean_loss(m->ctx, loss) * (double)predicted;
+    m->loss += mc_mean_loss(m->ctx, loss) * (double)predicted;
     m->predicted += predicted;
     mc_tape_end(t);
     return !mc_failed(m->ctx);

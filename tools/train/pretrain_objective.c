@@ -95,7 +95,7 @@ static const char *source_of(const pretrain *p, char folder[MODEL_FOLDER])
  * "" where the folder has none. */
 static bool opens(const char *from, const mc_tokenizer_options *options, char why[512])
 {
-    mc_context *probe = mc_init_distributed(&(mc_init_options){.single = true});
+    mc_context *probe = mc_context_new(NULL);
     bool good = mc_tokenizer_open(probe, from, options);
     bool none = mc_error_status(probe) == MC_ERR_NOT_FOUND;
     snprintf(why, 512, "%s", good || none ? "" : mc_error_message(probe));
@@ -296,7 +296,7 @@ static mc_lm_loader *open_elsewhere(const pretrain *p, mc_lm_loader *loader, con
 {
     if (!p->objective.style.next_sentence || !loader) return NULL;
     options.seed = mc_lm_loader_position(loader).seed + 1;
-    if (!options.seed) options.seed = MC_LM_SEED_0;
+    if (!options.seed) options.seed = (uint64_t)MC_INT_ZERO;
     options.shuffle = true;
     return mc_lm_loader_new_blend(data->sources, data->count, &options);
 }

@@ -202,7 +202,7 @@ void train_run_report_newest(const train_run *run)
     if (!folder || !mc_failed(run->ctx) || mc_rank(run->ctx) || !mc_checkpoint_exists(folder))
         return;
     /* the run's own context does nothing any more */
-    mc_context *ctx = mc_init_distributed(&(mc_init_options){.single = true, .device = "cpu"});
+    mc_context *ctx = mc_context_new(&(mc_init_options){.device = "cpu"});
     mc_checkpoint *newest = mc_checkpoint_open(ctx, folder);
     if (newest)
         fprintf(stderr,
