@@ -17,6 +17,7 @@
 #include <sys/resource.h>
 #include "bench/bench.h"
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 
 enum { MOST_STEPS = 1000, FIRST = 40, ROUND_TO = 512 };
 

@@ -28,6 +28,7 @@
 #include <string.h>
 #include <time.h>
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 
 enum { MOST_ROUNDS = 101 };
 

@@ -10,6 +10,7 @@
  * bench/encoder.py. */
 #include "bench/bench.h"
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

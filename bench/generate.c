@@ -21,6 +21,7 @@
  * median step. */
 #include "bench/triad.h"
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

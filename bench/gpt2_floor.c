@@ -15,6 +15,7 @@
 #include "bench/bench.h"
 #include "core/autograd/tape_internal.h"
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 
 typedef struct floor_run {
     mc_device *d;

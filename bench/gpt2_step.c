@@ -11,6 +11,7 @@
  * report; the result has the median and the mean without the first five. */
 #include "bench/bench.h"
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

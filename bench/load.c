@@ -15,6 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 
 static double started;
 

@@ -8,6 +8,7 @@
  * documents, it first writes PATTERN.bin, sparse, and PATTERN.idx, of documents of 1 to 1,999
  * tokens. */
 #include <modelcenter.h>
+#include <modelcenter/more.h>
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -12,6 +12,7 @@
 #include "core/base/context_internal.h"
 #include "core/base/file_internal.h"
 #include "tokenizers/tokenizer.h"
+#include "tokenizers/details.h"
 
 enum { THREADS_MAX = 256 };
 

@@ -21,6 +21,7 @@
  * or torchrun for several ranks (zero=0..3). */
 #include "bench/bench.h"
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

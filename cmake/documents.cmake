@@ -1,6 +1,7 @@
 # Run by an install: installs README.md, the licence, the changes, docs/ and examples/ into ${MC_DOCDIR}.
 # Links to public headers lead to the installed ones, and a link to what is in the repository alone is
 # replaced by its text, so that none is dead.
+include(${CMAKE_CURRENT_LIST_DIR}/header_paths.cmake)
 string(RANDOM LENGTH 12 stage)
 set(stage ${MC_BINARY}/doc-${stage})
 cmake_path(ABSOLUTE_PATH MC_DOCDIR BASE_DIRECTORY "${CMAKE_INSTALL_PREFIX}" OUTPUT_VARIABLE document_folder)
@@ -22,7 +23,8 @@ function(new_target result page target)
     endif()
     set(${result} "" PARENT_SCOPE)
     if(path MATCHES "^(core|models|tokenizers|datasets)/.*\\.h$" AND NOT path MATCHES "_internal\\.h$")
-        file(RELATIVE_PATH header "${document_folder}/${folder}" "${include_folder}/modelcenter/${path}")
+        installed_header(path ${path})
+        file(RELATIVE_PATH header "${document_folder}/${folder}" "${include_folder}/${path}")
         set(${result} "${header}" PARENT_SCOPE)
     endif()
 endfunction()

@@ -2,6 +2,8 @@
 #include <limits.h>
 #include <string.h>
 #include "datasets/dataset_internal.h"
+#include "tokenizers/details.h"
+#include "datasets/rows.h"
 
 enum { DEFAULT_MAX_LENGTH = 512, DEFAULT_TARGET_LENGTH = 128 };
 

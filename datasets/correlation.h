@@ -1,4 +1,6 @@
-/* Correlations, as GLUE scores numbers that a model predicts (STS-B). */
+/* Correlations, as GLUE scores numbers that a model predicts (STS-B).
+ *
+ * Not part of the promised interface: it may change in any release (docs/api.md). */
 #ifndef MC_DATASETS_CORRELATION_H
 #define MC_DATASETS_CORRELATION_H
 

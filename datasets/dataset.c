@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "datasets/order_internal.h"
+#include "datasets/rows.h"
 
 /* ---- keeping and freeing --------------------------------------------------------------------- */
 

@@ -7,8 +7,10 @@
 #include "core/base/file_internal.h"
 #include "core/base/paths_internal.h"
 #include "datasets/dataset.h"
+#include "datasets/table.h"
 #include "datasets/table/jsonl_internal.h"
 #include "datasets/tasks/rows_internal.h"
+#include "datasets/labels.h"
 
 /* A growing string. */
 typedef struct mc_text {

@@ -2,6 +2,8 @@
 
 #include <string.h>
 #include "tokenizers/tokenizer_internal.h"
+#include "datasets/rows.h"
+#include "tokenizers/details.h"
 
 enum {
     IDS = 1 << MC_LANE_IDS,

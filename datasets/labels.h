@@ -6,7 +6,9 @@
  *   1. the name that is the same text;
  *   2. else the only name that differs in upper and lower case of ASCII letters alone;
  *   3. else, if the names are LABEL_0, LABEL_1, ..., which `transformers` writes for classes
- *      without names, LABEL_i if it is the whole number i. */
+ *      without names, LABEL_i if it is the whole number i.
+ *
+ * Not part of the promised interface: it may change in any release (docs/api.md). */
 #ifndef MC_DATASETS_LABELS_H
 #define MC_DATASETS_LABELS_H
 

@@ -52,35 +52,10 @@ typedef enum mc_token_format {
  * lie outside its .bin, overlap, leave gaps, or whose documents are out of order; a type of numbers
  * that is no integer. */
 MC_API mc_token_file *mc_token_file_open(mc_context *ctx, const char *pattern);
-/* The same for several paths or patterns, one after the other. An .idx is passed over where its
- * .bin is listed too. */
-MC_API mc_token_file *mc_token_file_open_list(mc_context *ctx, const char *const *patterns,
-                                              int count);
 /* Frees it before its context does; loaders keep what they need. NULL is allowed. */
 MC_API void mc_token_file_free(mc_token_file *file);
 
 MC_API int64_t mc_token_file_count(const mc_token_file *file); /* tokens of all shards */
-MC_API int mc_token_file_shards(const mc_token_file *file);
-/* Of shard i: its path (that of the .bin), format and tokens. Out of range: NULL, 0, 0. */
-MC_API const char *mc_token_file_path(const mc_token_file *file, int shard);
-MC_API mc_token_format mc_token_file_format(const mc_token_file *file, int shard);
-MC_API int64_t mc_token_file_shard_count(const mc_token_file *file, int shard);
-
-/* Documents of all shards; -1 where a shard is llm.c's, whose files do not say. */
-MC_API int64_t mc_token_file_documents(const mc_token_file *file);
-/* Where document i begins, and how many tokens it has. False if out of range, if documents are not
- * known, and where the .idx is damaged there: that is an error, as of opening. */
-MC_API bool mc_token_file_document(const mc_token_file *file, int64_t i, int64_t *first,
-                                   int64_t *count);
-
-/* Copies tokens [first, first + count) to out (count). Errors, set in the context and returned: a
- * range that is not within the file; a negative token, or one past 2^31 - 1, with its position in
- * its shard. */
-MC_API mc_status mc_token_file_read(const mc_token_file *file, int64_t first, int64_t count,
-                                    int32_t *out);
-/* The largest token there is, to be compared with a vocabulary; reads all of the file. -1 after an
- * error, as of mc_token_file_read. */
-MC_API int32_t mc_token_file_largest(const mc_token_file *file);
 
 /* ---- tokens of a program's own ---- */
 
@@ -188,17 +163,6 @@ typedef struct mc_lm_batch {
  * missing or out of its range; a file with too few windows for one batch (with keep_last, with
  * none). A NULL file gives NULL (its context has the error already). */
 MC_API mc_lm_loader *mc_lm_loader_new(mc_token_file *file, const mc_lm_loader_options *options);
-
-/* A file of a blend, and the share of it: weights are relative to their sum. */
-typedef struct mc_lm_source {
-    mc_token_file *file;
-    double weight;
-} mc_lm_source;
-
-/* Makes a loader of a blend. Errors as of mc_lm_loader_new, and: no sources; a weight that is not a
- * positive number; a source without a window. */
-MC_API mc_lm_loader *mc_lm_loader_new_blend(const mc_lm_source *sources, int count,
-                                            const mc_lm_loader_options *options);
 /* Frees it before its context does. NULL is allowed. */
 MC_API void mc_lm_loader_free(mc_lm_loader *loader);
 
@@ -208,11 +172,6 @@ MC_API void mc_lm_loader_free(mc_lm_loader *loader);
 MC_API const mc_lm_batch *mc_lm_loader_next(mc_lm_loader *loader);
 
 MC_API int64_t mc_lm_loader_batches(const mc_lm_loader *loader); /* of an epoch, on every rank */
-/* The current epoch: after its last batch still that one, unless `repeat`. */
-MC_API int64_t mc_lm_loader_epoch(const mc_lm_loader *loader);
-MC_API int64_t mc_lm_loader_windows(const mc_lm_loader *loader);     /* of an epoch, on all ranks */
-MC_API int64_t mc_lm_loader_tokens(const mc_lm_loader *loader);      /* of the files */
-MC_API mc_token_file *mc_lm_loader_file(const mc_lm_loader *loader); /* the first one */
 
 /* Where a loader stands: plain numbers to be saved in a checkpoint. The same on all ranks, and
  * valid for any batch size and number of ranks. */
@@ -235,34 +194,5 @@ MC_API mc_lm_position mc_lm_loader_position(const mc_lm_loader *loader);
  * other data, of another seq_length or of another order, or one that is not within an epoch; the
  * loader then stays where it was. */
 MC_API mc_status mc_lm_loader_seek(mc_lm_loader *loader, const mc_lm_position *position);
-
-/* ---- documents apart, in a step ---- */
-
-/* The lengths of the pieces of a step's batches, where a model reads them: lengths of the context
- * (mc_lengths_new), of so few shapes that steps can be recorded (core/autograd/step.h).
- *
- *     mc_lm_lengths *lengths = mc_lm_lengths_new(ctx, micro_steps, batch_size, seq_length);
- *     ... for each batch i of a step:  mc_lm_lengths_set(lengths, i, batch);
- *     int shape = mc_lm_lengths_write(lengths);
- *     mc_step_run(ctx, STEP_KEY + shape, step, run);
- *     ... and in the step:  .ids = ids[i] (batch_size * seq_length), .lengths =
- *                           mc_lm_lengths_get(lengths, i)
- */
-typedef struct mc_lm_lengths mc_lm_lengths;
-
-/* For `batches` batches of a step (micro-steps), all of batch_size whole windows until others are
- * set. Owned by the context. NULL after an error: memory, a number that is not positive. */
-MC_API mc_lm_lengths *mc_lm_lengths_new(mc_context *ctx, int batches, int batch_size,
-                                        int seq_length);
-/* Takes the lengths of a batch as those of batch i; copied. Without separate_documents they are
- * whole windows. Errors: i out of range, a batch larger than there is room for. */
-MC_API mc_status mc_lm_lengths_set(mc_lm_lengths *lengths, int i, const mc_lm_batch *batch);
-/* Writes all of them to the device, in the smallest shape that holds them all, and returns which
- * one it is: 0 to 31, for a key. A shape that is new takes memory. */
-MC_API int mc_lm_lengths_write(mc_lm_lengths *lengths);
-/* What was written last for batch i. */
-MC_API const mc_lengths *mc_lm_lengths_get(const mc_lm_lengths *lengths, int i);
-/* Frees it before its context does. NULL is allowed. */
-MC_API void mc_lm_lengths_free(mc_lm_lengths *lengths);
 
 #endif

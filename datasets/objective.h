@@ -15,7 +15,9 @@
  * have the same shapes, as recorded steps need it.
  *
  * Windows are cut from the stream as datasets/lm.h says; they may hold the end of one document and
- * the beginning of the next. */
+ * the beginning of the next.
+ *
+ * Not part of the promised interface: it may change in any release (docs/api.md). */
 #ifndef MC_DATASETS_OBJECTIVE_H
 #define MC_DATASETS_OBJECTIVE_H
 

@@ -1,4 +1,5 @@
 #include "datasets/pack_internal.h"
+#include "datasets/rows.h"
 
 #include <string.h>
 

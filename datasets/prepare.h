@@ -15,7 +15,9 @@
  * Threads tokenize pieces of about a megabyte, which are written in their order: the files do not
  * depend on how many threads there are. A long text is cut where tokens end whatever surrounds
  * them, at a line's end between two ASCII letters or the like. Memory stays bounded, at a few times
- * the piece (or the longest line) a thread, and for Megatron's format four bytes a document. */
+ * the piece (or the longest line) a thread, and for Megatron's format four bytes a document.
+ *
+ * Not part of the promised interface: it may change in any release (docs/api.md). */
 #ifndef MC_DATASETS_PREPARE_H
 #define MC_DATASETS_PREPARE_H
 

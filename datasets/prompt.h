@@ -1,7 +1,9 @@
 /* How texts are put to a model of a family, as far as data sets have to know it.
  *
  * A model says it itself (mc_model_prompt in models/model.h); in a program with a model of its own
- * it is a plain struct. */
+ * it is a plain struct.
+ *
+ * Not part of the promised interface: it may change in any release (docs/api.md). */
 #ifndef MC_DATASETS_PROMPT_H
 #define MC_DATASETS_PROMPT_H
 

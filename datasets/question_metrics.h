@@ -6,7 +6,9 @@
  *     mc_question_score s = mc_score_questions(question, labels, right, rows);
  *
  * Rows of one question lie side by side, with one number in `question` (which otherwise means
- * nothing). The functions that score use host memory of the caller and touch no context. */
+ * nothing). The functions that score use host memory of the caller and touch no context.
+ *
+ * Not part of the promised interface: it may change in any release (docs/api.md). */
 #ifndef MC_DATASETS_QUESTION_METRICS_H
 #define MC_DATASETS_QUESTION_METRICS_H
 

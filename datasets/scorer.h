@@ -30,7 +30,9 @@
  *                                      the candidate's tokens (llm.c's "acc_norm"): HellaSwag
  *
  * Rows may be added in any order, each on one rank only; scores do not depend on how rows are
- * divided among ranks. Memory: 12 bytes a row. */
+ * divided among ranks. Memory: 12 bytes a row.
+ *
+ * Not part of the promised interface: it may change in any release (docs/api.md). */
 #ifndef MC_DATASETS_SCORER_H
 #define MC_DATASETS_SCORER_H
 

@@ -37,7 +37,9 @@
  * Errors have the form "FILE:LINE:COLUMN: what is wrong". Lines and columns count from 1, columns
  * in characters: a quote that is never closed is reported where it opens, a row with too few or too
  * many fields where it ends or goes on, and so are NUL characters and bytes that are no UTF-8. What
- * is no JSON is reported as "FILE:LINE: ...", with the key where there is one. */
+ * is no JSON is reported as "FILE:LINE: ...", with the key where there is one.
+ *
+ * Not part of the promised interface: it may change in any release (docs/api.md). */
 #ifndef MC_DATASETS_TABLE_H
 #define MC_DATASETS_TABLE_H
 
@@ -45,15 +47,9 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "core/base/context.h"
+#include "datasets/table_format.h"
 
 typedef struct mc_table mc_table;
-
-typedef enum mc_table_format {
-    MC_TABLE_BY_NAME = 0, /* what the file's name says */
-    MC_TABLE_CSV,
-    MC_TABLE_TSV,
-    MC_TABLE_JSONL,
-} mc_table_format;
 
 typedef struct mc_table_options {
     mc_table_format format;

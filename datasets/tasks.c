@@ -4,6 +4,7 @@
 #include <string.h>
 #include <strings.h>
 #include "datasets/dataset_internal.h"
+#include "datasets/rows.h"
 
 /* A further table is one line here. */
 static const mc_task *const *const tables[] = {mc_superglue_tasks, mc_benchmark_tasks};

@@ -12,7 +12,9 @@
  *
  * Texts are UTF-8 of a given size in bytes; bytes that are no UTF-8 count as U+FFFD. The functions
  * touch no context, and several threads may call them at a time. They return MC_OK, MC_ERR_NOMEM,
- * or MC_ERR_ARGUMENT for a NULL where a value is required; after an error nothing is written. */
+ * or MC_ERR_ARGUMENT for a NULL where a value is required; after an error nothing is written.
+ *
+ * Not part of the promised interface: it may change in any release (docs/api.md). */
 #ifndef MC_DATASETS_TEXT_METRICS_H
 #define MC_DATASETS_TEXT_METRICS_H
 

@@ -12,6 +12,7 @@
  * probable class and its probability, all labels that are more probable than not with theirs, or
  * the value of a regression, separated by tabs. */
 #include <modelcenter.h>
+#include <modelcenter/more.h>
 
 #include <math.h>
 #include <stdlib.h>

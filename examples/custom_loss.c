@@ -15,6 +15,7 @@
  * Prints the loss now and then, and at the end how far the fitted weights are from the true ones.
  * Takes less than a second. */
 #include <modelcenter.h>
+#include <modelcenter/more.h>
 
 #include <math.h>
 #include <stdlib.h>

@@ -13,6 +13,7 @@
  * the ranks, and the loss is the mean over all of them. With OUTPUT the trained parameters are
  * written to that file. Takes seconds. */
 #include <modelcenter.h>
+#include <modelcenter/more.h>
 
 #include <math.h>
 #include <stdlib.h>

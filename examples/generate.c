@@ -9,6 +9,7 @@
  *
  * MODEL is a folder or an identifier on the Hugging Face hub, of any family that decodes. */
 #include <modelcenter.h>
+#include <modelcenter/more.h>
 
 #include <stdlib.h>
 #include <string.h>

@@ -8,6 +8,7 @@
  *     ./own_tokens 300 cuda
  */
 #include <modelcenter.h>
+#include <modelcenter/more.h>
 
 #include <stdlib.h>
 

@@ -9,6 +9,7 @@
  *     ./pretrain_t5 300 cuda
  */
 #include <modelcenter.h>
+#include <modelcenter/more.h>
 
 #include <stdlib.h>
 

@@ -1,4 +1,5 @@
 #include "models/encoder_internal.h"
+#include "core/ops/fused.h"
 
 #include <stdio.h>
 

@@ -13,7 +13,7 @@
 #include "core/nn/sublayer.h"
 #include "core/ops/general.h"
 #include "datasets/objective.h"
-#include "models/model.h"
+#include "models/details.h"
 
 /* ---- configs --------------------------------------------------------------------------------- */
 

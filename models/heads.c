@@ -1,6 +1,8 @@
 /* What stands on the stacks: logits, losses, labels, classifiers. */
 #include "core/nn/eight_bit_internal.h"
 #include "models/model_internal.h"
+#include "core/nn/stored.h"
+#include "core/ops/fused.h"
 
 static bool has_lm(mc_tape *t, const mc_model *m)
 {

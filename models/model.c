@@ -6,6 +6,8 @@
 #include "core/autograd/step_internal.h"
 #include "core/ops/ops_internal.h"
 #include "models/adapters/adapter_internal.h"
+#include "core/nn/stored.h"
+#include "core/ops/fused.h"
 
 static const char *const problem_types[] = {"single_label_classification",
                                             "multi_label_classification", "regression"};

@@ -4,6 +4,7 @@
 #include <string.h>
 #include "core/nn/block_list.h"
 #include "models/adapters/adapter_internal.h"
+#include "core/ops/fused.h"
 
 const mc_objective_style *mc_family_objective(const char *name)
 {

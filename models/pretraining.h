@@ -2,7 +2,9 @@
  *
  *     mc_tensor *field[MC_FIELDS] = { ... tensors of the arrays of an mc_objective_batch ... };
  *     mc_tensor *loss = mc_model_pretraining_loss(t, model, field);
- *     mc_optim_manager_backward(optim, t, loss); */
+ *     mc_optim_manager_backward(optim, t, loss);
+ *
+ * Not part of the promised interface: it may change in any release (docs/api.md). */
 #ifndef MC_MODELS_PRETRAINING_H
 #define MC_MODELS_PRETRAINING_H
 

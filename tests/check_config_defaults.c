@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 #include "models/family_internal.h"
 
 static void print_line(void *user, mc_log_level level, const char *line)

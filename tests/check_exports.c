@@ -27,6 +27,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 #include "core/tensor/tensor_internal.h"
 
 enum { FAILED = 1, MOST_OUTPUTS = 4, MOST_MODULES = 8 };

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 
 static const char *const names[MC_FIELDS] = {[MC_FIELD_IDS] = "ids",
                                              [MC_FIELD_TYPE_IDS] = "type_ids",

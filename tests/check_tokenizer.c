@@ -14,6 +14,7 @@
 #include "core/base/file_internal.h"
 #include "core/base/json_internal.h"
 #include "tokenizers/tokenizer.h"
+#include "tokenizers/details.h"
 
 enum { SHOWN_MISSES = 10, FILE_LIMIT = 1 << 30 };
 

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 
 /* A context on the device; NULL, having said so, where this machine or this build has no such
  * device. Any other failure stays on the context. */

@@ -6,6 +6,7 @@
 #include <cjson/cJSON.h>
 #include "core/device/device_internal.h"
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 #include "tests/optim/optim_test.h"
 
 /* Device allocations: the nth from now fails, and with `all_after` every later one. */

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 #include "core/nn/module_internal.h"
 #include "tests/optim/optim_test.h"
 

@@ -7,6 +7,7 @@
 #include <cmocka.h>
 #include <math.h>
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 #include "device_choice.h"
 #include "shared_data.h"
 

@@ -8,6 +8,7 @@
 #include <cmocka.h>
 #include <cuda_runtime_api.h>
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 #include "tests/device_choice.h"
 #include "tests/temp_folder.h"
 

@@ -10,6 +10,7 @@
 #include "core/base/file_internal.h"
 #include "core/base/memory_internal.h"
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 #include "tests/temp_folder.h"
 
 static char output[1 << 16];

@@ -8,6 +8,7 @@
 #include <math.h>
 #include "core/device/device_internal.h"
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 #include "core/inspect/inspect_internal.h"
 #include "tests/optim/optim_test.h"
 

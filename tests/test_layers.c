@@ -7,6 +7,7 @@
 #include <cmocka.h>
 #include "core/autograd/tape_internal.h"
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 #include "tests/optim/optim_test.h"
 
 enum { ROWS = 6, DIM = 8, DIM_FF = 12, MOST = 2 * DIM_FF * DIM };

@@ -9,6 +9,7 @@
 #include "core/base/file_internal.h"
 #include "core/device/cpu/cpu_internal.h"
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 #include "tests/optim/optim_test.h"
 #include "tests/temp_folder.h"
 

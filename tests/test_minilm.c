@@ -7,6 +7,7 @@
 #include <cmocka.h>
 #include <math.h>
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 #include "tests/device_choice.h"
 #include "tests/temp_folder.h"
 

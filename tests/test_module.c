@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 #include "core/nn/module_internal.h"
 #include "tests/optim/optim_test.h"
 

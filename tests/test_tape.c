@@ -7,6 +7,7 @@
 #include <cmocka.h>
 #include "core/device/cpu/cpu_internal.h"
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 #include "core/nn/module_internal.h"
 #include "tests/optim/optim_test.h"
 

@@ -8,6 +8,7 @@
 #include "core/device/plan_internal.h"
 #include "core/dist/comm.h"
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 #include "core/nn/memory_plan_internal.h"
 #include "core/predict/rates_internal.h"
 #include "tests/optim/optim_test.h"

@@ -6,6 +6,7 @@
 #include <cmocka.h>
 
 #include "tests/tokenizers/tokenizer_test.h"
+#include "tokenizers/details.h"
 
 /* 0..4 special, then words and pieces; ids are line numbers from 0 */
 static const char vocab_text[] = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n" /*  0 */

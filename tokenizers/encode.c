@@ -1,4 +1,5 @@
 #include "tokenizers/tokenizer_internal.h"
+#include "tokenizers/details.h"
 
 #include <string.h>
 

@@ -123,14 +123,6 @@ MC_API void mc_tokenizer_free(mc_tokenizer *tok);
 
 /* 1 + the largest id, added tokens included; 0 for NULL. */
 MC_API int mc_tokenizer_vocab_size(const mc_tokenizer *tok);
-/* The most tokens of a text, special ones included, that the model is meant for, as
- * tokenizer_config.json says ("model_max_length"); 0: it does not, and for NULL. It is the default
- * of what cuts texts (mc_text_classifier_options and others); mc_tokenizer_encode itself cuts at
- * its own max_length alone. */
-MC_API int64_t mc_tokenizer_max_length(const mc_tokenizer *tok);
-/* Whether truncation drops the start of a text and keeps its end ("truncation_side": "left"). False
- * for NULL. */
-MC_API bool mc_tokenizer_cuts_start(const mc_tokenizer *tok);
 /* The id of exactly this entry or added token, -1 if there is none. Entries of a byte-level
  * vocabulary are written as in its file, in GPT-2's alphabet of bytes ("\u0120the" for " the"). */
 MC_API int32_t mc_tokenizer_token_to_id(const mc_tokenizer *tok, const char *token);
@@ -143,10 +135,6 @@ MC_API int32_t mc_tokenizer_cls_id(const mc_tokenizer *tok);
 MC_API int32_t mc_tokenizer_sep_id(const mc_tokenizer *tok);
 /* The id that stands in place of a token that is to be guessed (BERT's [MASK]); -1 as above. */
 MC_API int32_t mc_tokenizer_mask_id(const mc_tokenizer *tok);
-/* Whether a token continues the word of the token before it: 1, or 0 if it begins one. WordPiece
- * marks what continues (##), byte-level BPE and Unigram what begins (a space before it). Added
- * tokens begin, and so does an id without a token. -1: the vocabulary does not say (CPM's). */
-MC_API int mc_tokenizer_continues(const mc_tokenizer *tok, int32_t id);
 /* The id that stands between the texts of a stream: GPT-2's <|endoftext|>, T5's </s>, or the
  * eos_token that tokenizer_config.json names; -1 if there is none (BERT's) and for NULL. */
 MC_API int32_t mc_tokenizer_end_of_text_id(const mc_tokenizer *tok);
@@ -185,12 +173,6 @@ typedef struct mc_encoding {
 MC_API mc_status mc_tokenizer_encode(const mc_tokenizer *tok, const char *text, size_t text_length,
                                      const char *pair, size_t pair_length, size_t max_length,
                                      mc_encoding *encoding);
-/* Appends the ids of a text to those that the encoding holds, without the special tokens that
- * mc_tokenizer_encode puts around one and without truncation; type ids are 0. This is for streams
- * of any size: set encoding->count to 0 to begin anew, and give each thread its own encoding.
- * Returns as mc_tokenizer_encode; after an error the encoding holds what it held before. */
-MC_API mc_status mc_tokenizer_append(const mc_tokenizer *tok, const char *text, size_t length,
-                                     mc_encoding *encoding);
 
 /* Bytes of UTF-8; they need no NUL after them. */
 typedef struct mc_text_span {
@@ -226,28 +208,6 @@ MC_API mc_status mc_tokenizer_encode_batch(const mc_tokenizer *tok, const mc_tex
                                            size_t max_length, mc_batch_encoding *batch);
 /* Frees what it holds and makes it { 0 } again. */
 MC_API void mc_batch_encoding_release(mc_batch_encoding *batch);
-
-/* Where a long text can be cut, so that several threads encode it: appending the ids of
- * text[0, cut) and then those of text[cut, length) gives the ids of the whole text. Returns the
- * first such place at or after `from` (at least 1) that it finds, which is in front of white
- * space, or `length` if there is none, or where added tokens that hold or take in white space
- * forbid it; of Unigram models also where the normaliser does not squeeze white space. By
- * SentencePiece's rules sums of scores run over a whole text, so of pieces that score exactly or
- * nearly the same (`-----`) those after a cut may be others.
- *
- *     for (size_t at = 0, next; at < size; at = next) {
- *         next = at + mc_tokenizer_cut(tok, text + at, size - at, 1 << 20);
- *         ... one thread appends text[at, next) ...
- *     } */
-MC_API size_t mc_tokenizer_cut(const mc_tokenizer *tok, const char *text, size_t length,
-                               size_t from);
-
-/* That all of these ids are rows of a model's embedding, which has `vocabulary` of them. Else
- * MC_ERR_ARGUMENT, returned and set in the context, which names the first token that is not, the
- * tokenizer's file and both numbers of tokens. A tokenizer may have more tokens than its model, as
- * long as no text needs them. */
-MC_API mc_status mc_tokenizer_check_ids(const mc_tokenizer *tok, const int32_t *ids, size_t count,
-                                        int64_t vocabulary);
 
 /* Frees what it holds and makes it { 0 } again. */
 MC_API void mc_encoding_release(mc_encoding *encoding);

@@ -3,7 +3,9 @@
  *     const char *texts[] = { "corpus.txt" };
  *     mc_tokenizer_train(ctx, texts, 1, "my-tokenizer", &(mc_train_tokenizer_options){
  *                            .type = MC_TOKENIZER_TYPE_BYTE_BPE, .vocab_size = 8000 });
- *     mc_tokenizer *tok = mc_tokenizer_from_pretrained(ctx, "my-tokenizer"); */
+ *     mc_tokenizer *tok = mc_tokenizer_from_pretrained(ctx, "my-tokenizer");
+ *
+ * Not part of the promised interface: it may change in any release (docs/api.md). */
 #ifndef MC_TOKENIZERS_TRAIN_H
 #define MC_TOKENIZERS_TRAIN_H
 

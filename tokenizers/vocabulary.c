@@ -1,4 +1,5 @@
 #include "tokenizers/files/settings_internal.h"
+#include "tokenizers/details.h"
 
 #include <stdlib.h>
 #include <string.h>

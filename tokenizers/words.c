@@ -1,6 +1,7 @@
 /* Which tokens continue a word. */
 #include <string.h>
 #include "tokenizers/tokenizer_internal.h"
+#include "tokenizers/details.h"
 
 static bool begins_with(const char *text, const char *start)
 {

@@ -1,5 +1,6 @@
 /* `modelcenter convert`: a model's folder in another form, dtype or number of files. */
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 #include "tools/options/args.h"
 #include "tools/commands.h"
 #include "tools/options/model_options.h"

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 #include "tools/options/answer_options.h"
 #include "tools/options/args.h"
 #include "tools/commands.h"

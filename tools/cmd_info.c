@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 #include "tools/options/args.h"
 #include "tools/commands.h"
 #include "tools/ranks.h"

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 #include "tools/options/args.h"
 #include "tools/commands.h"
 #include "tools/options/model_options.h"

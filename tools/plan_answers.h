@@ -3,6 +3,7 @@
 #define MC_TOOLS_PLAN_ANSWERS_H
 
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 #include "tools/options/args.h"
 
 typedef struct plan_answers_options {

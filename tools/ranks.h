@@ -11,6 +11,7 @@
 #define MC_TOOLS_RANKS_H
 
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 #include "tools/options/args.h"
 #include "tools/log/run_log.h"
 

@@ -5,7 +5,9 @@
  *
  * Nothing here fails because something is missing: that is what is reported. No function asks a
  * network; mc_hub_reach (core/hub/hub.h) does. Strings in the structs are the caller's copies, the
- * `const char *` among them constants of the library. */
+ * `const char *` among them constants of the library.
+ *
+ * Not part of the promised interface: it may change in any release (docs/api.md). */
 #ifndef MC_ABOUT_ABOUT_H
 #define MC_ABOUT_ABOUT_H
 

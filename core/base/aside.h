@@ -16,7 +16,9 @@
  * terminal, a pipe, a device, a socket, /dev/stdout and the like) is direct: it is opened and
  * written as it stands, and never renamed over or removed.
  *
- * All functions return 0 or an errno, EINVAL for NULL. They set no error and use no context. */
+ * All functions return 0 or an errno, EINVAL for NULL. They set no error and use no context.
+ *
+ * Not part of the promised interface: it may change in any release (docs/api.md). */
 #ifndef MC_BASE_ASIDE_H
 #define MC_BASE_ASIDE_H
 

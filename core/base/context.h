@@ -116,15 +116,15 @@ typedef struct mc_init_options {
  * is returned as by mc_init_distributed. */
 static inline mc_context *mc_context_new(const mc_init_options *options);
 
-/* Makes a context of this rank of a job. Reads who started the process (torchrun or torch.distributed by RANK and
- * WORLD_SIZE, Open MPI, Slurm, PMI) and, with more than one rank, meets the others: over a TCP
- * connection to rank 0 (at MASTER_ADDR and port MASTER_PORT + 1, or MC_MASTER_PORT), and then
- * over MPI on CPUs and NCCL on GPUs. Ranks prove to each other that they know the job's secret,
- * which on several hosts without MPI is that of MC_JOB_SECRET_FILE or MC_JOB_SECRET; without one
- * they fail at once. A rank that does not come by the timeout is an error that
- * names it, and so is one with another seed, zero_level, grad_dtype or MC_THREADS_SHARED. The
- * first error of any rank reaches all. `options` may be NULL. Returns NULL only when memory is
- * out; every function accepts that NULL as a failed context. */
+/* Makes a context of this rank of a job. Reads who started the process (torchrun or
+ * torch.distributed by RANK and WORLD_SIZE, Open MPI, Slurm, PMI) and, with more than one rank,
+ * meets the others: over a TCP connection to rank 0 (at MASTER_ADDR and port MASTER_PORT + 1, or
+ * MC_MASTER_PORT), and then over MPI on CPUs and NCCL on GPUs. Ranks prove to each other that they
+ * know the job's secret, which on several hosts without MPI is that of MC_JOB_SECRET_FILE or
+ * MC_JOB_SECRET; without one they fail at once. A rank that does not come by the timeout is an
+ * error that names it, and so is one with another seed, zero_level, grad_dtype or
+ * MC_THREADS_SHARED. The first error of any rank reaches all. `options` may be NULL. Returns NULL
+ * only when memory is out; every function accepts that NULL as a failed context. */
 static inline mc_context *mc_init_distributed(const mc_init_options *options);
 
 /* What the two above call, with the MC_API_VERSION that the program was compiled with. Where it is

@@ -2,7 +2,9 @@
  *
  * What other programs or people keep in such a folder is left alone. At every instant the folder
  * holds one model whole, or no model: config.json (adapter_config.json) goes before the first file
- * of another model comes, and comes after the last. */
+ * of another model comes, and comes after the last.
+ *
+ * Not part of the promised interface: it may change in any release (docs/api.md). */
 #ifndef MC_CHECKPOINT_MODEL_FOLDER_H
 #define MC_CHECKPOINT_MODEL_FOLDER_H
 

@@ -21,7 +21,9 @@
  * MPI for the process.
  *
  * As everywhere, calls do nothing while an error is set on the context, and return its status. A
- * communicator belongs to the thread of its context, but for mc_comm_abort. */
+ * communicator belongs to the thread of its context, but for mc_comm_abort.
+ *
+ * Not part of the promised interface: it may change in any release (docs/api.md). */
 #ifndef MC_DIST_COMM_H
 #define MC_DIST_COMM_H
 

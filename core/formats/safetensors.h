@@ -14,7 +14,9 @@
  *     mc_safetensors_writer_free(out);
  *
  * Errors go to the context; while it holds one, everything here does nothing and returns NULL, zero
- * or the context's status, and NULL objects are accepted everywhere. */
+ * or the context's status, and NULL objects are accepted everywhere.
+ *
+ * Not part of the promised interface: it may change in any release (docs/api.md). */
 #ifndef MC_FORMATS_SAFETENSORS_H
 #define MC_FORMATS_SAFETENSORS_H
 

@@ -27,7 +27,9 @@
  * are is logged. Views and tensors that share storage are entries that point to the same bytes.
  *
  * Errors go to the context; while it holds one, everything here does nothing and returns NULL, zero
- * or the context's status, and NULL objects are accepted everywhere. */
+ * or the context's status, and NULL objects are accepted everywhere.
+ *
+ * Not part of the promised interface: it may change in any release (docs/api.md). */
 #ifndef MC_FORMATS_TENSOR_FILE_H
 #define MC_FORMATS_TENSOR_FILE_H
 

@@ -11,7 +11,9 @@
  *     mc_torch_writer_free(out);
  *
  * Errors go to the context; while it holds one, everything here does nothing and returns NULL or
- * the context's status, and NULL objects are accepted everywhere. */
+ * the context's status, and NULL objects are accepted everywhere.
+ *
+ * Not part of the promised interface: it may change in any release (docs/api.md). */
 #ifndef MC_FORMATS_TORCH_WRITER_H
 #define MC_FORMATS_TORCH_WRITER_H
 

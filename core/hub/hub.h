@@ -45,7 +45,9 @@
  * same call and in later ones. One process (or rank) at a time downloads a repository; others wait
  * for it and then find the files. Ranks of hosts with caches of their own download one each. A
  * process that dies at its download leaves a note in the lock's file: the next one that uses the
- * repository hashes its blobs first. */
+ * repository hashes its blobs first.
+ *
+ * Not part of the promised interface: it may change in any release (docs/api.md). */
 #ifndef MC_HUB_HUB_H
 #define MC_HUB_HUB_H
 

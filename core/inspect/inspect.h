@@ -15,7 +15,9 @@
  * are in double, in a fixed order; with another number of ranks they are cut elsewhere, which shows
  * in the last bits at most.
  *
- * Calls wait for the device and do nothing once the context has failed. */
+ * Calls wait for the device and do nothing once the context has failed.
+ *
+ * Not part of the promised interface: it may change in any release (docs/api.md). */
 #ifndef MC_INSPECT_H
 #define MC_INSPECT_H
 

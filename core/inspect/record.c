@@ -2,6 +2,7 @@
 #include <string.h>
 #include "core/inspect/inspect_internal.h"
 #include "core/ops/ops_internal.h"
+#include "core/ops/fused.h"
 
 enum { CHUNK = 256 };
 

@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 #include "core/base/memory_internal.h"
+#include "core/nn/stored.h"
+#include "core/ops/fused.h"
 
 /* ---- declaring ------------------------------------------------------------------------------- */
 

@@ -1,8 +1,10 @@
 /* The attention layer: projections around mc_sdpa, or around a cache of keys and values. */
 #include "core/nn/adapter_internal.h"
-#include "core/nn/layers.h"
+#include "core/nn/transformer.h"
+#include "core/nn/decode_internal.h"
 #include "core/ops/general.h"
 #include "core/ops/ops_internal.h"
+#include "core/nn/stored.h"
 
 enum { Q, K, V, PARTS };
 

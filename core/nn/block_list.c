@@ -2,7 +2,7 @@
 
 #include <stdio.h>
 #include "core/nn/module_internal.h"
-#include "core/ops/ops.h"
+#include "core/ops/fused.h"
 
 struct mc_block_list {
     mc_module module;

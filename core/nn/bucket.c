@@ -4,6 +4,7 @@
 #include <string.h>
 #include "core/autograd/step_internal.h"
 #include "core/base/hash_internal.h"
+#include "core/nn/stored.h"
 
 static mc_device *device_of(const mc_module_root *root) { return root->ctx->device; }
 

@@ -23,6 +23,7 @@
 #include "core/dist/world_internal.h"
 #include "core/nn/module_internal.h"
 #include "core/nn/offload_internal.h"
+#include "core/nn/stored.h"
 
 typedef struct mc_bucket_host {
     mc_fence *uploaded; /* its newest parameters */

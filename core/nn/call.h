@@ -7,20 +7,9 @@
 
 enum { MC_CALL_EXTRA = 4 };
 
-/* Where attention layers find the keys and values of earlier tokens while text is generated: filled
- * by the owner of a cache, one for self-attention and one for the memory of an encoder. `layer` is
- * the block's number in its list. */
-struct mc_sdpa_options;
-typedef struct mc_decode {
-    void *cache;
-    /* The result of attention over all that the cache has for the layer, (rows, heads * head_dim).
-     * x is qkv as in mc_sdpa, whose keys and values are kept first; of a memory it is q. */
-    mc_tensor *(*attend)(mc_tape *t, void *cache, int layer, mc_tensor *x,
-                         const struct mc_sdpa_options *options);
-    /* Keeps the keys and values of a memory, kv as in mc_sdpa_cross. NULL of self-attention. False
-     * after an error. */
-    bool (*keep)(mc_tape *t, void *cache, int layer, mc_tensor *kv);
-} mc_decode;
+/* Where attention layers find the keys and values of earlier tokens while text is generated.
+ * Private: models/generate makes it. */
+typedef struct mc_decode mc_decode;
 
 /* Zero fields are absent. A block list copies the struct; under MC_RECOMPUTE_FULL the blocks that
  * run again in backward get stand-ins for its tensors, and each tensor gets its gradient. */

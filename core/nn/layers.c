@@ -1,7 +1,9 @@
-#include "core/nn/layers.h"
+#include "core/nn/transformer.h"
 
 #include "core/nn/adapter_internal.h"
 #include "core/nn/eight_bit_internal.h"
+#include "core/nn/stored.h"
+#include "core/ops/fused.h"
 
 /* ---- linear ---------------------------------------------------------------------------------- */
 

@@ -14,7 +14,9 @@
  * mc_memory(ctx).peak after training. A `step` that generates (mc_model_generate, or answers of a
  * generator, which ignore end tokens) is planned in the same way; its cache is part of activations.
  *
- * How long the step takes, such a run says too: core/predict/step_time.h. */
+ * How long the step takes, such a run says too: core/predict/step_time.h.
+ *
+ * Not part of the promised interface: it may change in any release (docs/api.md). */
 #ifndef MC_NN_MEMORY_PLAN_H
 #define MC_NN_MEMORY_PLAN_H
 

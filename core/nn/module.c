@@ -1,6 +1,7 @@
 #include "core/dist/comm_internal.h"
 #include "core/nn/module_internal.h"
 #include "core/nn/offload_internal.h"
+#include "core/nn/stored.h"
 
 #include <fnmatch.h>
 #include <stdio.h>

@@ -86,32 +86,10 @@ MC_API mc_initializer mc_init_custom(mc_init_fn fn, void *user);
  * function, more than INT64_MAX / 64 elements in the model. NULL after an error. */
 MC_API mc_parameter *mc_parameter_new(mc_module *module, const char *name, mc_shape shape,
                                       mc_initializer init);
-/* The same, stored with further rows after its own, `stored_rows` in all, so that products with it
- * have a good size (a vocabulary). They are zero and stay so as long as their gradient is not used:
- * mc_parameter_tensor, counts, files, initialisation and optimizers see `shape` only,
- * mc_parameter_whole all rows. Errors: fewer stored rows than the shape has. */
-MC_API mc_parameter *mc_parameter_new_padded(mc_module *module, const char *name, mc_shape shape,
-                                             int64_t stored_rows, mc_initializer init);
-
-typedef struct mc_parameter_part {
-    const char *name; /* relative to the module; may hold dots ("project_q.weight") */
-    int64_t rows;     /* size of its first dimension */
-    mc_initializer init;
-} mc_parameter_part;
-/* Declares several parameters stored as consecutive row ranges of one tensor, so that one product
- * uses them all (q, k and v). Each has shape (rows, rest of `row_shape`), where row_shape is the
- * shape of one row (ndim 0 for biases). Writes `count` parameters to `parts_out` unless that is
- * NULL; returns the first. mc_parameter_whole(t, first) is the stored tensor. */
-MC_API mc_parameter *mc_parameter_new_stacked(mc_module *module, const mc_parameter_part *parts,
-                                              int count, mc_shape row_shape,
-                                              mc_parameter **parts_out);
 
 /* The parameter as a tensor of the tape: reading it is free, and its gradient goes to the
  * bucket. */
 MC_API mc_tensor *mc_parameter_tensor(mc_tape *tape, mc_parameter *parameter);
-/* The whole stored tensor a parameter is part of (the parameter itself if it is stored alone and
- * without padding). */
-MC_API mc_tensor *mc_parameter_whole(mc_tape *tape, mc_parameter *parameter);
 
 MC_API const char *mc_parameter_name(const mc_parameter *parameter); /* full path */
 MC_API mc_shape mc_parameter_shape(const mc_parameter *parameter);
@@ -122,9 +100,6 @@ MC_API bool mc_parameter_trainable(const mc_parameter *parameter);
  * (MC_ZERO_3, AdamOffload) needs the others. NULL values are an error. */
 MC_API mc_status mc_parameter_write(mc_parameter *parameter, const float *values);
 MC_API mc_status mc_parameter_read(mc_parameter *parameter, float *values);
-/* Copies the accumulated gradient as it stands in the bucket, summed over ranks, which all have to
- * call it, as f32, whatever it is kept in (mc_grad_dtype); zeros if there is none yet. */
-MC_API mc_status mc_parameter_read_gradient(mc_parameter *parameter, float *values);
 
 /* Walks all parameters below a module in the order of their declaration:
  *     mc_parameter_iterator it = { 0 };
@@ -144,9 +119,5 @@ MC_API int64_t mc_module_parameter_count(mc_module *module); /* elements of all 
 MC_API mc_status mc_module_set_trainable(mc_module *module, const char *pattern, bool trainable);
 /* Zeros the gradients of the module's root. */
 MC_API void mc_module_zero_grad(mc_module *module);
-/* Returns when the host has done what an AdamOffload's last step has it do for the root's
- * parameters, which else goes on beside whatever comes next: for those who take the time of a step.
- * Where there is no such optimizer it does nothing. */
-MC_API mc_status mc_module_wait(mc_module *module);
 
 #endif

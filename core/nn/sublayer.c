@@ -1,6 +1,7 @@
 #include "core/nn/sublayer.h"
 
 #include "core/autograd/tape_internal.h"
+#include "core/ops/fused.h"
 
 static mc_tensor *run_attention(mc_tape *t, void *layer, mc_tensor *x, const mc_call *call)
 {

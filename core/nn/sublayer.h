@@ -9,11 +9,13 @@
  *     }
  *
  * Sums are left to the next norm, which computes both in one pass (mc_residual_defer); memory that
- * nobody needs any more is released. */
+ * nobody needs any more is released.
+ *
+ * Not part of the promised interface: it may change in any release (docs/api.md). */
 #ifndef MC_NN_SUBLAYER_H
 #define MC_NN_SUBLAYER_H
 
-#include "core/nn/layers.h"
+#include "core/nn/transformer.h"
 
 /* What stands between a norm and a sum: any layer with the call's inputs. */
 typedef struct mc_branch {

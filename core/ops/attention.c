@@ -1,6 +1,7 @@
 /* Scaled dot-product attention over packed sequences. Only the log-sum-exp of each query is kept;
  * backward computes the probabilities again (Dao et al. 2022). */
 #include "core/ops/ops_internal.h"
+#include "core/ops/attention.h"
 
 #include <math.h>
 

@@ -4,7 +4,9 @@
  * back to all ranks that it came from. Every rank of the group calls them, and runs backward
  * through them, in the same order; whether the input requires a gradient is the same on every rank.
  * x has a floating dtype where a gradient is wanted, and the same shape on every rank. They return
- * NULL after an error. */
+ * NULL after an error.
+ *
+ * Not part of the promised interface: it may change in any release (docs/api.md). */
 #ifndef MC_OPS_COLLECTIVES_H
 #define MC_OPS_COLLECTIVES_H
 

@@ -28,7 +28,9 @@
  * launch kernels of their own on mc_context_stream(ctx) and do not wait for them; work that the
  * library launched before is done first, work that it launches later comes after. In a step that is
  * recorded (core/autograd/step.h) these launches are recorded too. A device that only plans memory
- * or time (core/nn/memory_plan.h) calls neither function, and takes no time for them. */
+ * or time (core/nn/memory_plan.h) calls neither function, and takes no time for them.
+ *
+ * Not part of the promised interface: it may change in any release (docs/api.md). */
 #ifndef MC_OPS_CUSTOM_H
 #define MC_OPS_CUSTOM_H
 

@@ -1,5 +1,6 @@
 /* Activations, gates, dropout, scale, and add and mul with the smaller operand repeated. */
 #include "core/ops/ops_internal.h"
+#include "core/ops/fused.h"
 
 /* ---- activations ----------------------------------------------------------------------------- */
 

@@ -2,6 +2,7 @@
  * gradient, and y can be computed again from it, so that selective recompute keeps only one of the
  * two. */
 #include "core/ops/ops_internal.h"
+#include "core/ops/fused.h"
 
 #include <math.h>
 

@@ -1,5 +1,6 @@
 /* Losses: a tensor of (sum, count). */
 #include "core/ops/loss_internal.h"
+#include "core/ops/fused.h"
 
 #include <math.h>
 

@@ -1,6 +1,7 @@
 /* y = LayerNorm(x + dropout(f)), or RMSNorm, which has no bias: a training tape keeps the residual
  * sum, from which y can be computed again. In a residual stream the sum is an output too. */
 #include "core/ops/ops_internal.h"
+#include "core/ops/fused.h"
 
 typedef struct norm_state {
     float eps;

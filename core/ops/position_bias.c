@@ -1,6 +1,7 @@
 /* The relative position bias of T5 (Raffel et al. 2020): a learned number for each head and each
  * bucket of distances, spread over the distances. */
 #include "core/ops/ops_internal.h"
+#include "core/ops/attention.h"
 
 #include <inttypes.h>
 #include <math.h>

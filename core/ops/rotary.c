@@ -1,6 +1,7 @@
 /* Rotary positions (Su et al. 2021), in place: a rotation needs nothing but its own columns, and
  * its gradient is the rotation back. */
 #include "core/ops/ops_internal.h"
+#include "core/ops/attention.h"
 
 #include <math.h>
 

@@ -1,5 +1,6 @@
 /* Operations that move rows: embedding, gather, unpack, and views. */
 #include "core/ops/ops_internal.h"
+#include "core/ops/fused.h"
 
 #include <inttypes.h>
 #include <math.h>

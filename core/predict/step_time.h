@@ -10,7 +10,9 @@
  *
  * Each kernel and each collective that the step asks for passes on a clock, by a table of measured
  * rates. What is begun to be waited for later passes on a second clock, so overlap follows from the
- * order in which the step does things. Nothing else in the library uses this part. */
+ * order in which the step does things. Nothing else in the library uses this part.
+ *
+ * Not part of the promised interface: it may change in any release (docs/api.md). */
 #ifndef MC_PREDICT_STEP_TIME_H
 #define MC_PREDICT_STEP_TIME_H
 

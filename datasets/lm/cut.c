@@ -7,6 +7,7 @@
 #include <unistd.h>
 #include "core/base/memory_internal.h"
 #include "datasets/lm/prepare_internal.h"
+#include "tokenizers/details.h"
 
 enum { AHEAD = 1 << 16 }; /* bytes after a piece, to find a place where it can end */
 

@@ -4,6 +4,7 @@
 #include "core/base/context_internal.h"
 #include "core/tensor/tensor_internal.h"
 #include "datasets/lm.h"
+#include "datasets/token_files.h"
 
 enum { SHAPES = 32 };
 

@@ -6,6 +6,7 @@
 #include "datasets/lm/blend_internal.h"
 #include "datasets/lm/loader_internal.h"
 #include "datasets/order_internal.h"
+#include "datasets/token_files.h"
 
 struct mc_lm_loader {
     mc_owned owned;

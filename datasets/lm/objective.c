@@ -5,6 +5,7 @@
 #include "datasets/lm/loader_internal.h"
 #include "datasets/lm/objective_internal.h"
 #include "datasets/order_internal.h"
+#include "tokenizers/details.h"
 
 static const mc_objective_kind_table *const kinds[] = {
     [MC_OBJECTIVE_NEXT_TOKEN] = &mc_objective_next_token,

@@ -3,6 +3,7 @@
 #include "core/base/memory_internal.h"
 #include "datasets/table/jsonl_internal.h"
 #include "datasets/lm/prepare_internal.h"
+#include "tokenizers/details.h"
 
 void mc_piece_tokens_release(mc_piece_tokens *tokens)
 {

@@ -6,6 +6,7 @@
 #include <string.h>
 #include "core/base/paths_internal.h"
 #include "datasets/lm/token_file_internal.h"
+#include "datasets/token_files.h"
 
 void mc_token_file_ref(mc_token_file *file) { file->references++; }
 

@@ -7,6 +7,7 @@
 #include "datasets/metrics.h"
 #include "datasets/question_metrics.h"
 #include "datasets/text_metrics.h"
+#include "datasets/rows.h"
 
 enum { COLUMNS = 3 }; /* numbers of a row, at most */
 

@@ -1,4 +1,5 @@
 #include "models/bert/bert_internal.h"
+#include "core/ops/fused.h"
 
 /* ---- config ---------------------------------------------------------------------------------- */
 

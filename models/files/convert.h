@@ -1,4 +1,6 @@
-/* A model's folder in another form. */
+/* A model's folder in another form.
+ *
+ * Not part of the promised interface: it may change in any release (docs/api.md). */
 #ifndef MC_MODELS_CONVERT_H
 #define MC_MODELS_CONVERT_H
 

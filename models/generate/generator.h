@@ -23,7 +23,9 @@
  * free, and pages for one prompt and the new tokens of each beam. Its tokens are known at its end:
  * then come the num_return_sequences best answers, the best first, each whole. While a search is
  * under way, steps of all are launched one by one, so that on a GPU others get their tokens more
- * slowly beside it. */
+ * slowly beside it.
+ *
+ * Not part of the promised interface: it may change in any release (docs/api.md). */
 #ifndef MC_MODELS_GENERATOR_H
 #define MC_MODELS_GENERATOR_H
 

@@ -11,7 +11,8 @@
 
 #include "core/autograd/tape_internal.h"
 #include "models/generate/kv_pages_internal.h"
-#include "core/nn/layers.h"
+#include "core/nn/decode_internal.h"
+#include "core/nn/transformer.h"
 
 /* One field of the rows of choose_internal.h, of the first `count` rows. */
 mc_tensor *mc_row_field(mc_tape *t, mc_tensor *state, int field, int count);

@@ -3,6 +3,7 @@
 #include <string.h>
 #include "core/base/memory_internal.h"
 #include "models/model_internal.h"
+#include "tokenizers/details.h"
 
 typedef struct prompt_writer {
     const mc_tokenizer *tok;

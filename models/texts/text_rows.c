@@ -9,6 +9,7 @@
 #include "core/tensor/tensor_internal.h"
 #include "models/adapters/adapter.h"
 #include "tokenizers/ahead_internal.h"
+#include "tokenizers/details.h"
 
 /* Tokens of a batch: enough to fill a GPU; on a CPU what its caches like. */
 enum { GPU_TOKENS = 16384, CPU_TOKENS = 2048 };

@@ -8,6 +8,7 @@
 #include <signal.h>
 #include <sys/resource.h>
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 #include "core/nn/module_internal.h"
 #include "tests/optim/optim_test.h"
 

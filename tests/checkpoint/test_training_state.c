@@ -7,6 +7,7 @@
 #include <cmocka.h>
 #include <cjson/cJSON.h>
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 #include "tests/optim/optim_test.h"
 
 /* ---- a run ----------------------------------------------------------------------------------- */

@@ -9,6 +9,7 @@
 #include "datasets/dataset.h"
 #include "tests/temp_folder.h"
 #include "tokenizers/tokenizer.h"
+#include "datasets/rows.h"
 
 typedef struct fixture {
     temp_folder folder;

@@ -9,6 +9,7 @@
 #include <math.h>
 #include "core/base/memory_internal.h"
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 #include "core/tensor/tensor_internal.h"
 #include "tests/datasets/benchmark_test.h"
 

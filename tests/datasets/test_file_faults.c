@@ -18,6 +18,7 @@
 #include "core/formats/tensor_file.h"
 #include "datasets/prepare.h"
 #include "tests/datasets/lm_test.h"
+#include "datasets/token_files.h"
 
 enum { TOKENS = 100000, THREADS = 4, ROUNDS = 50 };
 

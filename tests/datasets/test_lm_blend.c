@@ -10,6 +10,7 @@
 #include "datasets/lm/blend_internal.h"
 #include "datasets/lm/loader_internal.h"
 #include "tests/datasets/lm_test.h"
+#include "datasets/token_files.h"
 
 /* ---- the order ---- */
 

@@ -7,6 +7,7 @@
 #include <cmocka.h>
 #include <math.h>
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 #include "datasets/lm/loader_internal.h"
 #include "tests/datasets/lm_test.h"
 #include "tests/device_choice.h"

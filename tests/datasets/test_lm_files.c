@@ -9,6 +9,7 @@
 #include <inttypes.h>
 #include "tests/datasets/lm_test.h"
 #include "tests/shared_data.h"
+#include "datasets/token_files.h"
 
 static mc_token_file *open_good(fixture *f, const char *path)
 {

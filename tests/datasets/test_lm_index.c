@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <time.h>
 #include "tests/datasets/lm_test.h"
+#include "datasets/token_files.h"
 
 static mc_token_file *open_good(fixture *f, const char *name)
 {

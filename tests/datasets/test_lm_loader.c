@@ -7,6 +7,7 @@
 #include <cmocka.h>
 #include "datasets/lm/loader_internal.h"
 #include "tests/datasets/lm_test.h"
+#include "datasets/token_files.h"
 
 /* A shard of the tokens 0 .. n - 1, so that a token says where it is from. */
 static mc_token_file *make_file(fixture *f, int n)

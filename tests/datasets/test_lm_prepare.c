@@ -11,6 +11,8 @@
 #include "datasets/lm/prepare_internal.h"
 #include "tests/datasets/lm_test.h"
 #include "tests/shared_data.h"
+#include "datasets/token_files.h"
+#include "tokenizers/details.h"
 
 enum { MOST = 1 << 21 };
 

@@ -8,6 +8,7 @@
 #include <cmocka.h>
 #include "datasets/objective.h"
 #include "tests/datasets/lm_test.h"
+#include "tokenizers/details.h"
 
 enum { MASK = 901, BEGIN, SEPARATOR, START, END, SENTINEL, VOCABULARY = 900 };
 

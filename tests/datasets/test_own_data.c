@@ -14,6 +14,7 @@
 #include "datasets/scorer.h"
 #include "tests/datasets/fixture.h"
 #include "tests/datasets/prompt_tokenizers.h"
+#include "datasets/labels.h"
 
 static mc_dataset *read_rows(fixture *f, const char *name, const char *text,
                              const mc_data_columns *columns)

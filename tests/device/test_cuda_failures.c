@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 #include "tests/device_choice.h"
 
 /* The simulator's. */

@@ -11,6 +11,7 @@
 #include "core/device/cuda/product/gemm_internal.h"
 #include "core/device/cuda/runtime/routes_internal.h"
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 #include "tests/device_choice.h"
 #include "tests/test_part.h"
 

@@ -8,6 +8,7 @@
 #include "core/base/context_internal.h"
 #include "core/device/cuda/product/gemm_internal.h"
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 #include "tests/device_choice.h"
 #include "tests/temp_folder.h"
 

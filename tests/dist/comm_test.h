@@ -9,6 +9,7 @@
 #include "core/dist/comm_internal.h"
 #include "core/dist/launch_internal.h"
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/lsan_interface.h>

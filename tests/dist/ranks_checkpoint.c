@@ -19,6 +19,7 @@
 #include "core/base/file_internal.h"
 #include "core/dist/comm.h"
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 #include "core/nn/module_internal.h"
 #include "tests/dist/ranks_test.h"
 

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include "core/dist/comm.h"
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 #include "core/nn/module_internal.h"
 #include "tests/dist/ranks_test.h"
 

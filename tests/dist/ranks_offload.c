@@ -14,6 +14,7 @@
 #include "core/checkpoint/optim_state.h"
 #include "core/dist/comm.h"
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 #include "core/nn/module_internal.h"
 #include "tests/dist/ranks_test.h"
 

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 #include "tests/dist/ranks_test.h"
 
 static mc_context *ctx;

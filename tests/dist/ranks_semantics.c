@@ -11,6 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 #include "core/optim/optimizer_internal.h"
 #include "tests/dist/ranks_test.h"
 

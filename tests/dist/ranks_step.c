@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 #include "core/optim/optimizer_internal.h"
 #include "tests/dist/ranks_test.h"
 

@@ -5,6 +5,7 @@
 
 #include <stdlib.h>
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 
 /* The device that MC_TEST_DEVICE names; NULL, the default, if none. */
 static inline const char *ranks_device(void) { return getenv("MC_TEST_DEVICE"); }

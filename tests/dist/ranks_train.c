@@ -10,6 +10,7 @@
 #include <string.h>
 #include "core/dist/comm.h"
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 #include "core/nn/module_internal.h"
 #include "tests/dist/ranks_test.h"
 

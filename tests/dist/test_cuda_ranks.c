@@ -18,6 +18,7 @@
 #include "core/dist/comm_internal.h"
 #include "core/dist/control/control_internal.h"
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 #include "tests/dist/free_port.h"
 #ifdef MC_HAVE_NCCL
 #include <cuda_runtime_api.h>

@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include "core/dist/control/control_internal.h"
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 #include "tests/dist/two_hosts.h"
 
 enum { COUNT = 100000 };

@@ -2,6 +2,7 @@
  * for a small vocabulary, a tokenizer.json, or a text for small merges. What opens has to encode,
  * whole and in parts, and to give every byte back that it has a token for. */
 #include "tests/fuzz/fuzz_tokenizer.h"
+#include "tokenizers/details.h"
 
 static const char small_merges[] = "a a\na b\naa aa\n\u0120 a\n\u0120a b\n\u00c4 \u0142\n";
 static const char *const small_vocab[] = {

@@ -8,6 +8,7 @@
 #include <unistd.h>
 #include "core/base/json_internal.h"
 #include "datasets/pack_internal.h"
+#include "datasets/rows.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -2,6 +2,7 @@
  * .model, a tokenizer.json, or a text for a small model of either kind. What opens has to encode,
  * whole and in parts, with a new cache and with a used one, and to decode. */
 #include "tests/fuzz/fuzz_tokenizer.h"
+#include "tokenizers/details.h"
 
 #define SP "\xE2\x96\x81"
 

@@ -4,6 +4,7 @@
 #define MC_TESTS_GOLDEN_H
 
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 #include "models/family_internal.h"
 
 /* The worst error of one kind. */

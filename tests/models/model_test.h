@@ -4,6 +4,7 @@
 #define MC_TESTS_MODEL_TEST_H
 
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 #include "tests/optim/optim_test.h"
 
 enum { DIM = 16, VOCABULARY = 50, BATCH = 4, WIDTH = 9 };

@@ -7,6 +7,7 @@
 #include <cmocka.h>
 #include "core/base/memory_internal.h"
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 #include "tests/temp_folder.h"
 
 /* Byte-level: \u00c3\u00a9 are the bytes of an e with an acute accent. */

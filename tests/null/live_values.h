@@ -6,6 +6,7 @@
 #define MC_TESTS_LIVE_VALUES_H
 
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 #include "tests/models/family_test.h"
 
 /* Rows and columns of the matrices: so small that any two of them can be multiplied. */

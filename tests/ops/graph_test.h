@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include "core/autograd/tape_internal.h"
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 
 /* in: `count` inputs in f32, sizes[i] (rows, columns; 0: a vector), without a gradient where
  * `frozen` has bit i; cast: the same in dtype. */

@@ -20,6 +20,7 @@
 
 #include <time.h>
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 #include "core/ops/ops_internal.h"
 #ifdef MC_HAVE_CUDA
 #include "core/device/cuda/runtime/routes_internal.h"

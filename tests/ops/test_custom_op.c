@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 #include "core/ops/ops_internal.h"
 #include "tests/optim/optim_test.h"
 

@@ -8,6 +8,7 @@
 #include <cmocka.h>
 #include "core/device/device_internal.h"
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 #include "core/ops/ops_internal.h"
 #include "tests/device_choice.h"
 #include "tests/optim/optim_test.h"

@@ -8,6 +8,7 @@
 #include <cmocka.h>
 #include <math.h>
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 #include "core/ops/ops_internal.h"
 #include "tests/optim/optim_test.h"
 

@@ -7,6 +7,7 @@
 #include <cmocka.h>
 #include "core/autograd/tape_internal.h"
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 #include "tests/optim/optim_test.h"
 
 enum { HEADS = 2, DIM = 4, WIDTH = HEADS * DIM, QUERIES = 7, KEYS = 9, LONGEST = 5, INPUTS = 3 };

@@ -6,6 +6,7 @@
 #include <cmocka.h>
 #include "core/autograd/tape_internal.h"
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 #include "tests/optim/optim_test.h"
 
 enum { ROWS = 5, COLUMNS = 12, COUNT = ROWS * COLUMNS };

@@ -9,6 +9,7 @@
 #include "core/formats/safetensors.h"
 #include "core/formats/tensor_file.h"
 #include "tests/optim/optim_test.h"
+#include "core/nn/stored.h"
 
 /* ---- BMTrain's weights ------------------------------------------------------------------- */
 

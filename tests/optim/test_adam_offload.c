@@ -10,6 +10,7 @@
 #include "core/checkpoint/optim_state.h"
 #include "core/device/plan_internal.h"
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 #include "core/nn/memory_plan.h"
 #include "tests/device_choice.h"
 #include "tests/optim/optim_test.h"

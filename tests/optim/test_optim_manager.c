@@ -11,6 +11,7 @@
 #include "core/formats/tensor_file.h"
 #include "core/ops/ops.h"
 #include "tests/optim/optim_test.h"
+#include "core/ops/fused.h"
 
 enum { IN = 6, CLASSES = 4, ROWS = 12 };
 

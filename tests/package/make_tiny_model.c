@@ -3,6 +3,7 @@
  *
  *     make_tiny_model FAMILY FOLDER OUTPUT */
 #include <modelcenter.h>
+#include <modelcenter/more.h>
 #include <string.h>
 
 int main(int argc, char **argv)

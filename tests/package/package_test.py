@@ -188,6 +188,10 @@ def step_headers():
         for standard in ("-std=c11", "-std=c17"):
             compile_c(source, standard, "-pedantic")
     check_cxx(folder, names)
+    for name in names:
+        said = "Not part of the promised interface" in (root / name).read_text()
+        check(said == name.startswith("modelcenter/more/") or name == "modelcenter/more.h",
+              f"{name} {'says' if said else 'does not say'} that it may change")
     print(f"{len(names)} headers")
 
 

@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include "tests/tokenizers/tokenizer_test.h"
+#include "tokenizers/details.h"
 
 /* The entries after the 256 letters for bytes, whose ids are the bytes: each is the result of the
  * merge of its number, and END stands after them. */

@@ -10,6 +10,7 @@
 #include "core/base/memory_internal.h"
 #include "tests/tokenizers/jieba_test.h"
 #include "tests/tokenizers/tokenizer_test.h"
+#include "tokenizers/details.h"
 
 static const char cpm1_text[] = "<pad>\n<s>\n</s>\n<sep>\n<eod>\n<unk>\n<mask>\n</n>\n</_>\n"
                                 "我\n来到\n北京\n清华\n大学\n清华大\n的\n"

@@ -12,6 +12,7 @@
 #include "tests/tokenizers/unigram_test.h"
 #include "tokenizers/unigram/sentencepiece_internal.h"
 #include "tokenizers/train.h"
+#include "tokenizers/details.h"
 
 static const char *const inputs[] = {"corpus.txt"};
 

@@ -6,6 +6,7 @@
 #include <cmocka.h>
 
 #include "tests/tokenizers/tokenizer_test.h"
+#include "tokenizers/details.h"
 
 static const char vocab[] = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n"       /*  0 */
                             "the\nking\n##s\nThe\n'\ncafe\n<\n>\nx\n"    /*  5 */

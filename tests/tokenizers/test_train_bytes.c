@@ -8,6 +8,7 @@
 
 #include "tests/tokenizers/tokenizer_test.h"
 #include "tokenizers/train.h"
+#include "tokenizers/details.h"
 
 static const char text[] =
     "the cat  sat\n\non the mat\nthe hat's on, the cat 12 12\n\t\u00e9 \u00e9\n";

@@ -8,6 +8,7 @@
 
 #include "tests/tokenizers/tokenizer_test.h"
 #include "tests/tokenizers/unigram_test.h"
+#include "tokenizers/details.h"
 
 /* ---- real files ------------------------------------------------------------------------------ */
 

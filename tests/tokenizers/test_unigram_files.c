@@ -10,6 +10,7 @@
 #include "tokenizers/files/parts_internal.h"
 #include "tests/tokenizers/tokenizer_test.h"
 #include "tests/tokenizers/unigram_test.h"
+#include "tokenizers/details.h"
 
 static const char vocab[] = "[[\"<pad>\", 0], [\"</s>\", 0], [\"<unk>\", 0], [\"" SP "\", -2],"
                             " [\"a\", -3], [\"b\", -3.5], [\"" SP "a\", -4], [\"ab\", -5]]";

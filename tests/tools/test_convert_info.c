@@ -6,6 +6,7 @@
 #include <cmocka.h>
 #include <cjson/cJSON.h>
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 #include "tests/tools/command_test.h"
 #include "tests/zip_sums.h"
 #include "tools/files/text.h"

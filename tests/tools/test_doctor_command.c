@@ -9,6 +9,7 @@
 #include <omp.h>
 #include "core/about/machine_internal.h"
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 /* a home of its own, and nothing of the caller's settings */
 #define COMMAND_VARIABLES                                                            \
     "export HOME=\"$PWD/home\" && unset HF_HOME HF_HUB_CACHE HUGGINGFACE_HUB_CACHE " \

@@ -7,6 +7,7 @@
 #include <cjson/cJSON.h>
 #include <math.h>
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 #include "tests/tools/command_test.h"
 
 enum { ROWS = 150, DIM = 16 };

@@ -12,6 +12,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 
 /* $T stands for the command with what runs share: 74 rows, which are 10 steps of an epoch with 8
  * rows, the last one of 2. With MC_TEST_DEVICE=cuda all runs are there. */

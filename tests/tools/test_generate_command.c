@@ -9,6 +9,7 @@
 #include <math.h>
 #include <unistd.h>
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 #include "tests/shared_data.h"
 #include "tests/tools/command_test.h"
 

@@ -7,6 +7,7 @@
 #include <cmocka.h>
 #include <cjson/cJSON.h>
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 #include "tests/shared_data.h"
 #include "tests/tools/command_test.h"
 

@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 
 #define COMMAND_VARIABLES                                                      \
     "P=\"$MC pretrain gpt2 --data train.bin --pretrained base --batch-size 2 " \

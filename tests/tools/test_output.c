@@ -11,6 +11,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 
 /* $F trains a model of two classes for two steps, $P asks it. */
 #define COMMAND_VARIABLES                                                                     \

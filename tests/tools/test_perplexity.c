@@ -7,6 +7,7 @@
 #include <cmocka.h>
 #include <math.h>
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 #include "tests/tools/command_test.h"
 
 enum { TOKENS = 123, POSITIONS = 16, VOCABULARY = 310 };

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/wait.h>
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 #include "tests/temp_folder.h"
 #include "tools/comm_check.h"
 

@@ -8,6 +8,7 @@
 #include <cjson/cJSON.h>
 #include <math.h>
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 #include "tests/tools/command_test.h"
 
 enum { ROWS = 100, LABELS = 3, ANSWER = 5 };

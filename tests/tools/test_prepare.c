@@ -7,6 +7,7 @@
 #include "datasets/lm.h"
 #include "tests/datasets/fixture.h"
 #include "tests/tools/command_test.h"
+#include "datasets/token_files.h"
 
 /* Runs a shell line in the folder with $P as the command and its tokenizer; its exit code. */
 static int run_prepare(fixture *f, const char *line)

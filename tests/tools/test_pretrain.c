@@ -10,6 +10,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 
 /* $P and the like stand for the command with what runs share. */
 #define COMMAND_VARIABLES                                                            \

@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 #include "tests/tokenizers/jieba_test.h"
 
 #define COMMAND_VARIABLES    \

@@ -7,6 +7,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 #include "tests/tools/command_test.h"
 
 /* What is trained on: words of some syllables, a line each three. */

@@ -3,6 +3,7 @@
 #define MC_TOOLS_CONTENT_H
 
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 
 /* 16 hexadecimal digits and a NUL; "": not known. */
 typedef struct content {

@@ -12,6 +12,7 @@
 #define MC_TOOLS_INPUTS_H
 
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 #include "tools/options/args.h"
 #include "tools/options/model_options.h"
 

@@ -20,6 +20,7 @@
 #define MC_TOOLS_OUTPUT_H
 
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 #include "tools/options/args.h"
 #include "tools/files/folder_lock.h"
 #include "tools/files/inputs.h"

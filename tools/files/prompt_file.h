@@ -3,6 +3,7 @@
 #define MC_TOOLS_PROMPT_FILE_H
 
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 
 /* UTF-8 that may hold NUL characters, and is followed by one more. */
 typedef struct prompt_text {

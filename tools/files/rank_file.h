@@ -8,6 +8,7 @@
 #define MC_TOOLS_RANK_FILE_H
 
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 
 typedef struct rank_file {
     mc_context *ctx;

@@ -13,6 +13,7 @@
 #define MC_TOOLS_TEXT_SOURCE_H
 
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 
 typedef struct text_source text_source;
 

@@ -3,6 +3,7 @@
 #define MC_TOOLS_WHOLE_FILE_H
 
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 
 /* Writes a text, with a line break after it, in place of what the path names (core/base/aside.h).
  */

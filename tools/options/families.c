@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 
 const char *families_that_generate(void)
 {

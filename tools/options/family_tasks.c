@@ -1,6 +1,7 @@
 #include "tools/options/family_tasks.h"
 
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 
 static bool has_form(const char *family, const char *task)
 {

@@ -4,6 +4,7 @@
 #define MC_TOOLS_LORA_OPTIONS_H
 
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 #include "tools/options/args.h"
 #include "tools/options/settings.h"
 

@@ -11,6 +11,7 @@
 #define MC_TOOLS_MODEL_OPTIONS_H
 
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 #include "tools/options/args.h"
 
 typedef enum model_ways {

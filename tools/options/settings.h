@@ -21,6 +21,7 @@
 #define MC_TOOLS_SETTINGS_H
 
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 #include "tools/log/run_log.h"
 #include "tools/options/train_options.h"
 

@@ -3,6 +3,7 @@
 #define MC_TOOLS_TRAIN_OPTIONS_H
 
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 #include "tools/options/args.h"
 #include "tools/ranks.h"
 

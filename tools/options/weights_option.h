@@ -3,6 +3,7 @@
 #define MC_TOOLS_WEIGHTS_OPTION_H
 
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 #include "tools/options/args.h"
 
 /* float, int8, fp8: the index is a mc_weight_format. */

@@ -6,6 +6,7 @@
 #define MC_TOOLS_PREDICT_ROWS_H
 
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 #include "tools/log/run_log.h"
 #include "tools/files/text.h"
 #include "tools/files/text_source.h"

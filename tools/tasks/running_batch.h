@@ -3,6 +3,7 @@
 #define MC_TOOLS_RUNNING_BATCH_H
 
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 
 typedef struct running_prompt {
     const int32_t *ids;

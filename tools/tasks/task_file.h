@@ -4,6 +4,7 @@
 #define MC_TOOLS_TASK_FILE_H
 
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 
 /*  {"kind": "classify", "text": "review", "label": "stars", "labels": ["1", "2"],
  *   "max_length": 128}

@@ -4,6 +4,7 @@
 #define MC_TOOLS_TASK_RUN_H
 
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 #include "tools/log/run_log.h"
 
 /* ---- data ------------------------------------------------------------------------------------ */

@@ -4,6 +4,7 @@
 #define MC_TOOLS_TEXT_JOB_H
 
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 #include "tools/options/model_options.h"
 #include "tools/files/output.h"
 #include "tools/ranks.h"

@@ -3,6 +3,7 @@
 #define MC_TOOLS_FINETUNE_H
 
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 #include "tools/files/content.h"
 #include "tools/options/data_options.h"
 #include "tools/train/train_run.h"

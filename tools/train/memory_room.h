@@ -3,6 +3,7 @@
 #define TRAIN_MEMORY_ROOM_H
 
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 #include "tools/log/run_log.h"
 
 /* Bytes that tensors may take in all, those that exist included; 0: unknown. */

@@ -17,6 +17,7 @@
 #define MC_TOOLS_PERPLEXITY_H
 
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 #include "tools/options/args.h"
 #include "tools/log/run_log.h"
 

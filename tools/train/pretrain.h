@@ -3,6 +3,7 @@
 #define MC_TOOLS_PRETRAIN_H
 
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 #include "tools/options/args.h"
 #include "tools/train/token_data.h"
 #include "tools/train/train_run.h"

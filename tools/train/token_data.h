@@ -3,6 +3,7 @@
 #define MC_TOOLS_TOKEN_DATA_H
 
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 #include "tools/options/args.h"
 
 typedef struct token_data {

@@ -12,6 +12,7 @@
 #define MC_TOOLS_TRAIN_RUN_H
 
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 #include "tools/files/output.h"
 #include "tools/log/run_log.h"
 #include "tools/log/step_clock.h"

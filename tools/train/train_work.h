@@ -9,6 +9,7 @@
 #define MC_TOOLS_TRAIN_WORK_H
 
 #include "core/modelcenter.h"
+#include <modelcenter/more.h>
 #include "tools/options/train_options.h"
 
 typedef struct train_work {

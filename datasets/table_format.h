@@ -1,0 +1,12 @@
+/* The formats of tables: see datasets/table.h. */
+#ifndef MC_DATASETS_TABLE_FORMAT_H
+#define MC_DATASETS_TABLE_FORMAT_H
+
+typedef enum mc_table_format {
+    MC_TABLE_BY_NAME = 0, /* what the file's name says */
+    MC_TABLE_CSV,
+    MC_TABLE_TSV,
+    MC_TABLE_JSONL,
+} mc_table_format;
+
+#endif
