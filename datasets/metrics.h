@@ -23,9 +23,8 @@ typedef struct mc_accuracy {
 } mc_accuracy;
 
 /* Counts a batch: predictions and labels are i32 or i64, with equally many elements. Rows whose
- * label is negative (MC_NO_LABEL) don't count. Waits for the device. Does nothing when a tensor is
- * NULL or the context has failed. Errors (of the tensors' context): another dtype, different
- * counts. */
+ * label is negative (MC_NO_LABEL) don't count. Waits for the device. Errors (of the tensors'
+ * context): a tensor that is NULL, another dtype, different counts. */
 MC_API mc_status mc_accuracy_add(mc_accuracy *acc, const mc_tensor *predictions,
                                  const mc_tensor *labels);
 

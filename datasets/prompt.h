@@ -1,9 +1,7 @@
 /* How texts are put to a model of a family, as far as data sets have to know it.
  *
  * A model says it itself (mc_model_prompt in models/model.h); in a program with a model of its own
- * it is a plain struct.
- *
- * Not part of the promised interface: it may change in any release (docs/api.md). */
+ * it is a plain struct. */
 #ifndef MC_DATASETS_PROMPT_H
 #define MC_DATASETS_PROMPT_H
 

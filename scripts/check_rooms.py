@@ -32,7 +32,7 @@ BUDGETS = {
     "core/device/hopper/attention": 2715, "core/device/hopper/decode": 3157,
     "core/device/hopper/product": 1565, "core/dist": 4302, "core/dist/control": 3078,
     "core/formats": 5542, "core/hub": 1452, "core/hub/net": 2027, "core/inspect": 780,
-    "core/modelcenter": 61,
+    "core/modelcenter": 60,
     "core/nn": 5744, "core/ops": 4925, "core/optim": 2651, "core/predict": 1177,
     "core/tensor": 701, "datasets": 5441, "datasets/lm": 4023, "datasets/metrics": 940,
     "datasets/table": 1697, "datasets/tasks": 792, "models": 2550, "models/adapters": 1334,

@@ -41,7 +41,6 @@
 #include "datasets/labels.h"
 #include "datasets/objective.h"
 #include "datasets/prepare.h"
-#include "datasets/prompt.h"
 #include "datasets/question_metrics.h"
 #include "datasets/rows.h"
 #include "datasets/scorer.h"

@@ -200,8 +200,9 @@ static bool check_copy(const mc_tensor *to, const mc_tensor *from)
 
 mc_status mc_tensor_copy(mc_tensor *to, const mc_tensor *from)
 {
-    if (!to || !from) return MC_ERR_ARGUMENT;
-    if (mc_failed(to->ctx) || !check_copy(to, from)) return mc_error_status(to->ctx);
+    if (!to) return MC_ERR_ARGUMENT;
+    if (mc_failed(to->ctx) || !mc_given(to->ctx, from) || !check_copy(to, from))
+        return mc_error_status(to->ctx);
     mc_device *device = to->ctx->device;
     int64_t count = mc_tensor_count(from);
     mc_matrix source = {mc_tensor_data(from), from->dtype, count};
@@ -280,13 +281,14 @@ static bool read_f32(mc_context *ctx, const mc_tensor *tensor, float *out, int64
 
 mc_status mc_tensor_read_f32(mc_context *ctx, const mc_tensor *tensor, float *out, int64_t count)
 {
-    if (!mc_failed(ctx) && tensor && (tensor->ctx != ctx || !out))
+    if (ctx) mc_given(ctx, tensor);
+    if (!mc_failed(ctx) && (tensor->ctx != ctx || !out))
         mc_fail(ctx, MC_ERR_ARGUMENT, "reading a tensor %s%s", MC_SHAPE_TEXT(tensor->shape),
                 out ? " of another context" : ": there is no memory to read it to (NULL)");
-    if (!mc_failed(ctx) && tensor && mc_tensor_count(tensor) != count)
+    if (!mc_failed(ctx) && mc_tensor_count(tensor) != count)
         mc_fail(ctx, MC_ERR_SHAPE, "reading %lld elements of a tensor %s", (long long)count,
                 MC_SHAPE_TEXT(tensor->shape));
-    if (!mc_failed(ctx) && tensor && read_f32(ctx, tensor, out, count)) return MC_OK;
+    if (!mc_failed(ctx) && read_f32(ctx, tensor, out, count)) return MC_OK;
     for (int64_t i = 0; out && i < count; i++) out[i] = NAN;
-    return mc_failed(ctx) ? mc_error_status(ctx) : MC_ERR_ARGUMENT;
+    return mc_error_status(ctx);
 }

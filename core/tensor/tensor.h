@@ -86,8 +86,8 @@ MC_API void *mc_tensor_data(const mc_tensor *tensor);
 MC_API const mc_lengths *mc_tensor_lengths(const mc_tensor *tensor);
 
 /* Copies `count` elements to host memory as f32 (any floating or integer dtype), waiting for the
- * device. `count` must be the tensor's, and the tensor the context's. On a failed context, and for
- * NULL, fills with NaN. */
+ * device. `count` must be the tensor's, and the tensor the context's. On a failed context, and
+ * after an error, fills with NaN. Errors: NULL for any, another context's tensor, another count. */
 MC_API mc_status mc_tensor_read_f32(mc_context *ctx, const mc_tensor *tensor, float *out,
                                     int64_t count);
 

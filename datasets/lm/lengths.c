@@ -95,8 +95,8 @@ mc_lm_lengths *mc_lm_lengths_new(mc_context *ctx, int batches, int batch_size, i
 
 mc_status mc_lm_lengths_set(mc_lm_lengths *l, int i, const mc_lm_batch *batch)
 {
-    if (!l || !batch) return MC_ERR_ARGUMENT;
-    if (mc_failed(l->ctx)) return mc_error_status(l->ctx);
+    if (!l) return MC_ERR_ARGUMENT;
+    if (mc_failed(l->ctx) || !mc_given(l->ctx, batch)) return mc_error_status(l->ctx);
     if (i < 0 || i >= l->batch_count || batch->batch_size > l->batch_size ||
         batch->seq_length != l->seq_length)
         return mc_fail(l->ctx, MC_ERR_ARGUMENT,

@@ -55,9 +55,11 @@ void mc_accuracy_count(mc_accuracy *acc, int64_t prediction, int64_t label)
 
 mc_status mc_accuracy_add(mc_accuracy *acc, const mc_tensor *predictions, const mc_tensor *labels)
 {
-    if (!acc || !predictions || !labels) return MC_ERR_ARGUMENT;
-    if (mc_failed(labels->ctx) || !check(labels->ctx, predictions, labels))
-        return mc_error_status(labels->ctx);
+    if (!acc || (!predictions && !labels)) return MC_ERR_ARGUMENT;
+    mc_context *ctx = labels ? labels->ctx : predictions->ctx;
+    if (mc_failed(ctx) || !mc_given(ctx, predictions) || !mc_given(ctx, labels) ||
+        !check(ctx, predictions, labels))
+        return mc_error_status(ctx);
     int64_t predicted[CHUNK], expected[CHUNK];
     for (int64_t from = 0, n = mc_tensor_count(labels), count; from < n; from += count) {
         count = n - from < CHUNK ? n - from : CHUNK;

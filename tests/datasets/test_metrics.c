@@ -129,8 +129,12 @@ static void test_errors(void **state)
     mc_tensor *two = mc_tensor_new(ctx, MC_I32, MC_SHAPE(2));
     mc_tensor *three = mc_tensor_new(ctx, MC_I32, MC_SHAPE(3));
     mc_tensor *real = mc_tensor_new(ctx, MC_F32, MC_SHAPE(2));
-    mc_accuracy_add(&acc, two, NULL);
-    mc_accuracy_add(&acc, NULL, two);
+    assert_int_equal(mc_accuracy_add(&acc, two, NULL), MC_ERR_ARGUMENT);
+    assert_string_equal(mc_error_message(ctx), "mc_accuracy_add: labels is NULL");
+    mc_clear_error(ctx);
+    assert_int_equal(mc_accuracy_add(&acc, NULL, two), MC_ERR_ARGUMENT);
+    assert_string_equal(mc_error_message(ctx), "mc_accuracy_add: predictions is NULL");
+    mc_clear_error(ctx);
     assert_false(mc_failed(ctx));
     mc_accuracy_add(&acc, three, two);
     assert_int_equal(mc_error_status(ctx), MC_ERR_SHAPE);

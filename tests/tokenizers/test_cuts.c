@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include "tests/tokenizers/tokenizer_test.h"
+#include "tokenizers/details.h"
 
 #ifdef MC_HAVE_PCRE2
 enum { HAS_PCRE2 = true };
