@@ -80,7 +80,7 @@ def damage(rng, text):
 class Reference:
     """SentencePiece, with special tokens cut out of texts before it sees them."""
 
-    def __init__(self, path, eos, sentinels):
+    def __init__(self, path, eos, sentinels, bos=False):
         self.model = sentencepiece.SentencePieceProcessor(model_file=str(path))
         size = self.model.get_piece_size()
         self.specials = {self.model.id_to_piece(i): i for i in range(size)
@@ -89,6 +89,7 @@ class Reference:
         for k in range(sentinels):
             self.specials[f"<extra_id_{k}>"] = size + sentinels - 1 - k
         self.eos = [self.model.eos_id()] if eos else []
+        self.bos = [self.model.bos_id()] if bos else []
         names = sorted(self.specials, key=len, reverse=True)
         self.cut = re.compile(b"(" + b"|".join(re.escape(n.encode()) for n in names) + b")")
 
@@ -97,11 +98,12 @@ class Reference:
         for part in self.cut.split(data):
             name = part.decode(errors="replace")
             ids += [self.specials[name]] if name in self.specials else self.model.encode(part)
-        ids += self.eos
+        ids = self.bos + ids + self.eos
         record = {"text_hex": data.hex(), "ids": ids}
         special = set(self.specials.values()) - {self.model.unk_id()}
-        if not special & set(ids[:len(ids) - len(self.eos)]):
+        if not special & set(ids[len(self.bos):len(ids) - len(self.eos)]):
             record["decoded"] = self.model.decode(ids)
+            record["skip_special"] = True
         return record
 
 
@@ -116,9 +118,9 @@ def compare(program, folder, name, records):
     return run.returncode == 0
 
 
-def check_model(program, folder, name, count, seed, t5):
+def check_model(program, folder, name, count, seed, t5, file="spiece.model", eos=True, bos=False):
     rng = random.Random(seed)
-    reference = Reference(folder / "spiece.model", True, 100 if t5 else 0)
+    reference = Reference(folder / file, eos, 100 if t5 else 0, bos)
     specials = [s for s in reference.specials if "extra_id" not in s] + ["<extra_id_0>"]
     records = []
     for _ in range(count):
@@ -149,6 +151,12 @@ def check_folder(program, name, count, seed):
     folder = pathlib.Path(path)
     with tempfile.TemporaryDirectory() as temporary:
         alone = pathlib.Path(temporary)
+        if not (folder / "tokenizer.json").exists():
+            config = json.loads((folder / "tokenizer_config.json").read_text())
+            bos, eos = (config.get(key, False) for key in ("add_bos_token", "add_eos_token"))
+            (alone / "tokenizer_config.json").write_text(json.dumps({**config, "legacy": True}))
+            (alone / "tokenizer.model").write_bytes((folder / "tokenizer.model").read_bytes())
+            return check_model(program, alone, path, count, seed, False, "tokenizer.model", eos, bos)
         text = (folder / "tokenizer.json").read_text()
         if changes and changes[0] not in text:
             sys.exit(f"{folder}/tokenizer.json: has no {changes[0]}")
@@ -170,6 +178,13 @@ TRAININGS = {
     "white-no-prefix": {"remove_extra_whitespaces": False, "add_dummy_prefix": False},
     "suffix": {"treat_whitespace_as_suffix": True},
     "across": {"split_by_whitespace": False},
+    "bpe": {"model_type": "bpe"},
+    "bpe-bytes": {"model_type": "bpe", "byte_fallback": True, "vocab_size": 800},
+    "bpe-symbols": {"model_type": "bpe", "user_defined_symbols": ["<sep>", "wor", "\u4e2d", "a b", ".."]},
+    "bpe-white": {"model_type": "bpe", "remove_extra_whitespaces": False, "normalization_rule_name": "identity"},
+    "bpe-no-prefix": {"model_type": "bpe", "add_dummy_prefix": False},
+    "bpe-suffix": {"model_type": "bpe", "treat_whitespace_as_suffix": True},
+    "bpe-across": {"model_type": "bpe", "split_by_whitespace": False, "byte_fallback": True, "vocab_size": 800},
 }
 
 
@@ -208,14 +223,18 @@ def json_variants(charsmap):
     yield "whole", normalizers.Sequence([normalizers.Replace(runs, " ")]), whole, None
 
 
-def check_variants(program, corpus, count, seed):
+def check_variants(program, corpus, count, seed, only):
     good = True
     with tempfile.TemporaryDirectory() as temporary:
         for name, options in TRAININGS.items():
+            if only not in name:
+                continue
             folder = pathlib.Path(temporary) / name
             folder.mkdir()
             train(folder, corpus, options)
             good &= check_model(program, folder, name, count, seed, False)
+        if only:
+            return good
         model = sentencepiece.SentencePieceProcessor(
             model_file=str(pathlib.Path(temporary) / "plain" / "spiece.model"))
         charsmap = charsmap_of(model.serialized_model_proto())
@@ -261,6 +280,7 @@ def main():
     parser.add_argument("--count", type=int, default=100000, help="of texts for each folder or file")
     parser.add_argument("--variant-count", type=int, default=3000, help="for each small model")
     parser.add_argument("--corpus", default="README.md", help="what small models are trained on")
+    parser.add_argument("--only", default="", help="small models whose names hold this")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--assigned", action="store_true", help="only characters that Python's unicodedata "
                         "knows: for a pattern that goes through PCRE2, whose Unicode may be older than tokenizers'")
@@ -275,7 +295,7 @@ def main():
         alone = pathlib.Path(temporary) / "tokenizer.json"
         alone.write_bytes((o.folder / "tokenizer.json").read_bytes())
         good &= check_json(o.program, alone.parent, "tokenizer.json", o.count, o.seed + 1)
-    good &= check_variants(o.program, o.corpus, o.variant_count, o.seed + 2)
+    good &= check_variants(o.program, o.corpus, o.variant_count, o.seed + 2, o.only)
     return 0 if good else 1
 
 

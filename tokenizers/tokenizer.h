@@ -5,7 +5,8 @@
  *     mc_tokenizer_encode(tok, "Hello!", 6, NULL, 0, 512, &e);    ids 101 7592 999 102
  *     char *text = mc_tokenizer_decode(tok, e.ids, e.count, true);   "hello!"
  *
- * WordPiece (BERT) and byte-level BPE (GPT-2), exact against Hugging Face's fast tokenizers
+ * WordPiece (BERT), byte-level BPE (GPT-2, Llama 3, Qwen) and BPE of characters (Llama; from a
+ * .model alone as SentencePiece), exact against Hugging Face's fast tokenizers
  * (`tokenizers` 0.23): normal form, words, pieces, special tokens, truncation, decoding. Unigram
  * (T5, mT5), exact against SentencePiece 0.2.2 and later where a folder has its .model, and against
  * Hugging Face's where it has a tokenizer.json alone. CPM-1's and CPM-2's, exact against
@@ -50,10 +51,15 @@ typedef struct mc_tokenizer_options {
  * read:
  *
  *   spiece.model     (or sentencepiece.bpe.model, sentencepiece.model, tokenizer.model) A
- *                    SentencePiece model: Unigram, or of another of its types where this build has
- *                    the SentencePiece library. Where tokenizer_config.json names another class
- *                    than T5's, MT5's or a general one, ids are not the model's, and a
- *                    tokenizer.json beside it is read instead. Control pieces are special tokens. A
+ *                    SentencePiece model: Unigram or BPE, or of another of its types where this
+ *                    build has the SentencePiece library (which also merges BPE whose pieces do not
+ *                    say all: unused ones, two of one score, a character that is no piece). Where
+ *                    tokenizer_config.json names another class
+ *                    than T5's, MT5's or a general one, a
+ *                    tokenizer.json beside it is read instead. The class LlamaTokenizer puts the
+ *                    space in front of a text at its start alone, not after special tokens too,
+ *                    unless "legacy" is true; other classes do the opposite. Control pieces are
+ *                    special tokens. A
  *                    spiece.model is T5's unless tokenizer_config.json says otherwise: texts end
  *                    with </s>, and 100 sentinels (or "extra_ids"), <extra_id_99> first, come
  *                    after the pieces and before other added tokens, unless they are pieces of
@@ -70,6 +76,10 @@ typedef struct mc_tokenizer_options {
  *                    after it. Split's patterns of GPT-2, cl100k (Llama 3), Qwen, o200k and Tekken
  *                    are known, others go through PCRE2 (whose Unicode decides what the newest
  *                    characters are), and are MC_ERR_UNSUPPORTED in a build without it;
+ *                    or a BPE model of characters (without ByteLevel), with Prepend and Replace (of
+ *                    a text) as normalizers, Metaspace or nothing as pre-tokenizer, and as decoder
+ *                    Metaspace, or a Sequence of Replace, ByteFallback, Fuse and Strip; of class
+ *                    LlamaTokenizer these parts are the class's, as above;
  *                    or a Unigram model without byte fallback, with Precompiled, Strip
  *                    and Replace (of spaces) as normalizers, Metaspace or WhitespaceSplit and
  *                    Metaspace as pre-tokenizer (or none), Metaspace or nothing as decoder. Without
@@ -93,8 +103,9 @@ typedef struct mc_tokenizer_options {
  *
  * What lies beside them counts as in transformers 5.24. tokenizer_config.json wins: special and
  * added tokens, texts or objects with settings; do_lower_case, strip_accents,
- * tokenize_chinese_chars; add_prefix_space; add_bos_token and add_eos_token of a vocab.json or
- * .model; model_max_length and truncation_side; clean_up_tokenization_spaces (decoding). Without
+ * tokenize_chinese_chars; add_prefix_space; add_bos_token and add_eos_token (of a
+ * tokenizer.json they count instead of its post-processor, but for BERT's, GPT-2's and RoBERTa's
+ * classes); model_max_length and truncation_side; clean_up_tokenization_spaces (decoding). Without
  * its "added_tokens_decoder" special_tokens_map.json and added_tokens.json count, too. BERT's,
  * GPT-2's and RoBERTa's classes ("tokenizer_class", of config.json where it has none, or by its
  * "model_type") do not look at a tokenizer.json's normalizer and pre-tokenizer, and what they are

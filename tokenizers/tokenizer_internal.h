@@ -173,7 +173,9 @@ struct mc_tokenizer {
     bool decoder_cleanup;
     mc_template single, pair;
     bool has_templates;     /* else the finish makes BERT's, */
-    bool roberta_templates; /* or RoBERTa's */
+    bool roberta_templates; /* or RoBERTa's, */
+    bool ends_templates;    /* or, whatever the loader read, these two around each text: */
+    bool puts_bos, puts_eos;
 
     /* derived by mc_tokenizer_finish */
     size_t model_count;   /* entries that are there, the empty one too */
@@ -306,9 +308,25 @@ void mc_bpe_encode(mc_encoder *encoder, const uint8_t *text, size_t size);
 void mc_bpe_cut_words(mc_encoder *encoder, const uint8_t *text, size_t size);
 /* Appends the ids of a word, which may be read up to `end`, if the limit is not reached. */
 void mc_bpe_encode_word(mc_encoder *encoder, const uint8_t *word, size_t size, const uint8_t *end);
+/* Makes the working memory this tokenizer's; false, and the encoder stopped, when memory is out. */
+bool mc_bpe_take_scratch(mc_encoder *encoder);
 /* Whether words end before a space, or a line break where `line` says so, that follows something
  * else than white space, whatever stands around. */
 bool mc_bpe_allows_cuts(const mc_bpe *bpe, bool line);
+
+/* ---- bpe_pieces.c ---- */
+
+/* Makes the merges of a SentencePiece model's pieces, which are indexed. *possible: whether they
+ * say all; they do not where pieces are unused, two have one score, or a character of one is
+ * none. */
+mc_status mc_bpe_merges_of_pieces(mc_tokenizer *tok, mc_error *err, const char *path,
+                                  bool *possible);
+/* The part of mc_tokenizer_finish that is about merges of characters; bpe.unk_id has been set. */
+mc_status mc_bpe_finish_pieces(mc_tokenizer *tok, mc_error *err, const char *path);
+/* The part of both that is about the order of merges. */
+mc_status mc_bpe_finish_merges(mc_tokenizer *tok, mc_error *err, const char *path);
+/* Appends the ids of text whose spaces are symbols, cut before these where that changes nothing. */
+void mc_bpe_encode_pieces(mc_encoder *encoder, const uint8_t *text, size_t size);
 
 /* ---- cpm.c ---- */
 
@@ -336,7 +354,7 @@ mc_status mc_unigram_reserve(mc_unigram *unigram, mc_error *err, const char *pat
  * spaces, of a model that is `fast`. Of a part the space after it is left out. False when memory
  * is out. */
 bool mc_unigram_normalize(const mc_unigram *unigram, const uint8_t *text, size_t size,
-                          mc_bytes *out);
+                          bool at_start, mc_bytes *out);
 bool mc_unigram_normalize_part(const mc_unigram *unigram, const uint8_t *text, size_t size,
                                mc_bytes *out);
 /* Sets `out` to Hugging Face's normal form. False when memory is out. */

@@ -402,6 +402,24 @@ static mc_status put_roberta(mc_tokenizer *tok, mc_error *err, const char *path)
     return MC_OK;
 }
 
+/* The first and last token around each text, whose second has type 1. */
+static mc_status put_ends(mc_tokenizer *tok, mc_error *err, const char *path)
+{
+    mc_template *one = &tok->single, *two = &tok->pair;
+    mc_template_special bos = {0}, eos = {0};
+    if ((tok->puts_bos && find_special(tok, err, path, tok->bos_token, &bos.id)) ||
+        (tok->puts_eos && find_special(tok, err, path, tok->eos_token, &eos.id)))
+        return err->status;
+    *one = *two = (mc_template){.type_b = 1};
+    if (tok->puts_bos) one->prefix[one->prefix_count++] = two->prefix[two->prefix_count++] = bos;
+    if (tok->puts_eos) one->suffix[one->suffix_count++] = two->middle[two->middle_count++] = eos;
+    bos.type_id = eos.type_id = 1;
+    if (tok->puts_bos) two->middle[two->middle_count++] = bos;
+    if (tok->puts_eos) two->suffix[two->suffix_count++] = eos;
+    tok->has_templates = true;
+    return MC_OK;
+}
+
 static int32_t find_named(const mc_tokenizer *tok, const char *token)
 {
     return *token ? mc_tokenizer_token_to_id(tok, token) : -1;
@@ -409,6 +427,7 @@ static int32_t find_named(const mc_tokenizer *tok, const char *token)
 
 static mc_status resolve_specials(mc_tokenizer *tok, mc_error *err, const char *path)
 {
+    if (tok->ends_templates && put_ends(tok, err, path)) return err->status;
     if (tok->has_templates && name_specials(tok, err, path)) return err->status;
     tok->eos_id = find_named(tok, tok->eos_token);
     if (tok->kind == MC_TOKENIZER_CPM) return mc_cpm_finish(tok, err, path);

@@ -94,7 +94,7 @@ static void test_bad_json(void **state)
         const char *normalizer, *words, *decoder, *model, *part;
     } cases[] = {
         {MC_ERR_UNSUPPORTED, NULL, "{\"type\": \"ByteLevel\"}", NULL, "\"unk_id\": 2,",
-         "a Unigram model with a pre-tokenizer of type \"ByteLevel\""},
+         "a model of pieces with a pre-tokenizer of type \"ByteLevel\""},
         {MC_ERR_UNSUPPORTED, NULL, "{\"type\": \"Sequence\"}", NULL, "\"unk_id\": 2,",
          "of type \"Sequence\""},
         {MC_ERR_UNSUPPORTED, "{\"type\": \"Lowercase\"}", WHITE, NULL, "\"unk_id\": 2,",

@@ -1,4 +1,5 @@
-/* Byte-level BPE (GPT-2): the merges of a vocabulary, and what encoding with them works on.
+/* Byte-level BPE (GPT-2) and SentencePiece's over characters: the merges of a vocabulary, and what
+ * encoding with them works on.
  *
  * A text is cut into words, whose bytes are tokens to begin with. Then, of all neighbours that are
  * a merge, those of the merge that comes first in the file become one token, leftmost first, until
@@ -6,6 +7,7 @@
  *
  *   bpe_tables  from what a loader read            bpe_merge   the merging of one word
  *   bpe_cut     text to words                      bpe_words   words to ids
+ *   bpe_pieces  BPE over characters, SentencePiece's
  *   bpe_regex   patterns through PCRE2             bpe_open    vocab.json, merges.txt, their JSON
  *   bpe_save    the same files, written            bpe_cut_json  the JSON's pre-tokenizer */
 #ifndef MC_TOKENIZERS_BPE_INTERNAL_H
@@ -61,22 +63,29 @@ typedef struct mc_bpe {
     mc_bpe_merge *merges; /* (merge_count) */
     size_t merge_count, merge_capacity;
     bool add_prefix_space; /* a text gets a space in front unless it begins with one */
-    bool has_unk;          /* a byte without entry is unk_id; else it is left out */
+    bool has_unk;          /* a byte (or character) without entry is unk_id; else it is left out */
     bool fuse_unk;         /* several in a row are one */
+    bool byte_fallback;    /* of characters: those without an entry are their bytes' entries */
+    uint32_t *groups;      /* (merge_count): the rank that a merge has with others of the same
+                              result, for all of which the leftmost is first; NULL: its number */
+    int32_t *results;      /* by group */
 
     /* derived by mc_bpe_finish */
     mc_bpe_slot *slots; /* (slot_mask + 1), a power of two */
     size_t slot_mask;
-    uint64_t *followers;    /* (entry_count): a bit for the hash of each token that may be merged
+    uint64_t *followers;   /* (entry_count): a bit for the hash of each token that may be merged
                                after one; most pairs are none, and this says so without the
                                table, which is too large for the nearest caches */
-    uint32_t *byte_ranks;   /* (256, 256): of the merge of two bytes, where all_bytes */
-    int32_t byte_ids[256];  /* -1: the byte has no entry */
-    int32_t unk_id;         /* where has_unk */
-    bool all_bytes;         /* every byte has an entry */
-    size_t longest;         /* entry, in bytes of its letters */
-    bool ordered;           /* every merge comes after those that make its parts */
-    uint64_t fingerprint;   /* of all that ids depend on */
+    uint32_t *byte_ranks;  /* (256, 256): of the merge of two bytes, where all_bytes */
+    int32_t byte_ids[256]; /* -1: the byte has no entry */
+    bool characters;       /* tokens begin as characters, not as bytes (bpe_pieces.c) */
+    bool front_spaces;     /* then: words each begin with a space's symbol */
+    const struct mc_trie *trie; /* then: of the entries */
+    int32_t unk_id;             /* where has_unk */
+    bool all_bytes;             /* every byte has an entry */
+    size_t longest;             /* entry, in bytes of its letters */
+    bool ordered;               /* every merge comes after those that make its parts */
+    uint64_t fingerprint;       /* of all that ids depend on */
     struct mc_entry *bytes; /* (id_end): what decoding gives for an id, in the tokenizer's pool */
 } mc_bpe;
 
@@ -158,8 +167,14 @@ static inline uint32_t mc_bpe_rank(const mc_bpe *bpe, int32_t left, int32_t righ
         if (slot.rank == MC_BPE_NONE) return MC_BPE_NONE;
         if (slot.tag != (uint32_t)(hash >> 32)) continue;
         const mc_bpe_merge *merge = &bpe->merges[slot.rank];
-        if (merge->left == left && merge->right == right) return slot.rank;
+        if (merge->left == left && merge->right == right)
+            return bpe->groups ? bpe->groups[slot.rank] : slot.rank;
     }
+}
+
+static inline int32_t mc_bpe_result(const mc_bpe *bpe, uint32_t rank)
+{
+    return bpe->results ? bpe->results[rank] : bpe->merges[rank].result;
 }
 
 /* The letters that stand for bytes in the files: a code point each, and back (-1: none of them). */

@@ -2,13 +2,38 @@
 
 #include <string.h>
 #include "core/base/memory_internal.h"
+#include "tokenizers/trie_internal.h"
+#include "tokenizers/unicode/unicode_internal.h"
 
 /* Words up to this size are merged by looking at all neighbours each time. */
 enum { SHORT = 96 };
 
+/* The same of characters. */
+static size_t first_characters(const mc_bpe *bpe, const uint8_t *word, size_t size, int32_t *ids)
+{
+    size_t count = 0, length;
+    bool unk_before = false;
+    for (size_t i = 0; i < size; i += length) {
+        uint32_t c;
+        length = mc_utf8_decode(word + i, word + size, &c);
+        int32_t id = mc_trie_find(bpe->trie, word + i, length);
+        bool unk = id < 0 && !bpe->byte_fallback;
+        for (size_t k = 0; id < 0 && k < length; k++) unk = unk || bpe->byte_ids[word[i + k]] < 0;
+        for (size_t k = 0; id < 0 && !unk && k < length; k++)
+            ids[count++] = bpe->byte_ids[word[i + k]];
+        if (id >= 0)
+            ids[count++] = id;
+        else if (unk && bpe->has_unk && !(unk_before && bpe->fuse_unk))
+            ids[count++] = bpe->unk_id;
+        unk_before = unk && bpe->has_unk;
+    }
+    return count;
+}
+
 /* The tokens that a word's bytes are to begin with; returns how many. */
 static size_t first_ids(const mc_bpe *bpe, const uint8_t *word, size_t size, int32_t *ids)
 {
+    if (bpe->characters) return first_characters(bpe, word, size, ids);
     size_t count = 0;
     bool unk_before = false;
     for (size_t i = 0; i < size; i++) {
@@ -79,7 +104,7 @@ static size_t merge_short(const mc_bpe *bpe, const uint8_t *word, size_t size, i
     if (count) link_short(bpe, &w, word, count);
     for (uint32_t key; count > 1 && (key = smallest(w.keys, count - 1)) != NO_KEY;) {
         size_t at = key & 0xFF, gone = w.next[at], next = w.next[gone];
-        w.ids[at] = bpe->merges[key >> 8].result;
+        w.ids[at] = mc_bpe_result(bpe, key >> 8);
         w.next[at] = (uint8_t)next;
         w.previous[next] = (uint8_t)at;
         w.keys[gone] = NO_KEY;
@@ -242,7 +267,7 @@ static void merge_unordered(long_word *w)
     while (w->s->heap_count) {
         uint64_t item = heap_take(w->s);
         uint32_t at = (uint32_t)item, rank = (uint32_t)(item >> 32);
-        if (w->nodes[at].rank == rank) merge_at(w, at, w->bpe->merges[rank].result);
+        if (w->nodes[at].rank == rank) merge_at(w, at, mc_bpe_result(w->bpe, rank));
     }
 }
 

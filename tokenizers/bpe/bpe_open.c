@@ -151,7 +151,8 @@ static mc_status check_model(mc_bpe *bpe, mc_error *err, const char *path, const
     if (dropout > 0) return not_supported(err, path, "model: \"dropout\"");
     if (*prefix) return not_supported(err, path, "model: a \"continuing_subword_prefix\"");
     if (*suffix) return not_supported(err, path, "model: an \"end_of_word_suffix\"");
-    if (fallback) return not_supported(err, path, "model: \"byte_fallback\"");
+    if (fallback && !bpe->characters) return not_supported(err, path, "model: \"byte_fallback\"");
+    bpe->byte_fallback = fallback;
     bpe->whole_words = whole;
     return MC_OK;
 }
@@ -229,6 +230,19 @@ static mc_status pass_over_words(mc_tokenizer *tok, mc_error *err, const char *p
     return err->status;
 }
 
+mc_status mc_bpe_read_model(mc_tokenizer *tok, mc_error *err, const char *path, const cJSON *model,
+                            bool characters)
+{
+    tok->bpe.characters = characters;
+    if (read_model_settings(tok, err, path, model) || read_entries(tok, err, path, model))
+        return err->status;
+    mc_bpe *bpe = &tok->bpe;
+    const char *unk = tok->unk_token;
+    bpe->unk_id = bpe->has_unk ? mc_trie_find(&tok->trie, (const uint8_t *)unk, strlen(unk)) : -1;
+    if (!bpe->has_unk || bpe->unk_id >= 0) return MC_OK;
+    return mc_error_set(err, MC_ERR_FORMAT, "%s: the vocabulary has no entry \"%.80s\"", path, unk);
+}
+
 mc_status mc_bpe_read_json(mc_tokenizer *tok, mc_error *err, const char *path, const cJSON *root)
 {
     mc_tokenizer_class class = mc_settings_class(tok);
@@ -283,6 +297,15 @@ static bool is_roberta(const mc_tokenizer *tok)
     mc_tokenizer_class class = mc_settings_class(tok);
     if (class != MC_CLASS_NONE) return class == MC_CLASS_ROBERTA;
     return holds(tok, "<s>") && holds(tok, "</s>") && holds(tok, "<mask>");
+}
+
+mc_status mc_llama_names(mc_tokenizer *tok, mc_error *err, const char *path)
+{
+    return mc_tokenizer_set_string(&tok->bos_token, "<s>") &&
+                   mc_tokenizer_set_string(&tok->eos_token, "</s>") &&
+                   mc_tokenizer_set_string(&tok->unk_token, "<unk>")
+               ? MC_OK
+               : no_memory(err, path);
 }
 
 mc_status mc_roberta_names(mc_tokenizer *tok, mc_error *err, const char *path)

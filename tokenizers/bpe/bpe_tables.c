@@ -118,7 +118,7 @@ static mc_status check_order(mc_tokenizer *tok, mc_error *err, const char *path)
     uint32_t *behind = mc_calloc(tok->entry_count, sizeof *behind); /* 1 + the last rank */
     if (!behind) return no_memory(err, path);
     for (size_t i = 0; i < bpe->merge_count; i++) behind[bpe->merges[i].result] = (uint32_t)i + 1;
-    bpe->ordered = true;
+    bpe->ordered = !bpe->groups; /* merges of a group may overlap */
     for (size_t i = 0; i < bpe->merge_count; i++)
         if (behind[bpe->merges[i].left] > i || behind[bpe->merges[i].right] > i)
             bpe->ordered = false;
@@ -143,6 +143,8 @@ static void take_fingerprint(mc_bpe *bpe)
     mix(&hash, bpe->has_unk ? (uint64_t)bpe->unk_id + 1 : 0);
     mix(&hash, bpe->fuse_unk);
     mix(&hash, bpe->whole_words);
+    mix(&hash, bpe->characters);
+    for (size_t i = 0; bpe->groups && i < bpe->merge_count; i++) mix(&hash, bpe->groups[i]);
     bpe->fingerprint = hash | 1; /* 0 is nobody's */
 }
 
@@ -196,8 +198,17 @@ mc_status mc_bpe_finish(mc_tokenizer *tok, mc_error *err, const char *path)
     return MC_OK;
 }
 
+mc_status mc_bpe_finish_merges(mc_tokenizer *tok, mc_error *err, const char *path)
+{
+    if (check_order(tok, err, path)) return err->status;
+    take_fingerprint(&tok->bpe);
+    return MC_OK;
+}
+
 void mc_bpe_release(mc_bpe *bpe)
 {
+    mc_free(bpe->groups);
+    mc_free(bpe->results);
     mc_free(bpe->merges);
     mc_free(bpe->slots);
     mc_free(bpe->followers);

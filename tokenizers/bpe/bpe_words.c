@@ -45,17 +45,23 @@ static void remember(mc_bpe_scratch *s, const uint64_t key[2], size_t size, cons
 /* Appends the entry that is the whole word, if there is one. */
 static bool push_entry(mc_encoder *e, const uint8_t *word, size_t size)
 {
-    mc_bytes *letters = &e->out->scratch->spare;
+    mc_bytes *letters = &e->out->scratch->before;
     const mc_tokenizer *tok = e->tok;
-    letters->count = 0;
+    int32_t id = -1;
     if (size > tok->bpe.longest) return false;
+    if (tok->bpe.characters) {
+        id = mc_trie_find(&tok->trie, word, size);
+        if (id >= 0) mc_encoder_push(e, id);
+        return id >= 0;
+    }
+    letters->count = 0;
     if (!mc_bytes_reserve(letters, 2 * size)) {
         mc_encoder_stop(e, MC_ERR_NOMEM);
         return false;
     }
     for (size_t i = 0; i < size; i++)
         letters->count += mc_utf8_encode(mc_bpe_letter_of(word[i]), letters->data + letters->count);
-    int32_t id = mc_trie_find(&tok->trie, letters->data, letters->count);
+    id = mc_trie_find(&tok->trie, letters->data, letters->count);
     if (id >= 0) mc_encoder_push(e, id);
     return id >= 0;
 }
@@ -103,12 +109,16 @@ void mc_bpe_encode_word(mc_encoder *e, const uint8_t *word, size_t size, const u
         remember(s, key, size, out->ids + before, out->count - before);
 }
 
+bool mc_bpe_take_scratch(mc_encoder *e)
+{
+    if (take_scratch(&e->tok->bpe, &e->out->scratch->bpe)) return true;
+    mc_encoder_stop(e, MC_ERR_NOMEM);
+    return false;
+}
+
 static void encode_words(mc_encoder *e, const uint8_t *text, size_t size)
 {
-    if (take_scratch(&e->tok->bpe, &e->out->scratch->bpe))
-        mc_bpe_cut_words(e, text, size);
-    else
-        mc_encoder_stop(e, MC_ERR_NOMEM);
+    if (mc_bpe_take_scratch(e)) mc_bpe_cut_words(e, text, size);
 }
 
 void mc_bpe_encode(mc_encoder *e, const uint8_t *text, size_t size)

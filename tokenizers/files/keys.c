@@ -87,7 +87,7 @@ static const mc_key_row tokenizer_config[] = {
     {"init_inputs", MC_KEY_NO_EFFECT},
     {"is_fast", MC_KEY_NO_EFFECT},
     {"is_local", MC_KEY_NO_EFFECT},
-    {"legacy", MC_KEY_NO_EFFECT},
+    {"legacy", MC_KEY_FOLLOWED},
     {"local_files_only", MC_KEY_NO_EFFECT},
     {"merges", MC_KEY_NO_EFFECT},
     {"merges_file", MC_KEY_NO_EFFECT},

@@ -173,6 +173,24 @@ static mc_status add_own_specials(mc_tokenizer *tok, mc_error *err, const char *
     return MC_OK;
 }
 
+/* Where tokenizer_config.json says whether a first or last token is put around texts, that counts
+ * instead of the post-processor; a token that has no name is none. Some classes have their own. */
+static mc_status read_ends(mc_tokenizer *tok, mc_error *err, mc_tokenizer_class class)
+{
+    bool bos = false, eos = false, bos_given, eos_given;
+    bool named = class == MC_CLASS_LLAMA;
+    if (!mc_settings_flag(tok, err, "add_bos_token", &bos, &bos_given) ||
+        !mc_settings_flag(tok, err, "add_eos_token", &eos, &eos_given))
+        return err->status;
+    if (class == MC_CLASS_BERT || class == MC_CLASS_GPT2 || class == MC_CLASS_ROBERTA ||
+        class == MC_CLASS_T5 || tok->kind == MC_TOKENIZER_WORDPIECE)
+        return MC_OK;
+    tok->ends_templates = bos_given || eos_given;
+    tok->puts_bos = bos && *tok->bos_token && (named || mc_settings_named(tok, "bos_token"));
+    tok->puts_eos = eos && *tok->eos_token && (named || mc_settings_named(tok, "eos_token"));
+    return MC_OK;
+}
+
 mc_status mc_tokenizer_load_json(mc_tokenizer *tok, mc_error *err, const char *path,
                                  const char *text, size_t size, mc_lowercase lowercase)
 {
@@ -183,6 +201,7 @@ mc_status mc_tokenizer_load_json(mc_tokenizer *tok, mc_error *err, const char *p
     bool own = class == MC_CLASS_BERT || class == MC_CLASS_GPT2 || class == MC_CLASS_ROBERTA;
     bool pieces = tok->kind == MC_TOKENIZER_WORDPIECE;
     if (pieces && join_bert_settings(tok, err, path, lowercase)) return err->status;
+    if (read_ends(tok, err, class)) return err->status;
     if (mc_settings_add_tokens(tok, err, own)) return err->status;
     if (own && add_own_specials(tok, err, path, class)) return err->status;
     if (mc_settings_check_unsplit(tok, err)) return err->status;

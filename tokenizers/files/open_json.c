@@ -422,7 +422,7 @@ static mc_status check_class(const mc_tokenizer *tok, mc_error *err, const char 
         mc_log(tok->ctx, MC_LOG_WARNING,
                "%s: key \"tokenizer_class\": \"%s\" is not known: what tokenizer.json says holds",
                tok->settings->class_path, tok->settings->class_name);
-    return class == MC_CLASS_OTHER || class == MC_CLASS_FILE
+    return class == MC_CLASS_OTHER || class == MC_CLASS_FILE || class == MC_CLASS_LLAMA
                ? MC_OK
                : mc_settings_expect_class(tok, err, file, own, other);
 }
@@ -486,7 +486,11 @@ static mc_status read_parts(mc_tokenizer *tok, mc_error *err, const char *path, 
                                                                               : "WordPiece";
     const char *type = mc_tokenizer_part_type(model, fallback);
     mc_status status;
-    if (strcmp(type, "BPE") == 0) {
+    if (strcmp(type, "BPE") == 0 && mc_pieces_are_in(tok, root)) {
+        status = check_class(tok, err, type, MC_CLASS_LLAMA, MC_CLASS_LLAMA);
+        if (!status) status = mc_pieces_read_json(tok, err, path, root);
+        if (!status) status = mc_unigram_keep_source(tok, err, path, text, size);
+    } else if (strcmp(type, "BPE") == 0) {
         status = read_byte_pieces(tok, err, path, root);
     } else if (strcmp(type, "Unigram") == 0) {
         status = check_class(tok, err, type, MC_CLASS_T5, MC_CLASS_T5);

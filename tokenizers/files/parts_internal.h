@@ -41,11 +41,15 @@ mc_status mc_bpe_load_files(mc_tokenizer *tok, mc_error *err, const char *vocab,
  */
 mc_status mc_tokenizer_add_special(mc_tokenizer *tok, mc_error *err, const char *path,
                                    const char *text);
-/* RoBERTa's names of special tokens. */
+/* Llama's class's names of special tokens, and RoBERTa's. */
+mc_status mc_llama_names(mc_tokenizer *tok, mc_error *err, const char *path);
 mc_status mc_roberta_names(mc_tokenizer *tok, mc_error *err, const char *path);
 /* merges.txt, once the entries are indexed. */
 mc_status mc_bpe_read_merges(mc_tokenizer *tok, mc_error *err, const char *path, const char *text,
                              size_t size);
+/* The model of a tokenizer.json; `characters`: its tokens begin as these. */
+mc_status mc_bpe_read_model(mc_tokenizer *tok, mc_error *err, const char *path, const cJSON *model,
+                            bool characters);
 /* Model, normalizer, pre-tokenizer and decoder of a tokenizer.json. */
 mc_status mc_bpe_read_json(mc_tokenizer *tok, mc_error *err, const char *path, const cJSON *root);
 
@@ -69,6 +73,11 @@ bool mc_unigram_has_model_ids(const mc_tokenizer *tok);
 /* Model, normalizer, pre-tokenizer and decoder of a tokenizer.json. */
 mc_status mc_unigram_read_json(mc_tokenizer *tok, mc_error *err, const char *path,
                                const cJSON *root);
+/* The same of a BPE model over characters, as SentencePiece trains it. */
+mc_status mc_pieces_read_json(mc_tokenizer *tok, mc_error *err, const char *path,
+                              const cJSON *root);
+/* Whether a tokenizer.json has such a model: without ByteLevel, with spaces written as symbols. */
+bool mc_pieces_are_in(const mc_tokenizer *tok, const cJSON *root);
 /* Keeps a file's bytes for saving. */
 mc_status mc_unigram_keep_source(mc_tokenizer *tok, mc_error *err, const char *path,
                                  const char *text, size_t size);

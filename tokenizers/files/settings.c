@@ -26,9 +26,10 @@ static const struct {
     {MC_CLASS_GPT2, "GPT2Tokenizer CodeGenTokenizer "},
     {MC_CLASS_ROBERTA, "RobertaTokenizer LongformerTokenizer BartTokenizer LEDTokenizer "},
     {MC_CLASS_T5, "T5Tokenizer MT5Tokenizer "},
+    {MC_CLASS_LLAMA, "LlamaTokenizer "},
     {MC_CLASS_GENERIC, "PreTrainedTokenizer TokenizersBackend PythonBackend "},
     {MC_CLASS_FILE, "XLMRobertaTokenizer CamembertTokenizer GPTNeoXTokenizer BloomTokenizer "
-                    "MPNetTokenizer LlamaTokenizer "},
+                    "MPNetTokenizer Qwen2Tokenizer "},
     {MC_CLASS_PYTHON,
      "BartphoTokenizer BertGenerationTokenizer BertJapaneseTokenizer BertTokenizerLegacy "
      "BertweetTokenizer BioGptTokenizer BlenderbotSmallTokenizer ByT5Tokenizer CTRLTokenizer "

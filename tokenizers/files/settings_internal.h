@@ -21,6 +21,7 @@ typedef enum mc_tokenizer_class {
     MC_CLASS_GPT2,     /* whatever a tokenizer.json says */
     MC_CLASS_ROBERTA,
     MC_CLASS_T5,
+    MC_CLASS_LLAMA,   /* the same of BPE over characters */
     MC_CLASS_GENERIC, /* everything as tokenizer.json says */
     MC_CLASS_FILE,    /* the same, but the class could make something else of a vocabulary alone */
     MC_CLASS_OTHER,   /* not known here */
@@ -64,6 +65,8 @@ void mc_settings_warn_unused(const mc_tokenizer *tok, const char *key, bool used
 /* Sets the names of special tokens that the files give; null takes away those that a tokenizer can
  * do without. */
 mc_status mc_settings_read_names(mc_tokenizer *tok, mc_error *err);
+/* The text of the special token that the files give for a key ("bos_token"); NULL: they do not. */
+const char *mc_settings_named(const mc_tokenizer *tok, const char *key);
 /* Adds the files' added tokens that have ids to those that tok->added holds from a tokenizer.json.
  * `only_these`: where "added_tokens_decoder" is there the tokenizer.json's do not count. Names have
  * been read. */

@@ -69,6 +69,12 @@ static mc_status bad_token(mc_error *err, const char *path, const char *key)
                         path, key);
 }
 
+const char *mc_settings_named(const mc_tokenizer *tok, const char *key)
+{
+    const char *path;
+    return text_of(find_value(settings_of(tok), key, &path));
+}
+
 mc_status mc_settings_read_names(mc_tokenizer *tok, mc_error *err)
 {
     special_name names[NAMES];

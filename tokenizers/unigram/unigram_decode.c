@@ -49,6 +49,32 @@ static bool put_bytes(joiner *j)
     return ok;
 }
 
+/* Appends them as Hugging Face does: U+FFFD for each of all of them where one is no part of a
+ * character. */
+static bool put_whole_bytes(joiner *j)
+{
+    const char *p = (const char *)j->bytes.data;
+    bool ok = true, good = !j->bytes.count || mc_utf8_is_valid(p, j->bytes.count);
+    if (good || j->options->raw_bytes)
+        ok = mc_bytes_append(j->text, p, j->bytes.count);
+    else
+        for (size_t i = 0; i < j->bytes.count && ok; i++)
+            ok = mc_bytes_append(j->text, "\xEF\xBF\xBD", 3);
+    j->bytes.count = 0;
+    return ok;
+}
+
+static bool is_hex(char c)
+{
+    return (c >= '0' && c <= '9') || ((c | 0x20) >= 'a' && (c | 0x20) <= 'f');
+}
+
+static bool is_byte(const char *piece)
+{
+    return strncmp(piece, "<0x", 3) == 0 && is_hex(piece[3]) && is_hex(piece[4]) &&
+           strcmp(piece + 5, ">") == 0;
+}
+
 /* Of a byte's piece, "<0x41>". */
 static uint8_t byte_of(const char *piece)
 {
@@ -91,6 +117,12 @@ static bool put_by_metaspace(joiner *j, const mc_tokenizer *tok, int32_t id)
     if (added >= 0 && tok->added[added].skipped && j->options->skip_special) return true;
     const char *text = added >= 0 ? mc_tokenizer_text(tok, tok->added[added].shown)
                                   : mc_tokenizer_id_to_token(tok, id);
+    if (u->fuses && u->joins_bytes && is_byte(text)) {
+        uint8_t byte = byte_of(text);
+        return mc_bytes_append(&j->bytes, &byte, 1);
+    }
+    if (!put_whole_bytes(j)) return false;
+    if (u->fuses) return put_piece(j->text, text, strlen(text), 0);
     bool first = j->number++ == 0;
     if (u->joins_plain) return mc_bytes_append(j->text, text, strlen(text));
     if (u->joins_spaces)
@@ -110,7 +142,11 @@ bool mc_unigram_decode(const mc_tokenizer *tok, const int32_t *ids, size_t count
         if (!mc_tokenizer_id_to_token(tok, ids[i])) continue;
         ok = u->single ? put_by_sentencepiece(&j, tok, ids[i]) : put_by_metaspace(&j, tok, ids[i]);
     }
-    ok = ok && put_bytes(&j);
+    ok = ok && (u->single ? put_bytes(&j) : put_whole_bytes(&j));
     mc_bytes_release(&j.bytes);
+    size_t spaces = 0;
+    while (ok && (int64_t)spaces < u->strips && spaces < text->count && text->data[spaces] == ' ')
+        spaces++;
+    if (spaces) memmove(text->data, text->data + spaces, text->count -= spaces);
     return ok;
 }

@@ -45,14 +45,19 @@ typedef enum mc_step_kind {
     MC_STEP_CHARSMAP = 0,
     MC_STEP_STRIP,
     MC_STEP_SPACES,
-    MC_STEP_FORM
+    MC_STEP_FORM,
+    MC_STEP_PREPEND,
+    MC_STEP_REPLACE
 } mc_step_kind;
+
+enum { MC_STEP_TEXT = 16 };
 
 typedef struct mc_step {
     mc_step_kind kind;
     bool left, right; /* strip: white space at which ends */
     bool symbol;      /* spaces: two and more become the space's symbol, not one space */
     int form;         /* form: an mc_unicode_form */
+    char from[MC_STEP_TEXT], to[MC_STEP_TEXT]; /* replace; prepend puts `to` in front */
 } mc_step;
 
 /* What an ASCII byte is where another one or the end follows. */
@@ -67,7 +72,7 @@ typedef struct mc_unigram {
     bool t5;           /* texts end with </s> */
     int64_t sentinels; /* how many of them are after the vocabulary */
     bool by_library;   /* the SentencePiece library encodes: a model of another type */
-    bool bpe;          /* that type is BPE */
+    bool bpe;          /* a BPE model: merges of characters (bpe_pieces.c), unless by_library */
     struct mc_sentencepiece *library;
     char *source; /* heap: the file, for saving */
     size_t source_size;
@@ -76,6 +81,7 @@ typedef struct mc_unigram {
     int32_t unk_id; /* -1: none */
     /* SentencePiece's normaliser */
     bool add_dummy_prefix, remove_extra_whitespaces, escape_whitespaces, whitespace_as_suffix;
+    bool prefix_first; /* there is a dummy prefix at a text's start, not after special tokens */
     char *unk_surface; /* heap */
     /* Hugging Face's */
     mc_step steps[MC_STEPS_MAX];
@@ -86,6 +92,9 @@ typedef struct mc_unigram {
     bool plain;         /* no pre-tokenizer: texts as they are, without symbols of spaces */
     bool joins_spaces;  /* no decoder: spaces between tokens */
     bool joins_plain;   /* a decoder of no steps: the tokens as they are */
+    bool fuses;         /* a decoder that puts spaces for symbols and, */
+    bool joins_bytes;   /* where this is said, characters for pieces of bytes, */
+    int64_t strips;     /* and takes as many spaces off the text's start */
 
     /* derived by mc_unigram_finish */
     double *weights; /* heap, (count): what a piece adds; -INFINITY: it is in no text */

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "tokenizers/files/parts_internal.h"
+#include "tokenizers/files/settings_internal.h"
 
 static mc_status no_memory(mc_error *err, const char *path)
 {
@@ -16,7 +17,7 @@ static mc_status unsupported(mc_error *err, const char *path, const char *part, 
                              const char *expected)
 {
     return mc_error_set(err, MC_ERR_UNSUPPORTED,
-                        "%s: a Unigram model with a %s of type \"%.60s\", only %s is supported",
+                        "%s: a model of pieces with a %s of type \"%.60s\", only %s is supported",
                         path, part, found, expected);
 }
 
@@ -141,6 +142,35 @@ static mc_status read_replace(mc_error *err, const char *path, const cJSON *part
                         path);
 }
 
+/* A short text of a step. */
+static mc_status read_step_text(mc_error *err, const char *path, const cJSON *part, const char *key,
+                                char text[MC_STEP_TEXT])
+{
+    const char *value = "";
+    if (!mc_json_get_string(err, part, path, key, &value)) return err->status;
+    if (strlen(value) >= MC_STEP_TEXT)
+        return mc_error_set(err, MC_ERR_UNSUPPORTED,
+                            "%s: normalizer: \"%s\" is \"%.40s\", expected less than %d bytes",
+                            path, key, value, MC_STEP_TEXT);
+    snprintf(text, MC_STEP_TEXT, "%s", value);
+    return MC_OK;
+}
+
+/* One text by another. */
+static mc_status read_string_replace(mc_error *err, const char *path, const cJSON *part,
+                                     mc_step *step)
+{
+    step->kind = MC_STEP_REPLACE;
+    if (read_step_text(err, path, part, "content", step->to) ||
+        read_step_text(err, path, mc_tokenizer_part(part, "pattern"), "String", step->from))
+        return err->status;
+    if (*step->from) return MC_OK;
+    return mc_error_set(err, MC_ERR_UNSUPPORTED,
+                        "%s: a BPE model with a normalizer of type \"Replace\": only a \"pattern\" "
+                        "of type String is supported",
+                        path);
+}
+
 static mc_status read_step(mc_tokenizer *tok, mc_error *err, const char *path, const cJSON *part)
 {
     mc_unigram *u = &tok->unigram;
@@ -166,7 +196,10 @@ static mc_status read_step(mc_tokenizer *tok, mc_error *err, const char *path, c
             !mc_json_get_bool(err, part, path, "strip_right", &step.right))
             return err->status;
     } else if (strcmp(type, "Replace") == 0) {
-        status = read_replace(err, path, part, &step);
+        status = (u->bpe ? read_string_replace : read_replace)(err, path, part, &step);
+    } else if (u->bpe && strcmp(type, "Prepend") == 0) {
+        step.kind = MC_STEP_PREPEND;
+        status = read_step_text(err, path, part, "prepend", step.to);
     } else if (mc_unicode_form_named(type, &form)) {
         step.kind = MC_STEP_FORM;
         step.form = form;
@@ -272,7 +305,8 @@ static mc_status read_decoder(mc_tokenizer *tok, mc_error *err, const char *path
 /* Names that tokenizer_config.json has not given. */
 static mc_status set_names(mc_tokenizer *tok, mc_error *err, const char *path)
 {
-    const char *unk = mc_tokenizer_text(tok, tok->entries[tok->unigram.unk_id]);
+    int32_t id = tok->unigram.unk_id;
+    const char *unk = id >= 0 ? mc_tokenizer_text(tok, tok->entries[id]) : "<unk>";
     if ((strcmp(tok->eos_token, "<|endoftext|>") == 0 &&
          !mc_tokenizer_set_string(&tok->eos_token, "</s>")) ||
         (strcmp(tok->pad_token, "[PAD]") == 0 &&
@@ -292,6 +326,137 @@ mc_status mc_unigram_read_json(mc_tokenizer *tok, mc_error *err, const char *pat
         read_pre_tokenizer(tok, err, path, mc_tokenizer_part(root, "pre_tokenizer")) ||
         read_decoder(tok, err, path, mc_tokenizer_part(root, "decoder")))
         return err->status;
+    return set_names(tok, err, path);
+}
+
+/* ---- BPE over characters ---- */
+
+static bool is_part(const cJSON *part, const char *type)
+{
+    return strcmp(mc_tokenizer_part_type(part, "?"), type) == 0;
+}
+
+/* Whether a part, or one of a Sequence's, is of a type. */
+static bool has_part(const cJSON *part, const char *list, const char *type)
+{
+    const cJSON *item;
+    cJSON_ArrayForEach(item, mc_tokenizer_part(part, list))
+    {
+        if (is_part(item, type)) return true;
+    }
+    return is_part(part, type);
+}
+
+bool mc_pieces_are_in(const mc_tokenizer *tok, const cJSON *root)
+{
+    const cJSON *words = mc_tokenizer_part(root, "pre_tokenizer");
+    const cJSON *decoder = mc_tokenizer_part(root, "decoder");
+    const cJSON *normalizer = mc_tokenizer_part(root, "normalizer");
+    if (has_part(words, "pretokenizers", "ByteLevel") || has_part(decoder, "decoders", "ByteLevel"))
+        return false;
+    return mc_settings_class(tok) == MC_CLASS_LLAMA ||
+           has_part(words, "pretokenizers", "Metaspace") ||
+           has_part(decoder, "decoders", "ByteFallback") ||
+           has_part(decoder, "decoders", "Metaspace") ||
+           has_part(normalizer, "normalizers", "Prepend");
+}
+
+/* One step of a decoder: symbols to spaces, bytes to characters, tokens to a text, and spaces off
+ * its start, in this order. */
+static mc_status read_decoder_step(mc_unigram *u, mc_error *err, const char *path,
+                                   const cJSON *part, bool *fused)
+{
+    int64_t stop = 0;
+    const char *content = " ";
+    if (is_part(part, "Replace") && is_text(part, "content", " ") &&
+        is_text(mc_tokenizer_part(part, "pattern"), "String", MC_SPACE_SYMBOL)) {
+        u->fuses = true;
+        return MC_OK;
+    }
+    if (is_part(part, "ByteFallback")) {
+        u->joins_bytes = true;
+        return MC_OK;
+    }
+    if (is_part(part, "Fuse")) {
+        *fused = true;
+        return MC_OK;
+    }
+    if (!is_part(part, "Strip") || !*fused)
+        return unsupported(err, path, "decoder", mc_tokenizer_part_type(part, "?"),
+                           "Replace of U+2581, ByteFallback, Fuse, and Strip after it,");
+    if (!mc_json_get_string(err, part, path, "content", &content) ||
+        !mc_json_get_int(err, part, path, "start", 0, INT32_MAX, &u->strips) ||
+        !mc_json_get_int(err, part, path, "stop", 0, INT32_MAX, &stop))
+        return err->status;
+    if (stop || strcmp(content, " ") != 0)
+        return mc_error_set(err, MC_ERR_UNSUPPORTED,
+                            "%s: decoder: Strip: only of spaces at a text's start is supported",
+                            path);
+    return MC_OK;
+}
+
+static mc_status read_pieces_decoder(mc_tokenizer *tok, mc_error *err, const char *path,
+                                     const cJSON *part)
+{
+    const cJSON *list = mc_tokenizer_part(part, "decoders"), *item;
+    bool fused = false;
+    if (!is_part(part, "Sequence") || !list || !list->child)
+        return read_decoder(tok, err, path, part);
+    cJSON_ArrayForEach(item, list)
+    {
+        if (read_decoder_step(&tok->unigram, err, path, item, &fused)) return err->status;
+    }
+    if (tok->unigram.fuses) return MC_OK;
+    return mc_error_set(
+        err, MC_ERR_UNSUPPORTED,
+        "%s: a BPE model with a decoder that has no Replace of U+2581 by a space is "
+        "not supported",
+        path);
+}
+
+/* Llama's class does not look at a tokenizer.json's normalizer, pre-tokenizer and decoder. */
+static mc_status set_llama(mc_tokenizer *tok, mc_error *err, const char *path, const cJSON *root)
+{
+    mc_unigram *u = &tok->unigram;
+    bool legacy = false, prefix = true;
+    const cJSON *normalizer = mc_tokenizer_part(root, "normalizer");
+    if (!mc_settings_flag(tok, err, "legacy", &legacy, NULL) ||
+        !mc_settings_flag(tok, err, "add_prefix_space", &prefix, NULL))
+        return err->status;
+    u->prepend = !prefix ? MC_PREPEND_NEVER : legacy ? MC_PREPEND_ALWAYS : MC_PREPEND_FIRST;
+    u->fuses = u->joins_bytes = true;
+    u->strips = prefix;
+    if (!legacy && has_part(normalizer, "normalizers", "Prepend"))
+        mc_log(
+            tok->ctx, MC_LOG_WARNING,
+            "%s: says to put a space after special tokens too, but the class LlamaTokenizer puts "
+            "one at a text's start alone unless \"legacy\" in tokenizer_config.json is true, as "
+            "in transformers",
+            path);
+    return MC_OK;
+}
+
+mc_status mc_pieces_read_json(mc_tokenizer *tok, mc_error *err, const char *path, const cJSON *root)
+{
+    mc_unigram *u = &tok->unigram;
+    tok->kind = MC_TOKENIZER_UNIGRAM;
+    tok->has_normalizer = false;
+    u->bpe = true;
+    bool llama = mc_settings_class(tok) == MC_CLASS_LLAMA;
+    if (llama && mc_llama_names(tok, err, path)) return err->status;
+    if (mc_bpe_read_model(tok, err, path, mc_tokenizer_part(root, "model"), true))
+        return err->status;
+    if (mc_unigram_reserve(u, err, path, tok->entry_count)) return err->status;
+    memset(u->types, MC_PIECE_NORMAL, u->count);
+    u->unk_id = tok->bpe.unk_id;
+    if (llama) {
+        tok->bpe.fuse_unk = tok->bpe.byte_fallback = true;
+        if (set_llama(tok, err, path, root)) return err->status;
+    } else if (read_normalizer(tok, err, path, mc_tokenizer_part(root, "normalizer")) ||
+               read_pre_tokenizer(tok, err, path, mc_tokenizer_part(root, "pre_tokenizer")) ||
+               read_pieces_decoder(tok, err, path, mc_tokenizer_part(root, "decoder"))) {
+        return err->status;
+    }
     return set_names(tok, err, path);
 }
 

@@ -223,8 +223,9 @@ mc_status mc_unigram_read_model(mc_tokenizer *tok, mc_error *err, const char *pa
         return mc_error_set(err, MC_ERR_FORMAT, "%s: no piece is of type unknown", path);
     if (mc_unigram_keep_source(tok, err, path, bytes, size)) return err->status;
     if (type == TYPE_UNIGRAM) return MC_OK;
+    u->bpe = type == TYPE_BPE; /* its merges are made once the pieces are indexed */
+    if (u->bpe) return MC_OK;
     u->by_library = true;
-    u->bpe = type == TYPE_BPE;
     u->library = mc_sentencepiece_new(err, path, bytes, size);
     return err->status;
 }

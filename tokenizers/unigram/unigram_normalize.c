@@ -68,11 +68,13 @@ static void drop_spaces(const mc_unigram *u, mc_bytes *out, size_t start)
         out->count -= size;
 }
 
-bool mc_unigram_normalize(const mc_unigram *u, const uint8_t *text, size_t size, mc_bytes *out)
+bool mc_unigram_normalize(const mc_unigram *u, const uint8_t *text, size_t size, bool at_start,
+                          mc_bytes *out)
 {
     const uint8_t *p = text, *end = text + size;
     size_t start = out->count;
-    bool prefix = u->add_dummy_prefix && !u->whitespace_as_suffix, after_space;
+    bool dummy = u->add_dummy_prefix && (at_start || !u->prefix_first), after_space;
+    bool prefix = dummy && !u->whitespace_as_suffix;
     if (u->remove_extra_whitespaces) p = skip_spaces(u, p, end);
     if (p == end) return true;
     if (prefix && !put_form(u, out, " ", 1)) return false;
@@ -87,7 +89,7 @@ bool mc_unigram_normalize(const mc_unigram *u, const uint8_t *text, size_t size,
         after_space = u->remove_extra_whitespaces && form[form_size - 1] == ' ';
     }
     if (u->remove_extra_whitespaces) drop_spaces(u, out, start);
-    return !u->whitespace_as_suffix || !u->add_dummy_prefix || put_form(u, out, " ", 1);
+    return !u->whitespace_as_suffix || !dummy || put_form(u, out, " ", 1);
 }
 
 bool mc_unigram_normalize_part(const mc_unigram *u, const uint8_t *text, size_t size, mc_bytes *out)

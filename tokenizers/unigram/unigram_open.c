@@ -60,7 +60,7 @@ static mc_status append_sentinels(mc_tokenizer *tok, mc_error *err, const char *
             tok->entries[same].length = 0;
             u->types[same] = MC_PIECE_UNUSED;
         }
-        u->types[tok->entry_count] = u->by_library ? MC_PIECE_UNUSED : MC_PIECE_NORMAL;
+        u->types[tok->entry_count] = u->by_library || u->bpe ? MC_PIECE_UNUSED : MC_PIECE_NORMAL;
         if (!mc_grow(&tok->entries, &tok->entry_capacity, tok->entry_count, sizeof *tok->entries) ||
             !mc_tokenizer_store(tok, text, strlen(text), &tok->entries[tok->entry_count]))
             return no_memory(err, path);
@@ -97,13 +97,16 @@ static mc_status read_settings(mc_tokenizer *tok, mc_error *err, conventions *c)
 {
     const mc_settings *s = tok->settings;
     if (!s) return MC_OK;
-    if (mc_settings_expect_class(tok, err, "a SentencePiece model", MC_CLASS_T5, MC_CLASS_T5) ||
+    bool legacy = s->class != MC_CLASS_LLAMA; /* as that class takes it to be */
+    if (mc_settings_expect_class(tok, err, "a SentencePiece model", MC_CLASS_T5, MC_CLASS_LLAMA) ||
+        !mc_settings_flag(tok, err, "legacy", &legacy, NULL) ||
         !mc_json_get_int(err, s->config, s->config_path, "extra_ids", 0, SENTINELS_MAX,
                          &c->sentinels) ||
         !mc_settings_flag(tok, err, "add_bos_token", &c->bos, NULL) ||
         !mc_settings_flag(tok, err, "add_eos_token", &c->eos, NULL))
         return err->status;
     if (s->class == MC_CLASS_T5) c->t5 = true;
+    tok->unigram.prefix_first = tok->unigram.bpe && !legacy;
     if (mc_settings_read_names(tok, err) || mc_settings_read_common(tok, err)) return err->status;
     return mc_settings_add_listed(tok, err, true);
 }
@@ -135,6 +138,24 @@ static mc_status make_templates(mc_tokenizer *tok, mc_error *err, const char *pa
     return MC_OK;
 }
 
+/* BPE is merged here where the model's pieces say all, else by the SentencePiece library. */
+static mc_status make_merges(mc_tokenizer *tok, mc_error *err, const char *path)
+{
+    mc_unigram *u = &tok->unigram;
+    mc_bpe *bpe = &tok->bpe;
+    bool possible = false;
+    if (!u->bpe) return MC_OK;
+    bpe->has_unk = bpe->fuse_unk = true;
+    bpe->unk_id = u->unk_id;
+    bpe->byte_fallback = u->byte_fallback;
+    if (!u->whitespace_as_suffix && mc_bpe_merges_of_pieces(tok, err, path, &possible))
+        return err->status;
+    if (possible) return MC_OK;
+    u->by_library = true;
+    u->library = mc_sentencepiece_new(err, path, u->source, u->source_size);
+    return err->status;
+}
+
 mc_status mc_unigram_load_model(mc_tokenizer *tok, mc_error *err, const char *path,
                                 const char *bytes, size_t size, bool t5, int64_t sentinels)
 {
@@ -148,7 +169,7 @@ mc_status mc_unigram_load_model(mc_tokenizer *tok, mc_error *err, const char *pa
     tok->unigram.t5 = c.t5;
     tok->unigram.sentinels = c.sentinels;
     if (append_sentinels(tok, err, path, c.sentinels, own) ||
-        mc_tokenizer_index(tok, err, path, false) ||
+        mc_tokenizer_index(tok, err, path, false) || make_merges(tok, err, path) ||
         add_specials(tok, err, path, listed ? tok->entry_count : pieces) ||
         mc_settings_add_specials(tok, err) || make_templates(tok, err, path, &c))
         return err->status;

@@ -92,6 +92,18 @@ static bool apply_form(const mc_step *step, const mc_bytes *in, mc_bytes *out)
     return ok;
 }
 
+static bool apply_replace(const mc_step *step, const mc_bytes *in, mc_bytes *out)
+{
+    const uint8_t *p = in->data, *end = p + in->count;
+    size_t size = strlen(step->from);
+    for (const uint8_t *found; p < end; p = found + size) {
+        found = memmem(p, (size_t)(end - p), step->from, size);
+        if (!found) return mc_bytes_append(out, p, (size_t)(end - p));
+        if (!mc_bytes_append(out, p, (size_t)(found - p)) || !put_form(out, step->to)) return false;
+    }
+    return true;
+}
+
 static bool apply_step(const mc_unigram *u, const mc_step *step, const mc_bytes *in, mc_bytes *out)
 {
     switch (step->kind) {
@@ -99,6 +111,9 @@ static bool apply_step(const mc_unigram *u, const mc_step *step, const mc_bytes 
     case MC_STEP_STRIP: return apply_strip(step, in, out);
     case MC_STEP_SPACES: return apply_spaces(step, in, out);
     case MC_STEP_FORM: return apply_form(step, in, out);
+    case MC_STEP_PREPEND:
+        return put_form(out, step->to) && mc_bytes_append(out, in->data, in->count);
+    case MC_STEP_REPLACE: return apply_replace(step, in, out);
     }
     return false;
 }

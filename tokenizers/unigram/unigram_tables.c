@@ -190,8 +190,9 @@ mc_status mc_unigram_finish(mc_tokenizer *tok, mc_error *err, const char *path)
             return mc_error_set(err, MC_ERR_UNSUPPORTED,
                                 "%s: piece %zu has %u bytes, expected less than %d", path, i,
                                 tok->entries[i].length, MC_PIECE_MAX);
-    if (weigh(tok, err, path) || find_bytes(tok, err, path) || index_symbols(tok, err, path) ||
-        find_cuts(tok, err, path))
+    if (weigh(tok, err, path) || index_symbols(tok, err, path)) return err->status;
+    bool merged = u->bpe && !u->by_library;
+    if ((merged ? mc_bpe_finish_pieces : find_bytes)(tok, err, path) || find_cuts(tok, err, path))
         return err->status;
     u->fingerprint = fingerprint(tok);
     return MC_OK;

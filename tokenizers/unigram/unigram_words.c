@@ -184,6 +184,10 @@ static void encode_word(mc_encoder *e, const uint8_t *text, size_t size, const u
     size_t rest = size - MC_SPACE_SIZE;
     mc_unigram_path path;
     uint64_t key[2];
+    if (u->bpe) {
+        mc_bpe_encode_pieces(e, text, size);
+        return;
+    }
     if (u->single && u->fast && spaced && !rest) {
         sum->spaces++;
         return;
@@ -283,6 +287,26 @@ void mc_unigram_encode_normal(mc_encoder *e, const uint8_t *text, size_t size)
 
 /* ---- text as it stands ---- */
 
+/* BPE's pieces; of user-defined ones each is a piece by itself, the longest at a place. */
+static void encode_merged(mc_encoder *e, const uint8_t *p, const uint8_t *end)
+{
+    const mc_unigram *u = &e->tok->unigram;
+    const uint8_t *done = p;
+    while (u->has_symbols && p < end && !e->stopped) {
+        size_t size, matched;
+        uint32_t c;
+        int32_t id = mc_trie_longest(&u->symbols, MC_TRIE_ROOT, p, (size_t)(end - p), &matched);
+        size = id >= 0 ? matched : mc_utf8_decode(p, end, &c);
+        if (id >= 0) {
+            if (p > done) mc_bpe_encode_pieces(e, done, (size_t)(p - done));
+            if (!e->stopped) mc_encoder_push(e, id);
+            done = p + size;
+        }
+        p += size;
+    }
+    if (done < end && !e->stopped) mc_bpe_encode_pieces(e, done, (size_t)(end - done));
+}
+
 static void encode_part(mc_encoder *e, const uint8_t *text, size_t size, mc_unigram_sum *sum)
 {
     const mc_unigram *u = &e->tok->unigram;
@@ -291,14 +315,16 @@ static void encode_part(mc_encoder *e, const uint8_t *text, size_t size, mc_unig
     s->text.count = 0;
     if (!u->single)
         ok = mc_unigram_apply_steps(u, text, size, &s->text, &s->spare);
-    else if (u->fast)
+    else if (u->fast && !u->bpe)
         ok = mc_unigram_normalize_part(u, text, size, &s->text);
     else
-        ok = mc_unigram_normalize(u, text, size, &s->text);
+        ok = mc_unigram_normalize(u, text, size, e->at_start, &s->text);
     if (!ok)
         mc_encoder_stop(e, MC_ERR_NOMEM);
     else if (!u->single)
         mc_unigram_encode_normal(e, s->text.data, s->text.count);
+    else if (u->bpe)
+        encode_merged(e, s->text.data, s->text.data + s->text.count);
     else if (u->separable)
         encode_words(e, s->text.data, s->text.count, sum);
     else if (s->text.count)
@@ -384,6 +410,8 @@ void mc_unigram_encode(mc_encoder *e, const uint8_t *text, size_t size)
     mc_unigram_sum sum = {0};
     if (u->by_library)
         encode_by_library(e, text, size);
+    else if (u->bpe)
+        encode_part(e, text, size, &sum);
     else if (!take_scratch(u, &e->out->scratch->unigram))
         mc_encoder_stop(e, MC_ERR_NOMEM);
     else if (u->fast)
