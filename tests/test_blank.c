@@ -38,7 +38,7 @@ static int poison(const model *m)
 {
     int count = 0;
     for (size_t i = 0; i < m->root->root->stored_count; i++) {
-        const mc_blank *b = &m->root->root->stored[i]->blank;
+        const mc_blank *b = &m->root->root->stored[i]->span->blank;
         if (!b->link) continue;
         memset((char *)*b->base + b->offset, 0xff, b->bytes);
         count++;

@@ -206,26 +206,26 @@ static void check_buckets(mc_module *root)
 {
     mc_module_root *r = root->root;
     size_t stored = 0;
-    for (int i = 0; i < r->bucket_count; i++) {
-        mc_bucket *b = &r->buckets[i];
+    for (int i = 0; i < r->zero.bucket_count; i++) {
+        mc_bucket *b = &r->zero.buckets[i];
         int64_t end = 0;
-        for (int k = 0; k < b->stored_count; k++, stored++) {
-            mc_stored *s = b->stored[k];
+        for (int k = 0; k < b->span_count; k++, stored++) {
+            mc_stored *s = mc_stored_of(&b->spans[k]);
             assert_ptr_equal(s->bucket, b);
             assert_ptr_equal(s->owner, b->owner);
             assert_int_equal(s->trainable, b->trainable);
-            assert_int_equal(s->offset % MC_BUCKET_ALIGN, 0);
-            assert_true(s->offset >= end);
-            const float *values = b->data;
-            for (int64_t j = end; b->dtype == MC_F32 && j < s->offset; j++)
+            assert_int_equal(s->span->offset % MC_BUCKET_ALIGN, 0);
+            assert_true(s->span->offset >= end);
+            const float *values = b->values.data;
+            for (int64_t j = end; b->dtype == MC_F32 && j < s->span->offset; j++)
                 assert_true(values[j] == 0);
-            end = s->offset + s->count;
+            end = s->span->offset + s->count;
         }
         assert_true(end <= b->count && b->count % MC_BUCKET_ALIGN == 0);
-        assert_true(b->trainable || !b->gradient);
+        assert_true(b->trainable || !b->gradient.data);
         for (int k = 0; k < i; k++)
-            assert_false(r->buckets[k].owner == b->owner &&
-                         r->buckets[k].trainable == b->trainable);
+            assert_false(r->zero.buckets[k].owner == b->owner &&
+                         r->zero.buckets[k].trainable == b->trainable);
     }
     assert_int_equal(stored, r->stored_count);
 }
@@ -298,9 +298,9 @@ static void test_buckets(void **state)
     mc_block_list *list = mc_block_list_new(root, "blocks", 3, two_parameters, no_forward, NULL);
     add(child(root, "last"), "w", 1, 1);
     assert_good(ctx);
-    assert_int_equal(root->root->bucket_count, 0); /* nothing before it is needed */
+    assert_int_equal(root->root->zero.bucket_count, 0); /* nothing before it is needed */
     assert_int_equal(mc_module_layout(root->root), MC_OK);
-    assert_int_equal(root->root->bucket_count, 4); /* one a block, and the root's */
+    assert_int_equal(root->root->zero.bucket_count, 4); /* one a block, and the root's */
     check_buckets(root);
     for (int i = 0; i < 3; i++) {
         mc_module *block = mc_block_list_at(list, i);
@@ -310,7 +310,8 @@ static void test_buckets(void **state)
     }
     assert_int_equal(mc_module_set_trainable(mc_block_list_at(list, 1), "*.w", false), MC_OK);
     assert_int_equal(mc_module_need_gradients(root->root, 0), MC_OK);
-    assert_int_equal(root->root->bucket_count, 5); /* a block with a frozen parameter has two */
+    assert_int_equal(root->root->zero.bucket_count,
+                     5); /* a block with a frozen parameter has two */
     check_buckets(root);
     assert_null(mc_block_list_at(list, 3));
     assert_null(mc_block_list_at(list, -1));
@@ -330,7 +331,7 @@ static void step_with_ones(mc_optimizer *adam, mc_module *root)
 /* A parameter's slice of an array of its bucket. */
 static const float *slice(const mc_parameter *p, const float *array)
 {
-    return array ? array + p->stored->offset + p->first : NULL;
+    return array ? array + p->stored->span->offset + p->first : NULL;
 }
 
 /* Freezing lays out anew and keeps values, gradients and state; frozen parameters hold no
@@ -356,7 +357,7 @@ static void test_freezing_keeps_values(void **state)
         assert_values(b, vb);
         assert_values(c, vc);
         check_buckets(root);
-        assert_null(b->stored->bucket->gradient);
+        assert_null(b->stored->bucket->gradient.data);
         assert_true(ctx->device->memory.in_use <= all - 5 * 20 * sizeof(float) + 1024);
         float kept[10];
         mc_parameter_read_gradient(c, kept);

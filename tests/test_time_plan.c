@@ -231,10 +231,10 @@ static outcome run_mesh(mc_context *ctx, const model *m, const mc_mesh_sizes *si
     out.time = mc_plan_seconds(dry);
     assert_good(dry);
     const mc_module_root *root = mc_model_module(w.gpt2)->root;
-    for (int i = 0; i < root->bucket_count; i++) {
-        const mc_bucket *b = &root->buckets[i];
+    for (int i = 0; i < root->zero.bucket_count; i++) {
+        const mc_bucket *b = &root->zero.buckets[i];
         out.whole += (double)b->count;
-        if (b->owner->parent) out.blocks += (double)b->count;
+        if (b->in_block) out.blocks += (double)b->count;
     }
     mc_context_free(dry);
     return out;
@@ -443,7 +443,8 @@ static void test_offload(void **state)
         assert_good(dry);
         const mc_module_root *root = mc_model_module(w.gpt2)->root;
         double elements = 0;
-        for (int i = 0; i < root->bucket_count; i++) elements += (double)root->buckets[i].count;
+        for (int i = 0; i < root->zero.bucket_count; i++)
+            elements += (double)root->zero.buckets[i].count;
         assert_true((double)plan.host >= 16 * elements); /* gradients, moments, master copies */
         assert_near(plan.optimizer, 0, 0);
         mc_time_plan time = mc_plan_seconds(dry);

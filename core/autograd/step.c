@@ -228,7 +228,7 @@ mc_status mc_step_run(mc_context *ctx, uint64_t key, mc_step_fn fn, void *user)
     if (!e) return mc_error_status(ctx);
     device->step_begin(device);
     mc_blank_fill_all(ctx);
-    if (!e->ran || ctx->offload)
+    if (!e->ran || ctx->home)
         run_eagerly(ctx, e);
     else if (e->recording || record(ctx, e) == MC_OK)
         run_recording(ctx, e);

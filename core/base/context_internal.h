@@ -71,7 +71,7 @@ struct mc_context {
     struct mc_recorder *recorder;
     struct mc_tensor *(*record_block)(struct mc_tape *t, const struct mc_module *block,
                                       struct mc_tensor *x);
-    struct mc_offload *offload; /* core/nn: while optimizer state lies on the host; else NULL */
+    const struct mc_home *home; /* core/zero: while optimizer state lies on the host; else NULL */
 };
 
 /* Sets the context's error if it has none; gives back `status`. Accepts ctx == NULL. */

@@ -110,7 +110,7 @@ typedef struct saved_part {
 static saved_part part_of(const saved_tensor *s)
 {
     const mc_bucket *b = s->first->stored->bucket;
-    int64_t begin = s->first->stored->offset + s->first->first;
+    int64_t begin = s->first->stored->span->offset + s->first->first;
     int64_t end = begin + mc_shape_count(s->shape), last = b->first + b->share;
     int64_t from = begin > b->first ? begin : b->first, to = end < last ? end : last;
     if (to <= from) return (saved_part){0, 0, NULL};
@@ -316,7 +316,7 @@ static mc_weight_files *write_files(mc_context *ctx, const saved *s, const mc_we
 mc_weight_files *mc_weights_write(mc_module *model, const mc_weight_form *form, const char *path)
 {
     if (!model || mc_failed(model->ctx) || mc_module_layout(model->root)) return NULL;
-    if (mc_module_rest(model->root)) return NULL;
+    if (mc_zero_rest(&model->root->zero)) return NULL;
     saved s = {0};
     mc_weight_files *files = NULL;
     if (collect(model, form, &s)) files = write_files(model->ctx, &s, form, path);

@@ -232,7 +232,7 @@ static void own_elements(const mc_parameter *p, int64_t *first, int64_t *count)
 {
     const mc_bucket *b = p->stored->bucket;
     bool alone = !p->module->ctx->mesh.shard.comm;
-    int64_t begin = p->stored->offset + p->first, end = begin + mc_shape_count(p->shape);
+    int64_t begin = p->stored->span->offset + p->first, end = begin + mc_shape_count(p->shape);
     int64_t from = alone ? 0 : b->first, to = alone ? b->count : b->first + b->share;
     *first = begin > from ? begin : from;
     *count = (end < to ? end : to) - *first;
@@ -246,13 +246,12 @@ static mc_status launch(const mc_parameter *p, mc_tensor_stats *stats, mc_row_pa
     mc_device *device = p->module->ctx->device;
     int64_t first, count;
     own_elements(p, &first, &count);
-    parts->has_gradient = b->trainable && (b->level < 2 ? b->gradient : b->kept_gradient);
+    parts->has_gradient = b->trainable && mc_bucket_has_gradient(b);
     if (!count) return MC_OK;
     mc_matrix values = {mc_bucket_value_at(b, first), b->dtype, count};
     mc_status status = device->kernels->tensor_stats(device, count, values, &stats[0]);
     if (status || !parts->has_gradient) return status;
-    if (b->host) return mc_bucket_gradient_stats(p->module->root, b, first, count, &stats[1]);
-    return device->kernels->tensor_stats(device, count, mc_bucket_gradient(b, first), &stats[1]);
+    return mc_sum_stats(&p->module->root->zero, b, first, count, &stats[1]);
 }
 
 static mc_status fail_device(mc_context *ctx, mc_status status)
@@ -271,7 +270,7 @@ static mc_status take_statistics(mc_context *ctx, chosen *c)
     if (!stats) return mc_fail_nomem(ctx, "statistics of parameters");
     mc_status status = device->kernels->zero(device, stats, bytes);
     for (int i = 0; !status && i < c->count; i++)
-        status = mc_module_await(c->parameters[i]->module->root);
+        status = mc_zero_await(&c->parameters[i]->module->root->zero);
     for (int i = 0; !status && i < c->count; i++)
         status = launch(c->parameters[i], &stats[(size_t)i * 2], &c->parts[i]);
     if (!status && !device->copy_out(device, c->host, stats, bytes)) status = MC_ERR_DEVICE;
@@ -289,7 +288,7 @@ mc_inspection *mc_inspect(mc_module *module, const char *pattern)
     mc_context *ctx = module->ctx;
     chosen c = {0};
     mc_status status = mc_module_layout(module->root);
-    if (!status) status = mc_module_sum_gradients(module->root);
+    if (!status) status = mc_zero_sum(&module->root->zero);
     if (!status) status = choose(module, pattern, &c);
     if (!status) status = take_statistics(ctx, &c);
     mc_inspection *table =

@@ -75,20 +75,42 @@ static mc_status quantize(mc_stored *s, mc_weight_format format)
     return status;
 }
 
+static bool has_place(const mc_span *span) { return !mc_stored_of(span)->leaves; }
+
+/* Moves a bucket to a layout without what leaves it. */
+static mc_status shrink(mc_module_root *root, mc_bucket *b)
+{
+    mc_zero *z = &root->zero;
+    mc_bucket to;
+    mc_status status = mc_bucket_describe(z, b, &to, has_place);
+    if (status) {
+        mc_bucket_end(z, &to);
+        return status;
+    }
+    status = mc_module_move_bucket(root, b, &to, false);
+    if (status) return status;
+    for (size_t i = 0; i < root->stored_count; i++)
+        if (root->stored[i]->leaves && root->stored[i]->bucket == b)
+            root->stored[i]->bucket = NULL, root->stored[i]->leaf = NULL;
+    return MC_OK;
+}
+
 static mc_status quantize_bucket(mc_module_root *root, mc_bucket *b, const mc_eight_plan *plan)
 {
-    int level = b->level;
-    mc_status status = mc_bucket_forget(root, b);
-    if (!status) status = mc_bucket_unshard(root, b);
-    for (int i = 0; i < b->stored_count && !status; i++) {
-        mc_stored *s = b->stored[i];
+    mc_zero *z = &root->zero;
+    bool leaves = false;
+    mc_status status = mc_bucket_gather(z, b);
+    if (status) return status;
+    for (int i = 0; i < b->span_count && !status; i++) {
+        mc_stored *s = mc_stored_of(&b->spans[i]);
         mc_eight_choice choice = plan->choose(s, plan->user);
         if (choice == MC_EIGHT_NOT) continue;
         if (!mc_stored_has_eight(s)) status = quantize(s, plan->format);
         s->leaves = !status && choice == MC_EIGHT_ALONE;
+        leaves |= s->leaves;
     }
-    if (!status) status = mc_bucket_shrink(root, b);
-    return status || !level ? status : mc_bucket_shard(root, b, level);
+    mc_bucket_release(z, b);
+    return status || !leaves ? status : shrink(root, b);
 }
 
 /* Whether there is something to do: the rest, where memory ran out the last time. */
@@ -113,9 +135,9 @@ static mc_status check_model(mc_module_root *root, const mc_eight_plan *plan)
         return mc_fail(ctx, MC_ERR_STATE,
                        "weights in 8 bits: a tape is open that uses model \"%s\": end it first",
                        root->module->name);
-    for (int i = 0; i < root->bucket_count; i++) {
-        const mc_bucket *b = &root->buckets[i];
-        trains |= b->host || b->gradient || b->kept_gradient;
+    for (int i = 0; i < root->zero.bucket_count; i++) {
+        const mc_bucket *b = &root->zero.buckets[i];
+        trains |= b->host || b->gradient.data || b->sum.data;
         for (int k = 0; k < MC_STATE_SLOTS; k++) trains |= b->state[k] != NULL;
     }
     if (trains)
@@ -131,8 +153,8 @@ mc_status mc_module_quantize(mc_module_root *root, const mc_eight_plan *plan)
     if (!status) status = check_model(root, plan);
     if (!status) status = mc_module_set_trainable(root->module, NULL, false);
     if (!status) status = mc_module_layout(root);
-    for (int i = 0; i < root->bucket_count && !status; i++)
-        status = quantize_bucket(root, &root->buckets[i], plan);
+    for (int i = 0; i < root->zero.bucket_count && !status; i++)
+        status = quantize_bucket(root, &root->zero.buckets[i], plan);
     return status;
 }
 

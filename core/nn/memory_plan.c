@@ -4,7 +4,6 @@
 #include "core/device/plan_internal.h"
 #include "core/nn/memory_plan_internal.h"
 #include "core/nn/module_internal.h"
-#include "core/nn/offload_internal.h"
 
 mc_memory_use mc_memory(mc_context *ctx)
 {
@@ -84,17 +83,16 @@ mc_context *mc_plan_context_new_ranks(mc_context *ctx, int ranks, mc_zero_level 
 /* The flat arrays of a model. */
 static void count_buckets(const mc_module_root *root, mc_memory_plan *plan)
 {
-    for (int i = 0; i < root->bucket_count; i++) {
-        const mc_bucket *bucket = &root->buckets[i];
-        uint64_t count = (uint64_t)bucket->count, share = (uint64_t)bucket->share;
-        uint64_t held = (uint64_t)mc_bucket_held(bucket);
-        plan->parameters += (bucket->level == 3 ? share : count) * mc_dtype_size(bucket->dtype);
-        if (bucket->host) continue; /* nothing else is on the device */
-        if (bucket->level < 2 && bucket->gradient)
-            plan->gradients += mc_bucket_gradient_bytes(bucket);
-        if (bucket->kept_gradient) plan->gradients += mc_bucket_kept_bytes(bucket);
+    for (int i = 0; i < root->zero.bucket_count; i++) {
+        const mc_bucket *b = &root->zero.buckets[i];
+        int64_t values = mc_bucket_shares_values(b) ? b->share : b->count;
+        plan->parameters += (uint64_t)values * mc_dtype_size(b->dtype);
+        if (b->host) continue; /* nothing else is on the device */
+        if (!mc_bucket_shares_gradient(b) && b->gradient.data)
+            plan->gradients += mc_bucket_gradient_bytes(b);
+        if (b->sum.data) plan->gradients += mc_sum_bytes(b);
         for (int k = 0; k < MC_STATE_SLOTS; k++)
-            if (bucket->state[k]) plan->optimizer += held * sizeof(float);
+            if (b->state[k]) plan->optimizer += (uint64_t)mc_bucket_held(b) * sizeof(float);
     }
 }
 
@@ -121,7 +119,7 @@ mc_status mc_plan_run(mc_context *dry, mc_module *module, void (*step)(mc_contex
                              .peak = peak.bytes,
                              .touched = mc_plan_touched(device),
                              .space = mc_plan_space(device),
-                             .host = mc_offload_host_bytes(dry),
+                             .host = dry->home ? dry->home->bytes(dry->home) : 0,
                              .sent = after.bytes - before.bytes,
                              .collectives = after.calls - before.calls};
     count_buckets(module->root, plan);

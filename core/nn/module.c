@@ -1,6 +1,4 @@
-#include "core/dist/comm_internal.h"
 #include "core/nn/module_internal.h"
-#include "core/nn/offload_internal.h"
 #include "core/nn/stored.h"
 
 #include <fnmatch.h>
@@ -9,43 +7,13 @@
 
 /* ---- the tree -------------------------------------------------------------------------------- */
 
-static void free_bucket(mc_module_root *root, mc_bucket *bucket)
-{
-    mc_device *device = root->ctx->device, *home = mc_bucket_home(root, bucket);
-    size_t size = mc_dtype_size(bucket->dtype), floats = sizeof(float);
-    mc_comm_wait(bucket->gathering);
-    mc_comm_wait(bucket->reducing);
-    mc_blank_take(&bucket->kept_blank);
-    device->free(device, bucket->data, (size_t)bucket->count * size);
-    device->free(device, bucket->kept, (size_t)bucket->share * size);
-    device->free(device, bucket->gradient,
-                 (size_t)bucket->count * mc_dtype_size(bucket->gradient_dtype));
-    mc_bucket_drop_vectors(root, bucket);
-    device->free(device, bucket->sent, (size_t)bucket->count * size);
-    mc_bucket_free_host(root, bucket);
-    home->free(home, bucket->kept_gradient, mc_bucket_kept_bytes(bucket));
-    for (int i = 0; i < MC_STATE_SLOTS; i++)
-        home->free(home, bucket->state[i], (size_t)mc_bucket_held(bucket) * floats);
-    mc_free(bucket->stored);
-}
-
-void mc_buckets_free(mc_module_root *root, mc_bucket *buckets, int count)
-{
-    mc_offload_finish(root->offload);
-    for (int i = 0; i < count; i++) free_bucket(root, &buckets[i]);
-    mc_free(buckets);
-}
-
 static void free_root(void *object)
 {
     mc_module_root *root = object;
     mc_tape_unhook(root->ctx, root);
-    mc_buckets_free(root, root->buckets, root->bucket_count);
-    mc_offload_close(root->offload);
-    for (size_t i = 0; i < root->stored_count; i++) {
-        mc_blank_take(&root->stored[i]->blank);
-        mc_stored_free_eight(root->stored[i]);
-    }
+    mc_zero_free(&root->zero, root->zero.buckets, root->zero.bucket_count);
+    if (root->zero.home) root->zero.home->close(&root->zero);
+    for (size_t i = 0; i < root->stored_count; i++) mc_stored_free_eight(root->stored[i]);
     for (size_t i = 0; i < root->piece_count; i++) mc_free(root->pieces[i]);
     mc_free(root->pieces);
     mc_free(root->parameters);
@@ -103,6 +71,7 @@ void *mc_module_new(mc_context *ctx, const char *name, size_t size,
     if (!copy) return NULL;
     *module = (mc_module){.ctx = ctx, .name = copy, .root = root, .zero_level = level};
     root->module = module;
+    root->zero = (mc_zero){.ctx = ctx, .group = &ctx->mesh.shard, .name = copy};
     return module;
 }
 
@@ -198,8 +167,8 @@ static void drop_parameters(mc_module_root *root, size_t count)
 mc_status mc_module_drop_parameters(mc_module_root *root, size_t first)
 {
     size_t kept = 0;
-    mc_status status = mc_module_await(root);
-    if (status || (status = mc_module_rest(root))) return status;
+    mc_status status = mc_zero_await(&root->zero);
+    if (status || (status = mc_zero_rest(&root->zero))) return status;
     for (size_t i = first; i < root->parameter_count; i++)
         root->parameters[i]->stored->parts[0] = NULL; /* gone */
     for (size_t i = 0; i < root->stored_count; i++) {
@@ -207,7 +176,7 @@ mc_status mc_module_drop_parameters(mc_module_root *root, size_t first)
         if (stored->parts[0])
             root->stored[kept++] = stored;
         else
-            mc_blank_take(&stored->blank), root->stored_elements -= stored->count;
+            root->stored_elements -= stored->count;
     }
     root->stored_count = kept;
     drop_parameters(root, first);

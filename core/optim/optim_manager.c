@@ -17,6 +17,7 @@
 #include <time.h>
 #include "core/autograd/step_internal.h"
 #include "core/dist/comm.h"
+#include "core/optim/adam_offload_internal.h"
 #include "core/optim/lr_scheduler_internal.h"
 
 /* ---- making and freeing ------------------------------------------------------------------ */
@@ -325,7 +326,7 @@ static mc_status add_host_run(void *user, const mc_run *run)
 {
     mc_host_measure *measure = user;
     if (run->bucket->host)
-        mc_bucket_add_stats(run->bucket, run->first, run->count, measure->first, &measure->stats);
+        mc_host_add_stats(run->bucket, run->first, run->count, measure->first, &measure->stats);
     measure->first += run->count;
     return MC_OK;
 }
@@ -336,11 +337,11 @@ static mc_status begin_stats(mc_optim_manager *m, double power)
     mc_device *device = m->ctx->device;
     mc_host_measure measure = {.first = 0};
     mc_status status = mc_error_status(m->ctx);
-    if (!m->ctx->offload) return zero_state(m, &m->state->own.stats, sizeof m->state->own.stats);
+    if (!m->ctx->home) return zero_state(m, &m->state->own.stats, sizeof m->state->own.stats);
     for (size_t i = 0; !status && i < m->managed_count; i++)
         if (m->managed[i].optimizer)
             status = mc_optimizer_measure_host(m->managed[i].optimizer, power);
-    if (!status) status = mc_offload_finish(m->ctx->offload);
+    if (!status) status = mc_offload_finish(mc_offload_of(m->ctx->home));
     if (!status) status = each_run(m, add_host_run, &measure);
     if (!status)
         device->copy_in(device, &m->state->own.stats, &measure.stats, sizeof measure.stats);
@@ -442,11 +443,11 @@ static mc_status search_run(void *user, const mc_run *run)
     int64_t at = run->first + s->number - s->first;
     s->first += run->count;
     if (s->name || s->number >= s->first) return MC_OK;
-    for (int i = 0; i < run->bucket->stored_count; i++) {
-        const mc_stored *stored = run->bucket->stored[i];
+    for (int i = 0; i < run->bucket->span_count; i++) {
+        const mc_stored *stored = mc_stored_of(&run->bucket->spans[i]);
         for (int j = 0; j < stored->part_count; j++) {
             const mc_parameter *p = stored->parts[j];
-            int64_t begin = stored->offset + p->first;
+            int64_t begin = stored->span->offset + p->first;
             if (at >= begin && at < begin + mc_shape_count(p->shape)) s->name = p->name;
         }
     }

@@ -78,11 +78,11 @@ static mc_status visit_slot(mc_visit *v, mc_module_root *root, mc_parameter *p, 
                             const char *what)
 {
     mc_bucket *b = p->stored->bucket;
-    if (!mc_bucket_state(root, b, slot)) return mc_error_status(v->ctx);
+    if (!mc_bucket_state(&root->zero, b, slot)) return mc_error_status(v->ctx);
     if (!name_item(v, "optimizer", what, p->name)) return MC_ERR_NOMEM;
     mc_state_item item = {
         .name = v->name, .dtype = "F32", .shape = p->shape, .size = 4, .on_device = !b->host};
-    int64_t element, begin = p->stored->offset + p->first;
+    int64_t element, begin = p->stored->span->offset + p->first;
     mc_parameter_held(p, &element, &item.count);
     if (item.count) {
         item.first = element - begin;
@@ -149,7 +149,7 @@ mc_status mc_optim_manager_each_state(mc_optim_manager *m, mc_state_fn fn, mc_st
 {
     mc_visit v = {.ctx = m->ctx, .fn = fn, .stepped = stepped, .user = user};
     mc_status status = mc_optim_manager_settle(m);
-    if (!status) status = mc_offload_finish(m->ctx->offload);
+    if (!status) status = mc_offload_finish(mc_offload_of(m->ctx->home));
     if (!status) status = visit_all(&v, m);
     mc_free(v.name);
     return status;

@@ -2,6 +2,7 @@
 #include <fnmatch.h>
 #include <math.h>
 #include <string.h>
+#include "core/optim/adam_offload_internal.h"
 #include "core/optim/optimizer_internal.h"
 
 bool mc_option_check(mc_context *ctx, const char *who, const char *option, float value, float limit)
@@ -41,7 +42,7 @@ static void optimizer_release(void *object)
     mc_optimizer *o = object;
     mc_device *device = o->ctx->device;
     drop_dead_roots(o);
-    mc_offload_finish(o->ctx->offload); /* it may be at a step of ours */
+    mc_offload_finish(mc_offload_of(o->ctx->home)); /* it may be at a step of ours */
     for (size_t i = 0; i < o->root_count; i++) {
         o->roots[i]->placed = false;
         for (size_t j = 0; j < o->roots[i]->parameter_count; j++) {
@@ -156,11 +157,12 @@ static void take(mc_optimizer *o, mc_parameter *p)
     p->optimizer_stepped = false;
     p->offload = o->on_host;
     p->gpu_share = o->gpu_share;
+    p->module->root->place = mc_adam_offload_place;
     p->module->root->placed = false;
     mc_bucket *bucket = p->stored->bucket;
     if (!bucket) return;
-    mc_module_rest(p->module->root);
-    mc_device *device = mc_bucket_home(p->module->root, bucket);
+    mc_zero_rest(&p->module->root->zero);
+    mc_device *device = mc_bucket_home(&p->module->root->zero, bucket);
     int64_t element, count;
     mc_parameter_held(p, &element, &count);
     for (int slot = MC_STATE_M; slot <= MC_STATE_V && count; slot++)
@@ -237,8 +239,7 @@ static mc_status lay_out(mc_optimizer *o)
     mc_status status = MC_OK;
     drop_dead_roots(o);
     for (size_t i = 0; i < o->root_count && !status; i++) {
-        status = mc_module_layout(o->roots[i]);
-        if (!status) status = mc_module_place(o->roots[i]);
+        status = mc_module_place(o->roots[i]);
     }
     return status;
 }
@@ -272,7 +273,7 @@ static mc_run parameter_run(const mc_optimizer *o, mc_module_root *root, const m
     if (decay < 0) decay = o->no_decay_bias_norm && p->shape.ndim <= 1 ? 0 : o->weight_decay;
     return (mc_run){.root = root,
                     .bucket = p->stored->bucket,
-                    .first = p->stored->offset + p->first,
+                    .first = p->stored->span->offset + p->first,
                     .count = mc_shape_count(p->shape),
                     .weight_decay = decay,
                     .lr_factor = group.lr_factor,
@@ -289,8 +290,8 @@ static mc_status each_run_of_bucket(mc_optimizer *o, mc_module_root *root, mc_bu
                                     mc_run_fn fn, void *user)
 {
     mc_run run = {.count = 0};
-    for (int i = 0; i < bucket->stored_count; i++) {
-        mc_stored *stored = bucket->stored[i];
+    for (int i = 0; i < bucket->span_count; i++) {
+        mc_stored *stored = mc_stored_of(&bucket->spans[i]);
         for (int j = 0; j < stored->part_count; j++) {
             if (stored->parts[j]->optimizer != o) continue;
             mc_run next = parameter_run(o, root, stored->parts[j]);
@@ -314,8 +315,8 @@ static mc_status each_bucket(mc_optimizer *o, bucket_fn fn, void *user)
     mc_status status = lay_out(o);
     for (size_t i = 0; i < o->root_count && !status; i++) {
         mc_module_root *root = o->roots[i];
-        for (int j = 0; !status && j < root->bucket_count; j++)
-            if (root->buckets[j].trainable) status = fn(o, root, &root->buckets[j], user);
+        for (int j = 0; !status && j < root->zero.bucket_count; j++)
+            if (root->zero.buckets[j].trainable) status = fn(o, root, &root->zero.buckets[j], user);
     }
     return status;
 }
@@ -349,23 +350,12 @@ bool mc_run_within(mc_run *run, int64_t first, int64_t count)
 /* Whether an optimizer has all parameters of a bucket. */
 static bool has_all(const mc_optimizer *o, const mc_bucket *b)
 {
-    for (int i = 0; i < b->stored_count; i++)
-        for (int j = 0; j < b->stored[i]->part_count; j++)
-            if (b->stored[i]->parts[j]->optimizer != o) return false;
+    for (int i = 0; i < b->span_count; i++) {
+        const mc_stored *stored = mc_stored_of(&b->spans[i]);
+        for (int j = 0; j < stored->part_count; j++)
+            if (stored->parts[j]->optimizer != o) return false;
+    }
     return true;
-}
-
-/* A part of the sums on the host. */
-static mc_status zero_on_host(const mc_run *run)
-{
-    mc_bucket *b = run->bucket;
-    mc_device *home = mc_bucket_home(run->root, b);
-    mc_run held = *run;
-    if (!mc_bucket_has_sum(b)) return MC_OK;
-    mc_status status = mc_bucket_change_sum(run->root, b);
-    if (status || !mc_run_within(&held, b->first, b->share)) return status;
-    return home->kernels->zero(home, mc_bucket_gradient(b, held.first).data,
-                               (size_t)held.count * sizeof(float));
 }
 
 /* A part of a bucket: what other optimizers have of it stays, which may be summed over ranks
@@ -374,22 +364,24 @@ static mc_status zero_run(void *user, const mc_run *run)
 {
     mc_optimizer *o = user;
     mc_device *device = o->ctx->device;
+    mc_zero *z = &run->root->zero;
     mc_bucket *b = run->bucket;
     mc_run held = *run;
-    mc_status status = mc_bucket_reopen(run->root, b);
-    if (!status && b->gradient) /* at levels 2 and 3 left by a forward pass */
-        status = mc_bucket_blank(run->root, b, run->first, run->count);
-    if (status || b->level < 2) return status;
-    if (b->host) return zero_on_host(run);
-    if (!b->kept_gradient || !mc_run_within(&held, b->first, b->share)) return MC_OK;
-    mc_matrix kept = mc_bucket_gradient(b, held.first);
-    return device->kernels->zero(device, kept.data, (size_t)held.count * mc_dtype_size(kept.dtype));
+    mc_status status = mc_bucket_reopen(z, b);
+    if (!status && b->gradient.data) /* where it is shared, left by a forward pass */
+        status = mc_bucket_blank(z, b, run->first, run->count);
+    if (status || !mc_bucket_shares_gradient(b)) return status;
+    bool any = mc_run_within(&held, b->first, b->share);
+    if (b->host) return mc_host_zero(z, b, held.first, any ? held.count : 0);
+    if (!b->sum.data || !any) return MC_OK;
+    mc_matrix sum = mc_bucket_gradient(b, held.first);
+    return device->kernels->zero(device, sum.data, (size_t)held.count * mc_dtype_size(sum.dtype));
 }
 
 static mc_status zero_bucket(mc_optimizer *o, mc_module_root *root, mc_bucket *b, void *user)
 {
     (void)user;
-    return has_all(o, b) ? mc_bucket_zero_gradient(root, b)
+    return has_all(o, b) ? mc_bucket_zero_gradient(&root->zero, b)
                          : each_run_of_bucket(o, root, b, zero_run, o);
 }
 
@@ -399,7 +391,7 @@ mc_status mc_optimizer_zero_grad(mc_optimizer *o)
     mc_status status = mc_error_status(o->ctx);
     drop_dead_roots(o);
     for (size_t i = 0; !status && i < o->root_count; i++)
-        status = mc_module_end_reducing(o->roots[i]);
+        status = mc_zero_end_reducing(&o->roots[i]->zero);
     return status ? status : each_bucket(o, zero_bucket, NULL);
 }
 
@@ -407,9 +399,9 @@ static mc_status need_state(void *user, const mc_run *run)
 {
     const mc_optimizer *o = user;
     for (int slot = 0; slot < o->kind->state_count; slot++)
-        if (!mc_bucket_state(run->root, run->bucket, slot)) return mc_error_status(o->ctx);
+        if (!mc_bucket_state(&run->root->zero, run->bucket, slot)) return mc_error_status(o->ctx);
     bool master = run->bucket->dtype != MC_F32 || run->bucket->host;
-    if (master && !mc_bucket_state(run->root, run->bucket, MC_STATE_MASTER))
+    if (master && !mc_bucket_state(&run->root->zero, run->bucket, MC_STATE_MASTER))
         return mc_error_status(o->ctx);
     return MC_OK;
 }
@@ -434,14 +426,14 @@ static mc_status update_on_host(const mc_optimizer *o, const mc_run *whole)
 {
     mc_run run = *whole;
     mc_bucket *b = run.bucket;
-    mc_bucket_begin_update(b);
+    b->values.updating = true;
     if (!mc_run_within(&run, b->first, b->share)) return MC_OK;
     mc_adam_step step = *o->on_host;
     step.update = o->told;
     step.lr_factor = run.lr_factor;
     step.weight_decay = run.weight_decay;
     step.step_offset = run.steps - o->steps;
-    return mc_bucket_update(run.root, b, run.first, run.count, &step);
+    return mc_host_update(&run.root->zero, b, run.first, run.count, &step);
 }
 
 /* Makes a copy of gradients in f32, for kinds that read no others. */
@@ -496,20 +488,19 @@ mc_status mc_optimizer_reduce(mc_optimizer *o)
 {
     mc_status status = MC_OK;
     drop_dead_roots(o);
-    for (size_t i = 0; !status && i < o->root_count; i++)
-        status = mc_module_sum_gradients(o->roots[i]);
+    for (size_t i = 0; !status && i < o->root_count; i++) status = mc_zero_sum(&o->roots[i]->zero);
     return status;
 }
 
 static mc_status measure_run_on_host(void *user, const mc_run *run)
 {
     const double *power = user;
-    return run->bucket->host ? mc_bucket_measure(run->root, run->bucket, *power) : MC_OK;
+    return run->bucket->host ? mc_host_measure_sum(&run->root->zero, run->bucket, *power) : MC_OK;
 }
 
 mc_status mc_optimizer_measure_host(mc_optimizer *o, double power)
 {
-    if (!o->on_host || !o->ctx->offload) return mc_error_status(o->ctx);
+    if (!o->on_host || !o->ctx->home) return mc_error_status(o->ctx);
     return mc_optimizer_each_run(o, measure_run_on_host, &power);
 }
 
@@ -517,18 +508,18 @@ mc_status mc_optimizer_measure_host(mc_optimizer *o, double power)
 static mc_status publish(mc_optimizer *o, mc_module_root *root, mc_bucket *b, void *user)
 {
     (void)o, (void)user;
-    return b->host ? mc_error_status(root->ctx) : mc_bucket_publish(root, b);
+    return b->host ? mc_error_status(root->ctx) : mc_bucket_publish(&root->zero, b);
 }
 
 static mc_status outdate(mc_optimizer *o, mc_module_root *root, mc_bucket *b, void *user)
 {
     (void)o, (void)user;
-    return mc_bucket_outdate(root, b);
+    return mc_bucket_outdate(&root->zero, b);
 }
 
 mc_status mc_optimizer_launch(mc_optimizer *o)
 {
-    mc_offload *offload = o->on_host ? o->ctx->offload : NULL;
+    mc_offload *offload = o->on_host ? mc_offload_of(o->ctx->home) : NULL;
     mc_status status = each_bucket(o, outdate, NULL);
     if (!status) status = mc_offload_wait(offload, o->last_job); /* it reads the copy */
     if (!status && offload && !mc_offload_tell(offload, &o->memory->update, o->told))
@@ -572,7 +563,8 @@ mc_status mc_optimizer_step(mc_optimizer *o)
     mc_status status = mc_error_status(o->ctx);
     if (!status) status = mc_optim_manager_settle(o->manager);
     if (!status) status = mc_optimizer_prepare(o);
-    if (!status) status = mc_offload_wait(o->ctx->offload, o->last_job); /* it reads `update` */
+    if (!status)
+        status = mc_offload_wait(mc_offload_of(o->ctx->home), o->last_job); /* it reads `update` */
     if (status) return status;
     mc_optimizer_begin_step(o);
     mc_update update = {.lr = o->lr, .step = o->steps + 1, .gradient_scale = 1};

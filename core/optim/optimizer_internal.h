@@ -4,7 +4,7 @@
 
 #include <math.h>
 #include "core/nn/module_internal.h"
-#include "core/nn/offload_internal.h"
+#include "core/optim/offload_internal.h"
 #include "core/optim/optim_manager.h"
 #include "core/optim/optimizer.h"
 

@@ -425,10 +425,10 @@ static long held_bytes(mc_module *module, long *largest)
     long held = 0;
     mc_module_root *root = module->root;
     *largest = 0;
-    for (int i = 0; i < root->bucket_count; i++) {
-        const mc_bucket *b = &root->buckets[i];
+    for (int i = 0; i < root->zero.bucket_count; i++) {
+        const mc_bucket *b = &root->zero.buckets[i];
         long size = (long)mc_dtype_size(b->dtype);
-        held += (b->level == 3 ? b->share : b->count) * size;
+        held += (mc_bucket_shares_values(b) ? b->share : b->count) * size;
         if (b->count * size > *largest) *largest = b->count * size;
     }
     return held;

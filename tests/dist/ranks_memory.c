@@ -54,9 +54,9 @@ static work make_work(mc_context *ctx, mc_recompute recompute, mc_dtype dtype)
 static void measure(const mc_module_root *root, int64_t *block, int64_t *outside)
 {
     *block = *outside = 0;
-    for (int i = 0; i < root->bucket_count; i++) {
-        const mc_bucket *b = &root->buckets[i];
-        bool of_block = b->owner->parent && b->owner->parent->holds_blocks;
+    for (int i = 0; i < root->zero.bucket_count; i++) {
+        const mc_bucket *b = &root->zero.buckets[i];
+        bool of_block = b->in_block;
         if (of_block && b->count > *block) *block = b->count;
         if (!of_block) *outside += b->count;
     }
@@ -67,8 +67,8 @@ static void measure(const mc_module_root *root, int64_t *block, int64_t *outside
 static uint64_t kept_bytes(const mc_module_root *root, mc_dtype dtype)
 {
     uint64_t bytes = 0;
-    for (int i = 0; i < root->bucket_count; i++)
-        bytes += (uint64_t)root->buckets[i].share * mc_dtype_size(dtype);
+    for (int i = 0; i < root->zero.bucket_count; i++)
+        bytes += (uint64_t)root->zero.buckets[i].share * mc_dtype_size(dtype);
     return bytes;
 }
 
@@ -88,7 +88,7 @@ static bool run_case(mc_context *ctx, int level, mc_recompute recompute, mc_grad
     if (!mc_failed(ctx)) {
         const mc_module_root *root = mc_model_module(real.gpt2)->root;
         measure(root, &block, &outside);
-        most = root->most_gathered;
+        most = root->zero.most_gathered;
         if (level >= 2 && mc_world_size(ctx) > 1) kept = kept_bytes(root, dtype);
     }
     double peak = (double)(mc_memory(ctx).peak - before),

@@ -106,7 +106,7 @@ static bool is_on_host(mc_model *gpt2)
 {
     const mc_module_root *root = mc_model_module(gpt2)->root;
     bool any = false;
-    for (int i = 0; i < root->bucket_count; i++) any |= root->buckets[i].host != NULL;
+    for (int i = 0; i < root->zero.bucket_count; i++) any |= root->zero.buckets[i].host != NULL;
     return any;
 }
 

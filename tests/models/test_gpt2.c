@@ -340,7 +340,7 @@ static void test_training(void **state)
 static void assert_zero_tail(const mc_stored *s, const void *base, size_t size, int64_t first)
 {
     if (!base) return;
-    const char *data = (const char *)base + (size_t)(s->offset + first) * size;
+    const char *data = (const char *)base + (size_t)(s->span->offset + first) * size;
     for (size_t i = 0; i < (size_t)(s->count - first) * size; i++) assert_int_equal(data[i], 0);
 }
 
@@ -373,10 +373,10 @@ static void test_padding_stays_zero(void **state)
             assert_true(mc_shape_equal(mc_parameter_shape(p), MC_SHAPE(VOCABULARY, DIM)));
             const mc_bucket *b = s->bucket;
             int64_t first = VOCABULARY * DIM;
-            assert_non_null(b->gradient);
+            assert_non_null(b->gradient.data);
             assert_non_null(b->state[MC_STATE_V]);
-            assert_zero_tail(s, b->data, mc_dtype_size(dtype), first);
-            assert_zero_tail(s, b->gradient, sizeof(float), first);
+            assert_zero_tail(s, b->values.data, mc_dtype_size(dtype), first);
+            assert_zero_tail(s, b->gradient.data, sizeof(float), first);
             for (int k = 0; k < MC_STATE_SLOTS; k++)
                 assert_zero_tail(s, b->state[k], sizeof(float), first);
             assert_true(value_at(p, first - 1) != 0);

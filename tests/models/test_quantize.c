@@ -229,9 +229,10 @@ static void test_memory(void **state)
     }
     const mc_stored *words = mc_embedding_weight(model->words)->stored;
     added = (size_t)words->count + (size_t)words->shape.dim[0] * sizeof(float);
-    for (int i = 0; i < root->bucket_count; i++)
-        if (root->buckets[i].owner != &model->module && (size_t)root->buckets[i].count > block)
-            block = (size_t)root->buckets[i].count;
+    for (int i = 0; i < root->zero.bucket_count; i++)
+        if (root->zero.buckets[i].owner != &model->module &&
+            (size_t)root->zero.buckets[i].count > block)
+            block = (size_t)root->zero.buckets[i].count;
     ctx->device->memory.peak = before;
     assert_int_equal(mc_model_quantize(model, MC_WEIGHTS_INT8), MC_OK);
     size_t now = ctx->device->memory.in_use;

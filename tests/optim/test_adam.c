@@ -338,7 +338,7 @@ static void test_freeze(void **state)
         assert_int_equal(mc_optimizer_step(adam), MC_OK);
         if (!frozen) assert_int_equal(mc_optimizer_step(alone), MC_OK);
         if (frozen) assert_true(value_at(l.k, 4) == before);
-        if (frozen) assert_null(l.k->stored->bucket->gradient);
+        if (frozen) assert_null(l.k->stored->bucket->gradient.data);
         assert_true(value_at(l.k, 4) == value_at(twin.k, 4));
     }
     assert_int_equal(l.k->optimizer_steps, 6);
@@ -403,13 +403,13 @@ static void test_padding_stays_zero(void **state)
     mc_optimizer_step(adam);
     mc_bucket *bucket = l.q->stored->bucket;
     int64_t padding = 0, end = 0;
-    for (int i = 0; i <= bucket->stored_count; i++) {
-        int64_t next = i < bucket->stored_count ? bucket->stored[i]->offset : bucket->count;
+    for (int i = 0; i <= bucket->span_count; i++) {
+        int64_t next = i < bucket->span_count ? bucket->spans[i].offset : bucket->count;
         for (; end < next; end++, padding++) {
-            assert_int_equal(((uint16_t *)bucket->data)[end], 0);
+            assert_int_equal(((uint16_t *)bucket->values.data)[end], 0);
             for (int k = 0; k < MC_STATE_SLOTS; k++) assert_true(bucket->state[k][end] == 0);
         }
-        if (i < bucket->stored_count) end = next + bucket->stored[i]->count;
+        if (i < bucket->span_count) end = next + bucket->spans[i].count;
     }
     assert_true(padding > 0);
     assert_good(ctx);

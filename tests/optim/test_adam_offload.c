@@ -135,18 +135,18 @@ static void add_backward(mc_context *ctx, mc_model *gpt2, mc_optim_manager *opti
 {
     mc_module_root *root = mc_model_module(gpt2)->root;
     float *before[16] = {NULL};
-    assert_true(root->bucket_count <= 16);
-    for (int i = 0; i < root->bucket_count && !on_gpu(); i++) {
-        const mc_bucket *b = &root->buckets[i];
+    assert_true(root->zero.bucket_count <= 16);
+    for (int i = 0; i < root->zero.bucket_count && !on_gpu(); i++) {
+        const mc_bucket *b = &root->zero.buckets[i];
         size_t bytes = (size_t)b->count * sizeof(float);
-        if (!b->gradient || !(before[i] = malloc(bytes))) continue;
-        memcpy(before[i], b->gradient, bytes);
-        memset(b->gradient, 0, bytes);
+        if (!b->gradient.data || !(before[i] = malloc(bytes))) continue;
+        memcpy(before[i], b->gradient.data, bytes);
+        memset(b->gradient.data, 0, bytes);
     }
     backward(ctx, gpt2, optim, number);
-    for (int i = 0; i < root->bucket_count; i++) {
-        const mc_bucket *b = &root->buckets[i];
-        float *sum = b->gradient;
+    for (int i = 0; i < root->zero.bucket_count; i++) {
+        const mc_bucket *b = &root->zero.buckets[i];
+        float *sum = b->gradient.data;
         for (int64_t k = 0; before[i] && k < b->count; k++) sum[k] += before[i][k];
         free(before[i]);
     }
@@ -308,8 +308,8 @@ static places places_of(mc_model *gpt2)
 {
     const mc_module_root *root = mc_model_module(gpt2)->root;
     places found = {0};
-    for (int i = 0; i < root->bucket_count; i++) {
-        const mc_bucket *b = &root->buckets[i];
+    for (int i = 0; i < root->zero.bucket_count; i++) {
+        const mc_bucket *b = &root->zero.buckets[i];
         *(b->host ? &found.host : &found.device) += 1;
         found.elements += b->count;
         if (b->host) found.host_elements += b->count;
@@ -551,7 +551,7 @@ static void test_lone_gradients_stay(void **state)
     static float gradient[MOST];
     int64_t element, count;
     mc_parameter_held(p, &element, &count);
-    memcpy(kept, (const uint16_t *)p->stored->bucket->kept_gradient + element,
+    memcpy(kept, (const uint16_t *)p->stored->bucket->sum.data + element,
            (size_t)count * sizeof *kept);
     assert_int_equal(mc_parameter_read_gradient(p, gradient), MC_OK);
     for (int64_t i = 0; i < count; i++) {
@@ -770,7 +770,7 @@ static void read_bucket(mc_context *ctx, const mc_bucket *b, char *to)
 {
     size_t bytes = (size_t)b->count * mc_dtype_size(b->dtype);
     assert_true(bytes <= MOST * sizeof(float));
-    assert_true(ctx->device->copy_out(ctx->device, to, b->data, bytes));
+    assert_true(ctx->device->copy_out(ctx->device, to, b->values.data, bytes));
 }
 
 /* A step comes back while no parameter has been sent; who wants the first bucket waits for its
@@ -785,8 +785,8 @@ static void test_waits(void **state)
     mc_optim_manager *optim = new_manager(ctx, new_adam(ctx, gpt2, &s, true), &s);
     mc_module_root *root = mc_model_module(gpt2)->root;
     one_step(ctx, gpt2, optim, &s, 0);
-    assert_int_equal(mc_module_await(root), MC_OK);
-    assert_int_equal(mc_module_rest(root), MC_OK);
+    assert_int_equal(mc_zero_await(&root->zero), MC_OK);
+    assert_int_equal(mc_zero_rest(&root->zero), MC_OK);
     gate.lanes = ctx->device->lanes;
     mc_lanes gated = *gate.lanes;
     gated.copy_in = gated_copy_in;
@@ -795,17 +795,17 @@ static void test_waits(void **state)
     gate.passed = 0;
     one_step(ctx, gpt2, optim, &s, 1);
     assert_int_equal(gate.passed, 0);
-    mc_bucket *first = &root->buckets[0], *next = &root->buckets[1];
+    mc_bucket *first = &root->zero.buckets[0], *next = &root->zero.buckets[1];
     read_bucket(ctx, first, before);
-    const char *from = first->data;
+    const char *from = first->values.data;
     set_gate(from, from + (size_t)first->count * sizeof(float), false);
-    assert_int_equal(mc_bucket_await(root, first), MC_OK);
+    assert_int_equal(mc_bucket_await(&root->zero, first), MC_OK);
     read_bucket(ctx, first, after);
     assert_memory_not_equal(before, after, (size_t)first->count * sizeof(float));
-    assert_true(mc_bucket_is_updating(next));
+    assert_true(next->values.updating);
     read_bucket(ctx, next, before);
     set_gate(NULL, NULL, true);
-    assert_int_equal(mc_bucket_await(root, next), MC_OK);
+    assert_int_equal(mc_bucket_await(&root->zero, next), MC_OK);
     read_bucket(ctx, next, after);
     assert_memory_not_equal(before, after, (size_t)next->count * sizeof(float));
     one_step(ctx, gpt2, optim, &s, 2);
@@ -906,7 +906,7 @@ static void test_failing_allocations(void **state)
         mc_fault_fail_at(nth, false);
         mc_optim_manager *optim = new_manager(ctx, new_adam(ctx, gpt2, &s, true), &s);
         for (int step = 0; step < 2; step++) one_step(ctx, gpt2, optim, &s, step);
-        mc_module_await(mc_model_module(gpt2)->root);
+        mc_zero_await(&mc_model_module(gpt2)->root->zero);
         failed = nth <= mc_fault_count();
         mc_fault_fail_at(0, false);
         if (mc_failed(ctx)) assert_int_equal(mc_error_status(ctx), MC_ERR_NOMEM);

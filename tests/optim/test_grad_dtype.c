@@ -49,10 +49,7 @@ typedef struct work {
 
 static mc_module_root *root_of(const work *w) { return mc_model_module(w->gpt2)->root; }
 
-static bool of_block(const mc_bucket *b)
-{
-    return b->owner->parent && b->owner->parent->holds_blocks;
-}
+static bool of_block(const mc_bucket *b) { return b->in_block; }
 
 static mc_model *new_model(mc_context *ctx, const setting *s)
 {
@@ -149,12 +146,12 @@ static void round_gradients(work *w)
 {
     mc_device *device = w->ctx->device;
     mc_blank_fill_all(w->ctx);
-    for (int i = 0; i < root_of(w)->bucket_count; i++) {
-        mc_bucket *b = &root_of(w)->buckets[i];
-        if (!b->gradient || !of_block(b)) continue;
-        assert_int_equal(b->gradient_dtype, MC_F32);
+    for (int i = 0; i < root_of(w)->zero.bucket_count; i++) {
+        mc_bucket *b = &root_of(w)->zero.buckets[i];
+        if (!b->gradient.data || !of_block(b)) continue;
+        assert_int_equal(b->gradient.dtype, MC_F32);
         size_t bytes = (size_t)b->count * mc_dtype_size(b->dtype);
-        mc_matrix g = {b->gradient, MC_F32, b->count},
+        mc_matrix g = {b->gradient.data, MC_F32, b->count},
                   rounded = {device->alloc(device, bytes), b->dtype, b->count};
         assert_non_null(rounded.data);
         device->kernels->scale(device, b->count, g, 1, rounded, false);
@@ -200,13 +197,13 @@ static void stray_pass(work *w)
 
 static void count_gradients(const work *w, outcome *o)
 {
-    for (int i = 0; i < root_of(w)->bucket_count; i++) {
-        const mc_bucket *b = &root_of(w)->buckets[i];
-        if (!b->gradient) continue;
+    for (int i = 0; i < root_of(w)->zero.bucket_count; i++) {
+        const mc_bucket *b = &root_of(w)->zero.buckets[i];
+        if (!b->gradient.data) continue;
         o->bytes += mc_bucket_gradient_bytes(b);
-        o->wide += of_block(b) && b->gradient_dtype == MC_F32;
-        o->narrow += b->gradient_dtype != MC_F32;
-        if (!of_block(b)) assert_int_equal(b->gradient_dtype, MC_F32);
+        o->wide += of_block(b) && b->gradient.dtype == MC_F32;
+        o->narrow += b->gradient.dtype != MC_F32;
+        if (!of_block(b)) assert_int_equal(b->gradient.dtype, MC_F32);
     }
 }
 

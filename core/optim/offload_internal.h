@@ -12,12 +12,12 @@
  *     engine's thread                    add up, measure                     update by buckets
  *     up lane                                                                parameters ->
  *
- * What lies where: bucket_host.c. Here jobs know plain arrays only. Errors of the thread are kept,
+ * What lies where: adam_offload.c. Here jobs know plain arrays only. Errors of the thread are kept,
  * and raised in the context by the next call here that waits; until then later jobs do nothing. */
-#ifndef MC_NN_OFFLOAD_INTERNAL_H
-#define MC_NN_OFFLOAD_INTERNAL_H
+#ifndef MC_OPTIM_OFFLOAD_INTERNAL_H
+#define MC_OPTIM_OFFLOAD_INTERNAL_H
 
-#include "core/device/device_internal.h"
+#include "core/zero/zero_internal.h"
 
 typedef struct mc_offload mc_offload;
 
@@ -57,18 +57,17 @@ typedef struct mc_update_job {
 /* Whether optimizers of this context may keep state on the host: on GPUs; on the CPU, where state
  * is there anyway, if the environment says MC_OFFLOAD=always, for tests. */
 bool mc_offload_is_wanted(const mc_context *ctx);
-/* The context's engine, made at the first call; as many calls of close end it, after its jobs. Sets
- * the error (MC_ERR_NOMEM, MC_ERR_DEVICE) and returns NULL when it cannot be made. */
-mc_offload *mc_offload_open(mc_context *ctx);
+/* The context's engine, made at the first call, as a home with these functions; as many calls of
+ * close end it, after its jobs. The home's device is of host memory; on a context that plans, one
+ * that only counts. Sets the error (MC_ERR_NOMEM, MC_ERR_DEVICE) and returns NULL when it cannot be
+ * made. */
+const mc_home *mc_offload_open(mc_context *ctx, const mc_home *functions);
 void mc_offload_close(mc_offload *e);
+/* The engine of a home; NULL: none. */
+mc_offload *mc_offload_of(const mc_home *home);
 
-/* Where arrays of the host lie: a device of host memory, for the context's thread. On a context
- * that plans, one that only counts. */
-mc_device *mc_offload_home(mc_offload *e);
 /* Bytes of the pinned buffers that an engine will take; 0 where there is one already. */
 uint64_t mc_offload_pinned_needed(const mc_context *ctx);
-/* The host's memory that a context's engine has taken; 0 without one. */
-uint64_t mc_offload_host_bytes(const mc_context *ctx);
 
 /* Jobs. Each returns its number, 0 after an error (set on the context). They see the device's
  * memory as what was launched before leaves it. `from` and all arrays must stay until the job is

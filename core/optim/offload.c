@@ -1,4 +1,4 @@
-#include "core/nn/offload_internal.h"
+#include "core/optim/offload_internal.h"
 
 #include <omp.h>
 #include <pthread.h>
@@ -53,9 +53,9 @@ typedef struct offload_loan {
 } offload_loan;
 
 struct mc_offload {
+    mc_home home; /* first: mc_offload_of */
     mc_context *ctx;
     mc_device *device;
-    mc_device *home;    /* host memory, of the context's thread */
     size_t home_before; /* what it counts without us */
     mc_device *crew;    /* kernels of the host, for the engine's thread */
     bool plans;         /* nothing is computed: there is no thread */
@@ -450,13 +450,12 @@ bool mc_offload_is_wanted(const mc_context *ctx)
 
 static uint64_t pinned_bytes(int64_t chunk) { return 2 * SLOTS * (uint64_t)chunk * sizeof(float); }
 
-mc_device *mc_offload_home(mc_offload *e) { return e->home; }
+mc_offload *mc_offload_of(const mc_home *home) { return (mc_offload *)(void *)(uintptr_t)home; }
 
-uint64_t mc_offload_host_bytes(const mc_context *ctx)
+static uint64_t host_bytes(const mc_home *home)
 {
-    const mc_offload *e = ctx->offload;
-    if (!e) return 0;
-    return e->home->memory.in_use - e->home_before + pinned_bytes(e->chunk);
+    const mc_offload *e = mc_offload_of(home);
+    return home->device->memory.in_use - e->home_before + pinned_bytes(e->chunk);
 }
 
 static const char *make_lane(mc_offload *e, offload_lane *lane)
@@ -497,7 +496,7 @@ static void free_engine(mc_offload *e)
         free_lane(e, &e->up);
         for (int i = 0; i < FENCES; i++) e->device->lanes->fence_free(e->device, e->ready[i]);
     }
-    mc_device_close(e->home);
+    mc_device_close(e->home.device);
     mc_device_close(e->crew);
     mc_error_clear(&e->error);
     pthread_cond_destroy(&e->rest);
@@ -530,30 +529,32 @@ static int64_t chunk_size(void)
 
 uint64_t mc_offload_pinned_needed(const mc_context *ctx)
 {
-    return ctx->offload ? 0 : pinned_bytes(chunk_size());
+    return ctx->home ? 0 : pinned_bytes(chunk_size());
 }
 
-static mc_offload *new_engine(mc_context *ctx)
+static mc_offload *new_engine(mc_context *ctx, const mc_home *functions)
 {
     mc_offload *e = mc_calloc(1, sizeof *e);
     if (!e) {
         mc_fail_nomem(ctx, "AdamOffload");
         return NULL;
     }
-    *e = (mc_offload){.ctx = ctx, .device = ctx->device, .chunk = chunk_size()};
+    *e = (mc_offload){.home = *functions, .ctx = ctx, .device = ctx->device, .chunk = chunk_size()};
+    e->home.bytes = host_bytes;
     pthread_mutex_init(&e->guard, NULL);
     pthread_cond_init(&e->work, NULL);
     pthread_cond_init(&e->rest, NULL);
     e->plans = mc_device_is_plan(ctx->device);
-    e->home = e->plans ? mc_plan_open(mc_plan_like(ctx->device)) : mc_device_open(ctx, "cpu");
-    if (e->home && !e->plans) e->crew = mc_device_open(ctx, "cpu");
+    e->home.device =
+        e->plans ? mc_plan_open(mc_plan_like(ctx->device)) : mc_device_open(ctx, "cpu");
+    if (e->home.device && !e->plans) e->crew = mc_device_open(ctx, "cpu");
     if (e->plans) e->ends = mc_calloc(ENDS, sizeof *e->ends);
-    bool made = e->home && (e->plans ? e->ends != NULL : e->crew != NULL);
+    bool made = e->home.device && (e->plans ? e->ends != NULL : e->crew != NULL);
     const char *complaint = made ? NULL : "out of memory";
     if (!e->plans) e->sharing = mc_world_sharing_cores(ctx, &e->sharer);
     if (!complaint && !e->plans) complaint = make_parts(e);
     if (!complaint) {
-        e->home_before = e->home->memory.in_use;
+        e->home_before = e->home.device->memory.in_use;
         return e;
     }
     bool memory = strcmp(complaint, "out of memory") == 0;
@@ -562,18 +563,20 @@ static mc_offload *new_engine(mc_context *ctx)
     return NULL;
 }
 
-mc_offload *mc_offload_open(mc_context *ctx)
+const mc_home *mc_offload_open(mc_context *ctx, const mc_home *functions)
 {
     if (mc_failed(ctx)) return NULL;
-    if (!ctx->offload) ctx->offload = new_engine(ctx);
-    if (ctx->offload) ctx->offload->users++;
-    return ctx->offload;
+    mc_offload *e = ctx->home ? mc_offload_of(ctx->home) : new_engine(ctx, functions);
+    if (!e) return NULL;
+    ctx->home = &e->home;
+    e->users++;
+    return ctx->home;
 }
 
 void mc_offload_close(mc_offload *e)
 {
     if (!e || --e->users) return;
-    e->ctx->offload = NULL;
+    e->ctx->home = NULL;
     wait_for(e, e->given);
     free_engine(e);
 }

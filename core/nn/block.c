@@ -1,0 +1,116 @@
+/* Around a block's forward and backward pass: its buckets are gathered and released, and their
+ * gradients reduced. */
+#include "core/nn/module_internal.h"
+
+typedef struct block_state {
+    mc_module *block;
+    bool gathered; /* its parameters stay gathered from forward to backward */
+} block_state;
+
+typedef mc_status (*bucket_fn)(mc_zero *zero, mc_bucket *bucket);
+
+static void each_bucket(mc_module *block, bucket_fn fn)
+{
+    mc_zero *z = &block->root->zero;
+    for (int i = 0; i < z->bucket_count && !mc_failed(z->ctx); i++)
+        if (z->buckets[i].owner == block) fn(z, &z->buckets[i]);
+}
+
+static mc_status release(mc_zero *zero, mc_bucket *bucket)
+{
+    mc_bucket_release(zero, bucket);
+    return MC_OK;
+}
+
+static mc_status begin_running(mc_zero *zero, mc_bucket *bucket)
+{
+    mc_status status = mc_bucket_gather(zero, bucket);
+    if (!status) bucket->values.running++;
+    return status;
+}
+
+static void end_running(mc_module *block, bool needed)
+{
+    mc_zero *z = &block->root->zero;
+    for (int i = 0; i < z->bucket_count; i++) {
+        mc_bucket *b = &z->buckets[i];
+        if (b->owner != block || !b->values.running) continue; /* it has failed to begin */
+        b->values.running--;
+        if (!needed) mc_bucket_release(z, b);
+    }
+}
+
+static mc_module *block_before(const mc_module *block)
+{
+    mc_module *m = block->parent->first_child;
+    while (m && m->next != block) m = m->next;
+    return m;
+}
+
+/* Begins to gather the block that comes next, in forward or in backward order; blocks that no
+ * longer exist are NULL. */
+static void prefetch(mc_module *block)
+{
+    if (block) each_bucket(block, mc_bucket_prefetch);
+}
+
+/* Backward comes to the end of a block first. */
+static void end_backward(mc_tape *tape, mc_node *node)
+{
+    const block_state *state = node->state;
+    (void)tape;
+    if (!state->gathered) {
+        each_bucket(state->block, mc_bucket_gather);
+        prefetch(block_before(state->block));
+    }
+    each_bucket(state->block, mc_bucket_begin_gradient);
+}
+
+static void begin_backward(mc_tape *tape, mc_node *node)
+{
+    const block_state *state = node->state;
+    (void)tape;
+    each_bucket(state->block, mc_bucket_reduce);
+    each_bucket(state->block, release);
+}
+
+static const mc_op begin_op = {.name = "block begins", .backward = begin_backward, .always = true};
+static const mc_op end_op = {.name = "block ends", .backward = end_backward, .always = true};
+
+static void mark(mc_tape *tape, mc_module *block, const mc_op *op)
+{
+    if (!mc_tape_recording(tape)) return;
+    mc_node *node = mc_tape_mark(tape, op, sizeof(block_state));
+    if (!node) return;
+    *(block_state *)node->state =
+        (block_state){.block = block, .gathered = mc_tape_replaying(tape)};
+}
+
+/* Whether something is to be done around a block: with ranks, and where buckets have their state on
+ * the host. */
+static bool is_sharded(const mc_module *block)
+{
+    const mc_module_root *root = block->root;
+    return (root->zero.group->comm || root->zero.home) && block->parent &&
+           block->parent->holds_blocks;
+}
+
+mc_status mc_block_begin(mc_tape *tape, mc_module *block)
+{
+    mc_context *ctx = block->ctx;
+    if (mc_module_place(block->root)) return mc_error_status(ctx);
+    if (!is_sharded(block)) return mc_error_status(ctx);
+    each_bucket(block, begin_running);
+    prefetch(mc_tape_replaying(tape) ? block_before(block) : block->next);
+    mark(tape, block, &begin_op);
+    return mc_error_status(ctx);
+}
+
+void mc_block_end(mc_tape *tape, mc_module *block)
+{
+    if (!is_sharded(block)) return;
+    mark(tape, block, &end_op);
+    /* a block that runs again in backward is about to be needed by that */
+    bool needed = mc_tape_recording(tape) && mc_tape_replaying(tape);
+    end_running(block, needed);
+}
