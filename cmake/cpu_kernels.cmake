@@ -18,8 +18,8 @@ set_source_files_properties(core/device/cpu/isa/random.c PROPERTIES COMPILE_OPTI
 # Under sanitizers these take a third of the library's time to compile, and a quarter of that with
 # few optimisations.
 if(MC_SANITIZE)
-    set_source_files_properties(core/device/cpu/isa/attention.c core/device/cpu/isa/few_rows.c
-                                core/device/cpu/isa/some_rows.c PROPERTIES COMPILE_OPTIONS -O1)
+    set_source_files_properties(core/device/cpu/isa/attention.c core/device/cpu/isa/gemv.c
+                                core/device/cpu/isa/skinny_gemm.c PROPERTIES COMPILE_OPTIONS -O1)
 endif()
 
 add_library(mc_cpu_kernels INTERFACE)

@@ -103,7 +103,7 @@ struct mc_device {
     bool recording;       /* between record_begin and record_end */
     /* A step of generation is launched, in which no parameter changes: kernels may read parameters
      * while launches in front of them are still running. */
-    bool chained;
+    bool decoding;
     bool linked; /* to all GPUs of the host by NVLink; false where nobody asked, see mc_cuda_open */
     mc_device_memory memory;
     uint64_t waits; /* how often the host waited for everything that was launched */

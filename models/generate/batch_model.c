@@ -369,11 +369,11 @@ static void recorded_step(mc_context *ctx, void *batch)
     mc_batch_model *b = batch;
     const mc_chooser *c = b->chooser;
     mc_tape *t = mc_tape_begin_eval(ctx);
-    ctx->device->chained = true;
+    ctx->device->decoding = true;
     mc_tensor *logits = t ? run_rows(t, b, c) : NULL;
     if (logits) MC_KERNEL(t, "generation", choose_tokens, &c->call, mc_matrix_of(logits));
     if (logits && c->best.rows) find_best(t, c, 0, c->best.rows, mc_matrix_of(logits));
-    ctx->device->chained = false;
+    ctx->device->decoding = false;
     mc_tape_end(t);
 }
 

@@ -165,14 +165,14 @@ static void run_all_few(void)
             run_few(few_shapes[i], types[t], (mc_activation)activation);
 }
 
-static void test_few_rows(void **state)
+static void test_skinny_gemm(void **state)
 {
     (void)state;
     run_all_few();
 }
 
 /* Each kernel with every call that it takes: by default another one has some of them. */
-static void test_few_rows_forced(void **state)
+static void test_skinny_gemm_forced(void **state)
 {
     (void)state;
     force("product:skinny");
@@ -189,8 +189,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_choose),
         cmocka_unit_test(test_best),
-        cmocka_unit_test(test_few_rows),
-        cmocka_unit_test(test_few_rows_forced),
+        cmocka_unit_test(test_skinny_gemm),
+        cmocka_unit_test(test_skinny_gemm_forced),
     };
     return RUN_ON_GPU(tests);
 }

@@ -98,7 +98,7 @@ static const int64_t few_shapes[][3] = {
     {64, 1600, 901}, {64, 4096, 4111}, {12, 208, 40001}};
 enum { FEW_SHAPES = sizeof few_shapes / sizeof *few_shapes, FEW_LARGE = 13 };
 
-static void test_few_rows(void **state)
+static void test_skinny_gemm(void **state)
 {
     (void)state;
     int count = FEW_SHAPES;
@@ -132,7 +132,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_quantize),
         cmocka_unit_test(test_dequantize),
-        cmocka_unit_test(test_few_rows),
+        cmocka_unit_test(test_skinny_gemm),
         cmocka_unit_test(test_many_rows),
     };
     return RUN_ON_GPU(tests);

@@ -833,7 +833,7 @@ static void test_gemm(void **state)
 
 /* Products of few rows have blocks of a few rows of each operand, and vectors along k: all of their
  * remainders. */
-static void test_gemm_few_rows(void **state)
+static void test_gemv(void **state)
 {
     (void)state;
     const int64_t depths[] = {1, 3, 4, 8, 15, 16, 17, 35};
@@ -850,7 +850,7 @@ static void test_gemm_few_rows(void **state)
 
 /* Products of some rows go through panels: of several, the last one part, and sums along k in two
  * parts, which are vectors in place or rows that are converted. */
-static void test_gemm_some_rows(void **state)
+static void test_skinny_gemm(void **state)
 {
     (void)state;
     const int64_t depths[] = {1600, 1543};
@@ -1263,8 +1263,8 @@ int main(void)
         cmocka_unit_test(test_flat),
         cmocka_unit_test(test_zero),
         cmocka_unit_test(test_gemm),
-        cmocka_unit_test(test_gemm_few_rows),
-        cmocka_unit_test(test_gemm_some_rows),
+        cmocka_unit_test(test_gemv),
+        cmocka_unit_test(test_skinny_gemm),
         cmocka_unit_test(test_gemm_blocks),
         cmocka_unit_test(test_linear_backward_input),
         cmocka_unit_test(test_adam),

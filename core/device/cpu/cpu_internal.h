@@ -42,7 +42,7 @@ mc_sgemm_fn mc_cpu_sgemm(mc_device *d);
 bool mc_cpu_library_has_space(const char *name, char *why, size_t room);
 
 /* Up to so many rows are multiplied by a weight (n, k) as it is stored, without scratch memory. */
-enum { MC_SOME_ROWS = 256 };
+enum { MC_SKINNY_ROWS = 256 };
 
 typedef struct mc_cpu_device {
     mc_device device;

@@ -34,7 +34,7 @@ static mc_status plan_gemm(mc_device *d, bool transpose_a, bool transpose_b, int
                            int64_t k, float alpha, mc_matrix a, mc_matrix b, float beta,
                            mc_matrix c)
 {
-    bool stored = m <= MC_SOME_ROWS && !transpose_a && transpose_b;
+    bool stored = m <= MC_SKINNY_ROWS && !transpose_a && transpose_b;
     bool direct = a.dtype == MC_F32 && (b.dtype == MC_F32 || stored) && c.dtype == MC_F32;
     if (direct || m == 0 || n == 0 || k == 0) return MC_OK;
     ASK(d, gemm, transpose_a, transpose_b, m, n, k, alpha, a, b, beta, c);
@@ -178,7 +178,7 @@ static mc_status plan_linear_eight(mc_device *d, int64_t rows, float alpha, mc_m
                                    mc_matrix8 q, mc_matrix bias, mc_activation activation,
                                    mc_matrix y)
 {
-    bool direct = x.dtype == MC_F32 && y.dtype == MC_F32 && rows <= MC_SOME_ROWS;
+    bool direct = x.dtype == MC_F32 && y.dtype == MC_F32 && rows <= MC_SKINNY_ROWS;
     if (direct || !rows || !q.rows) return MC_OK;
     ASK(d, linear_eight, rows, alpha, x, q, bias, activation, y);
 }

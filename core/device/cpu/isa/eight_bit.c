@@ -1,4 +1,4 @@
-/* Weights in 8 bits. Products of few rows read the bytes as they are (few_rows.c, some_rows.c);
+/* Weights in 8 bits. Products of few rows read the bytes as they are (gemv.c, skinny_gemm.c);
  * those of many rows convert blocks of rows and leave them to the library. */
 #include "core/device/cpu/isa/rows_internal.h"
 
@@ -86,7 +86,7 @@ enum { BLOCK = 4 << 20 };
 
 static bool begin(mc_device *d, product *p, mc_matrix x, mc_matrix8 q, mc_matrix y)
 {
-    bool few = p->rows <= MC_SOME_ROWS;
+    bool few = p->rows <= MC_SKINNY_ROWS;
     int64_t most = BLOCK / q.columns > 16 ? BLOCK / q.columns : 16;
     p->columns = few || most > q.rows ? q.rows : most;
     p->x_size = x.dtype == MC_F32 ? 0 : p->rows * q.columns;

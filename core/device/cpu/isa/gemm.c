@@ -20,7 +20,7 @@ typedef struct gemm_call {
 static void convert_block(mc_matrix x, int64_t row, int64_t column, int64_t rows, int64_t columns,
                           float *to)
 {
-    bool parallel = rows > MC_SOME_ROWS && rows * columns > MC_SERIAL;
+    bool parallel = rows > MC_SKINNY_ROWS && rows * columns > MC_SERIAL;
 #pragma omp parallel for schedule(static) if (parallel)
     for (int64_t i = 0; i < rows; i++)
         mc_convert_in(x.data, x.dtype, (row + i) * x.stride + column, columns, to + i * columns);
@@ -120,7 +120,7 @@ static mc_status gemm_blocks(mc_device *d, gemm_call *g)
 
 /* Few rows of A, without a library. A and C are f32, in place or in scratch memory; B is as stored.
  */
-static mc_status gemm_few_rows(mc_device *d, const gemm_call *g)
+static mc_status skinny_gemm(mc_device *d, const gemm_call *g)
 {
     bool whole_a = g->a.dtype == MC_F32, whole_c = g->c.dtype == MC_F32;
     int64_t a_size = whole_a ? 0 : g->m * g->k, size = a_size + (whole_c ? 0 : g->m * g->n), lda;
@@ -158,7 +158,7 @@ mc_status MC_K(gemm)(mc_device *d, bool transpose_a, bool transpose_b, int64_t m
     int64_t largest = m | n | k | a.stride | b.stride | c.stride;
     if (largest > INT_MAX) return MC_ERR_UNSUPPORTED; /* the libraries count with int */
     gemm_call g = {NULL, transpose_a, transpose_b, m, n, k, a, b, c, alpha, beta};
-    if (m <= MC_SOME_ROWS && !transpose_a && transpose_b) return gemm_few_rows(d, &g);
+    if (m <= MC_SKINNY_ROWS && !transpose_a && transpose_b) return skinny_gemm(d, &g);
     if (a.dtype != MC_F32 || b.dtype != MC_F32 || c.dtype != MC_F32) return gemm_blocks(d, &g);
     int64_t lda, ldb;
     const float *as = operand(a, transpose_a, 0, m, k, NULL, &lda);

@@ -38,14 +38,14 @@ static inline int mc_threads_for(int64_t operations)
     return operations > MC_SERIAL && !omp_in_parallel() ? omp_get_max_threads() : 1;
 }
 
-/* Does items 0 .. count on up to `threads` threads. Calls of up to MC_SOME_ROWS rows run on the
+/* Does items 0 .. count on up to `threads` threads. Calls of up to MC_SKINNY_ROWS rows run on the
  * device's threads, as the products beside them do. Larger ones run on OpenMP's, which the library
  * behind sgemm uses: threads of both kinds would take each other's processors, since OpenMP's
  * spin. */
 static inline void mc_run(mc_device *d, int64_t rows, int threads, int64_t count, mc_item_work work,
                           void *call)
 {
-    if (rows <= MC_SOME_ROWS) {
+    if (rows <= MC_SKINNY_ROWS) {
         mc_threads_run(((mc_cpu_device *)d)->threads, threads, count, work, call);
         return;
     }

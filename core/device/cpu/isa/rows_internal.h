@@ -13,7 +13,7 @@ typedef enum mc_stored {
     MC_STORED_FP8
 } mc_stored;
 
-/* C (m, n) = alpha A (m, k) B^T + beta C in f32, m <= MC_SOME_ROWS; B (n, k) as stored. */
+/* C (m, n) = alpha A (m, k) B^T + beta C in f32, m <= MC_SKINNY_ROWS; B (n, k) as stored. */
 typedef struct mc_rows_product {
     int64_t m, n, k;
     float alpha, beta;
@@ -27,15 +27,15 @@ typedef struct mc_rows_product {
     int64_t ldc;
 } mc_rows_product;
 
-/* Up to MC_FEW_ROWS take as long as reading B; up to MC_SOME_ROWS are faster than a library's
+/* Up to MC_GEMV_ROWS take as long as reading B; up to MC_SKINNY_ROWS are faster than a library's
  * product (bench/encoder). */
-enum { MC_FEW_ROWS = 4 };
-void MC_K(few_rows)(mc_device *d, const mc_rows_product *p);
-void MC_K(some_rows)(mc_device *d, const mc_rows_product *p);
+enum { MC_GEMV_ROWS = 4 };
+void MC_K(gemv)(mc_device *d, const mc_rows_product *p);
+void MC_K(skinny_gemm)(mc_device *d, const mc_rows_product *p);
 
 static inline void mc_rows_multiply(mc_device *d, const mc_rows_product *p)
 {
-    (p->m <= MC_FEW_ROWS ? MC_K(few_rows) : MC_K(some_rows))(d, p);
+    (p->m <= MC_GEMV_ROWS ? MC_K(gemv) : MC_K(skinny_gemm))(d, p);
 }
 
 static inline mc_stored mc_stored_as(mc_dtype dtype)

@@ -3,7 +3,7 @@
 #ifndef MC_DEVICE_CUDA_DECODE_SOFTMAX_CUH
 #define MC_DEVICE_CUDA_DECODE_SOFTMAX_CUH
 
-#include "core/device/cuda/product/linear_few.cuh"
+#include "core/device/cuda/product/skinny_gemm.cuh"
 
 /* Products of a query with KEYS keys a group of eight lanes, of each of which a lane has eight terms,
  * for all lanes of the group. Matrix instructions multiply 16 halves of keys: as they were loaded they

@@ -1,6 +1,6 @@
 /* Weights into 8 bits, out of them, and products with them, of which few rows have kernels of their
  * own and others a copy of the weight in the dtype of x, a piece at a time. */
-#include "core/device/cuda/product/linear_few.cuh"
+#include "core/device/cuda/product/skinny_gemm.cuh"
 
 namespace
 {
@@ -81,8 +81,9 @@ extern "C" mc_status mc_eight_by_copies(mc_device *d, const mc_product *p)
     size_t bytes = mc_eight_copy_bytes(p);
     if (!(copy.data = d->alloc(d, bytes))) return MC_ERR_NOMEM;
     mc_status status = MC_OK;
-    const bool chained = d->chained;
-    d->chained = false; /* products in chains read weights before kernels in front have ended */
+    const bool decoding = d->decoding;
+    d->decoding =
+        false; /* products of a decode step read weights before kernels in front have ended */
     for (int64_t j = 0; j < q.rows && !status; j += most) {
         mc_matrix8 part = q;
         part.rows = mc_least(most, q.rows - j);
@@ -95,7 +96,7 @@ extern "C" mc_status mc_eight_by_copies(mc_device *d, const mc_product *p)
         if (bias.data) c.bias.data = (char *)bias.data + j * (int64_t)mc_dtype_size(bias.dtype);
         status = mc_cuda_linear(d, &c);
     }
-    d->chained = chained;
+    d->decoding = decoding;
     d->free(d, copy.data, bytes);
     return status;
 }

@@ -42,7 +42,7 @@ struct mc_cuda_gemm {
     bool changed;     /* there is something to write to the file */
     bool sustained;   /* use plans that were tuned under load */
     void *encode_map; /* cuTensorMapEncodeTiled; NULL: this GPU is not of Hopper's */
-    /* clusters of 2^i blocks that run at once (hopper/product/linear_few.cu); 0: not asked yet */
+    /* clusters of 2^i blocks that run at once (hopper/product/skinny_gemm.cu); 0: not asked yet */
     int clusters[4];
 };
 
@@ -98,8 +98,8 @@ typedef struct mc_product {
 } mc_product;
 
 /* Parts of routes; the calls are mc_product. Forward, up to 64 rows in f16 and bf16, any activation
- * and alpha, weights of 16 or 8 bits: up to 4 rows (linear_row.cu); any (linear_few.cu); 5 and more
- * by Hopper's matrix instructions, in clusters (hopper/product/linear_few.cu). */
+ * and alpha, weights of 16 or 8 bits: up to 4 rows (gemv.cu); any (skinny_gemm.cu); 5 and more
+ * by Hopper's matrix instructions, in clusters (hopper/product/skinny_gemm.cu). */
 mc_status mc_gemv_takes(mc_device *d, const void *call, bool asked);
 mc_status mc_gemv(mc_device *d, const void *call);
 mc_status mc_skinny_takes(mc_device *d, const void *call, bool asked);

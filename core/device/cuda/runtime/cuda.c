@@ -10,7 +10,7 @@
 #include "core/device/cuda/runtime/libraries_internal.h"
 #include "core/device/cuda/runtime/planning_internal.h"
 #include "core/device/cuda/runtime/routes_internal.h"
-#include "core/device/hopper/decode/put_off_internal.h"
+#include "core/device/hopper/decode/deferred_internal.h"
 #include <nvtx3/nvToolsExt.h>
 
 /* ---- errors ---------------------------------------------------------------------------------- */
@@ -98,7 +98,7 @@ static void *cuda_alloc(mc_device *d, size_t bytes)
 static void cuda_free(mc_device *d, void *data, size_t bytes)
 {
     mc_cuda_device *c = mc_cuda_of(d);
-    if (!data || mc_cuda_put_off_free(d, data, bytes)) return;
+    if (!data || mc_cuda_defer_free(d, data, bytes)) return;
     if (c->direct) {
         cudaFree(data);
         c->pool_memory.in_use -= bytes;
@@ -407,7 +407,7 @@ static void cuda_close(mc_device *d)
     if (c->stream) cudaStreamSynchronize(c->stream);
     mc_preload_free(c->preload);
     mc_cuda_gemm_free(d, c->gemm);
-    mc_cuda_put_off_end(d);
+    mc_cuda_defer_end(d);
     if (c->arrivals) cudaFree(c->arrivals);
     mc_cudnn_free(c->cudnn);
     mc_pool_free(c->step_pool);
@@ -540,7 +540,7 @@ static bool make_parts(mc_cuda_device *c)
         return false;
     for (int i = 0; i < MC_CUDA_TICKETS; i++)
         if (mc_cuda_check(d, cudaEventCreate(&c->done[i]), "an event")) return false;
-    return make_arrivals(c) && mc_cuda_put_off_begin(d) && make_memory(c) &&
+    return make_arrivals(c) && mc_cuda_defer_begin(d) && make_memory(c) &&
            (c->staging = mc_cuda_staging_new(d)) && (c->gemm = mc_cuda_gemm_new(d));
 }
 

@@ -60,11 +60,11 @@ typedef struct mc_cuda_device {
     /* MC_CUDA_ARRIVALS numbers in the GPU's memory, by which blocks of a kernel find out which of
      * them ends last; 0 between kernels */
     unsigned *arrivals;
-    struct mc_cuda_put_off *put_off; /* calls that are launched later; NULL: none ever is */
+    struct mc_cuda_defer *deferred; /* calls that are launched later; NULL: none ever is */
     mc_cuda_planning planning;
-    void *chain;                 /* MC_CHAIN_MEMORY bytes of the GPU's: chain_internal.h */
-    struct mc_preload *preload;  /* libraries on their way */
-    struct mc_cuda_gemm *gemm;   /* cuBLASLt's handle, workspace and plans */
+    void *persistent;           /* MC_PERSISTENT_MEMORY bytes of the GPU's: persistent_internal.h */
+    struct mc_preload *preload; /* libraries on their way */
+    struct mc_cuda_gemm *gemm;  /* cuBLASLt's handle, workspace and plans */
     struct mc_cuda_cudnn *cudnn; /* NULL: cuDNN is absent, does not start, or was not asked yet */
 } mc_cuda_device;
 

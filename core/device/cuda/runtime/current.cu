@@ -2,7 +2,7 @@
 #include <type_traits>
 #include "core/device/cuda/runtime/current_internal.h"
 #include "core/device/cuda/runtime/cuda_internal.h"
-#include "core/device/hopper/decode/put_off_internal.h"
+#include "core/device/hopper/decode/deferred_internal.h"
 
 bool mc_cuda_current_find(mc_device *d, int ordinal, mc_cuda_current *current)
 {
@@ -61,7 +61,7 @@ const mc_device *plain(const mc_device *) { return &mc_cuda_plain; }
 const mc_kernels *plain(const mc_kernels *) { return mc_cuda_plain.kernels; }
 const mc_lanes *plain(const mc_lanes *) { return mc_cuda_plain.lanes; }
 
-/* Whether a call was put off: most kernels are never. */
+/* Whether a call was deferred: most kernels are never. */
 template <auto entry> struct late {
     template <class... Rest> static bool puts_off(mc_device *, Rest...) { return false; }
 };
@@ -69,7 +69,7 @@ template <auto entry> struct late {
     template <> struct late<&mc_kernels::name> {                   \
         template <class... Rest> static bool puts_off(Rest... all) \
         {                                                          \
-            return mc_cuda_put_off_##name(all...);                 \
+            return mc_cuda_defer_##name(all...);                   \
         }                                                          \
     };
 #ifdef MC_HAVE_HOPPER
@@ -83,7 +83,7 @@ PUTS_OFF(attention_cached)
 #endif
 #undef PUTS_OFF
 
-/* The function for an entry of one of these tables. Kernels come after those that were put off. */
+/* The function for an entry of one of these tables. Kernels come after those that were deferred. */
 template <auto entry> struct guarded;
 template <class Table, class Result, class... Rest, Result (*Table::*entry)(mc_device *, Rest...)>
 struct guarded<entry> {

@@ -560,7 +560,7 @@ static inline int64_t mc_resident_blocks(mc_device *d, K kernel, int threads, si
     return (int64_t)each * mc_cuda_of(d)->multiprocessors;
 }
 
-/* In a step of generation (d->chained), kernels begin before the one in front of them has ended,
+/* In a step of generation (d->decoding), kernels begin before the one in front of them has ended,
  * and fetch parameters meanwhile. Launched by MC_LAUNCH_EARLY, a kernel calls mc_wait_for_earlier
  * in every thread before it reads what others have written, and before it writes; mc_let_next_begin
  * lets the next one begin. Launched as usual, as the first kernel of a step is, both do nothing.
@@ -597,7 +597,7 @@ static inline void mc_launch_early(mc_device *d, void (*kernel)(P...), dim3 grid
     config.dynamicSmemBytes = shared;
     config.stream = mc_cuda_of(d)->stream;
     config.attrs = &early;
-    config.numAttrs = d->chained && mc_cuda_of(d)->capability >= 90 ? 1 : 0;
+    config.numAttrs = d->decoding && mc_cuda_of(d)->capability >= 90 ? 1 : 0;
     cudaLaunchKernelEx(&config, kernel, static_cast<P>(arguments)...);
 }
 #endif

@@ -2,13 +2,13 @@
 
 #include <stdio.h>
 #include <string.h>
-#include "core/device/hopper/decode/put_off_internal.h"
+#include "core/device/hopper/decode/deferred_internal.h"
 
 /* How a step of generation is launched, call by call: current.cu does what was chosen. */
 static const mc_route decode_routes[] = {
 #ifdef MC_HAVE_HOPPER
     {.name = "persistent",
-     .takes = mc_cuda_put_off_takes,
+     .takes = mc_cuda_defer_takes,
      .figure = "docs/inference.md#the-persistent-decode-kernel"},
 #endif
     {.name = "separate"},

@@ -2,8 +2,9 @@
  * generation runs them: a graph of products of the same shape, each with another weight, which
  * begin before the one in front of them has ended.
  *
- *     bench_cuda_few_rows ROWS...                                  e.g. 8 32 64
- *     MC_ROUTE=product:skinny_hopper bench_cuda_few_rows ROWS...   by hopper/product/linear_few.cu
+ *     bench_cuda_skinny_gemm ROWS...                       e.g. 8 32 64
+ *     MC_ROUTE=product:skinny_hopper bench_cuda_skinny_gemm ROWS...
+ *                                                          by hopper/product/skinny_gemm.cu
  *
  * Each line: us a product, the least that reading its weight takes at 4.24 TB/s (an H200's memory
  * as copies measure it), and the weight's bytes a second. */
@@ -82,9 +83,9 @@ static bool measure(const bench *b, size_t shape, int64_t rows)
     cudaGraph_t graph = NULL;
     cudaGraphExec_t exec = NULL;
     cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
-    b->d->chained = true;
+    b->d->decoding = true;
     mc_status status = record(b, rows, terms, columns, products);
-    b->d->chained = false;
+    b->d->decoding = false;
     cudaStreamEndCapture(stream, &graph);
     if (!status && !cudaGraphInstantiate(&exec, graph, 0)) {
         double us = replayed(exec, stream) / products;

@@ -1,9 +1,9 @@
-/* What the kernels of linear layers of few rows share: linear_row.cu has one for 1 to 4 rows,
- * linear_few.cu one for up to 64, hopper/product/linear_few.cu one for 5 to 64 on Hopper. x and y are f16 or
+/* What the kernels of linear layers of few rows share: gemv.cu has one for 1 to 4 rows,
+ * skinny_gemm.cu one for up to 64, hopper/product/skinny_gemm.cu one for 5 to 64 on Hopper. x and y are f16 or
  * bf16. The weight is of their type or has 8 bits an element and a scale a row, which is a format
  * (mc_weight_format) of each kernel. */
-#ifndef MC_DEVICE_CUDA_PRODUCT_LINEAR_FEW_CUH
-#define MC_DEVICE_CUDA_PRODUCT_LINEAR_FEW_CUH
+#ifndef MC_DEVICE_CUDA_PRODUCT_SKINNY_GEMM_CUH
+#define MC_DEVICE_CUDA_PRODUCT_SKINNY_GEMM_CUH
 
 #include "core/device/cuda/elementwise/activation.cuh"
 #include "core/device/cuda/product/gemm_internal.h"
@@ -21,7 +21,7 @@ struct mc_few_call {
     const float *scale; /* of 8 bits: (out) */
 };
 
-/* linear_few.cu: whether a call is one for these kernels, and as what. */
+/* skinny_gemm.cu: whether a call is one for these kernels, and as what. */
 bool mc_is_few(const mc_product *p);
 static inline mc_few_call mc_few_call_of(const mc_product *p)
 {

@@ -87,7 +87,7 @@ static void multiply_item(void *call, int64_t item, int thread)
     }
 }
 
-void MC_K(some_rows)(mc_device *d, const mc_rows_product *p)
+void MC_K(skinny_gemm)(mc_device *d, const mc_rows_product *p)
 {
     mc_run(d, p->m, mc_threads_for(p->m * p->n * p->k), (p->n + MC_PANEL - 1) / MC_PANEL,
            multiply_item, (void *)p);

@@ -1,14 +1,14 @@
-/* The ring that a chain's weights come through, by Hopper's copy engine: one thread of a block asks
+/* The ring that a list's weights come through, by Hopper's copy engine: one thread of a block asks
  * for tiles as far ahead as there are free slots, whatever the others wait for. What it does for a
  * tile takes 270 cycles and more, so tiles are large. What the ring has no room for may wait in the
  * L2 cache. */
-#ifndef MC_DEVICE_HOPPER_CHAIN_RING_CUH
-#define MC_DEVICE_HOPPER_CHAIN_RING_CUH
+#ifndef MC_DEVICE_HOPPER_PERSISTENT_RING_CUH
+#define MC_DEVICE_HOPPER_PERSISTENT_RING_CUH
 
-#include "core/device/hopper/decode/chain_attention.cuh"
+#include "core/device/hopper/decode/persistent_attention.cuh"
 #include "core/device/hopper/instructions.cuh"
 
-namespace chain
+namespace persistent
 {
 
 enum { HELPERS = 32 * (MOST_WARPS - WARPS) }; /* threads */
@@ -63,7 +63,7 @@ struct waiting_room {
     {
         return h.chunks > 1 ? 0 : h.rows * h.in * h.size;
     }
-    __device__ __forceinline__ void begin(const share &h, const mc_chain_step *next)
+    __device__ __forceinline__ void begin(const share &h, const mc_persistent_step *next)
     {
         now = h.weight, now_bytes = bytes_of(h), now_there = then_there;
         then_bytes = then_there = asked = 0;
@@ -155,8 +155,8 @@ template <bool ROOM> struct streamer {
     }
     /* The block's tiles of a weight, in the order in which they are needed; next: the weight after
      * it, or NULL. */
-    __device__ __forceinline__ void run(const place &b, const mc_chain_step &s,
-                                        const mc_chain_step *next)
+    __device__ __forceinline__ void run(const place &b, const mc_persistent_step &s,
+                                        const mc_persistent_step *next)
     {
         const share h(s);
         const int most = b.c.segments >> h.split;
@@ -190,10 +190,10 @@ __device__ __forceinline__ void widen_fp8(uint32_t word, uint32_t &low, uint32_t
 constexpr int LINE = 128; /* bytes that are fetched together */
 
 /* The keys and values that this block reads first. */
-__device__ __forceinline__ void prefetch_cache(const place &b, const mc_chain_step &s)
+__device__ __forceinline__ void prefetch_cache(const place &b, const mc_persistent_step &s)
 {
-    const mc_chain_attention &a = s.attention;
-    const mc_chain_shape &h = *b.shape(a.shape);
+    const mc_persistent_attention &a = s.attention;
+    const mc_persistent_shape &h = *b.shape(a.shape);
     if ((int)blockIdx.x >= s.rows * h.heads * a.parts) return;
     const part p(h, a, (int)blockIdx.x);
 #pragma unroll 1
@@ -209,17 +209,17 @@ __device__ __forceinline__ void prefetch_cache(const place &b, const mc_chain_st
 
 /* Small parameters are on their way to the L2 cache long before they are needed: a linear's by the
  * block that needs them, a norm's, which all blocks need, by turns. */
-__device__ __forceinline__ void prefetch_parameters(const place &b, const mc_chain_step &s)
+__device__ __forceinline__ void prefetch_parameters(const place &b, const mc_persistent_step &s)
 {
-    if (s.kind == MC_CHAIN_ATTENTION) prefetch_cache(b, s);
-    if (s.kind == MC_CHAIN_LINEAR) {
+    if (s.kind == MC_PERSISTENT_ATTENTION) prefetch_cache(b, s);
+    if (s.kind == MC_PERSISTENT_LINEAR) {
         const share h(s);
         for (int i = b.lane * LINE; i < h.rows * 4 + LINE; i += 32 * LINE) {
             const int in_scale = min(i, h.rows * 4 - 4), in_bias = min(i, h.rows * 2 - 2);
             if (s.linear.scale) prefetch((const char *)(s.linear.scale + h.first) + in_scale);
             if (s.linear.bias) prefetch((const uint16_t *)s.linear.bias + h.first + in_bias / 2);
         }
-    } else if (s.kind == MC_CHAIN_NORM && s.norm.weight && b.lane < 2) {
+    } else if (s.kind == MC_PERSISTENT_NORM && s.norm.weight && b.lane < 2) {
         const char *p = (const char *)(b.lane ? s.norm.bias : s.norm.weight);
         const int lines = (s.norm.columns * 2 + LINE - 1) / LINE;
         for (int i = blockIdx.x; p && i < lines; i += gridDim.x) prefetch(p + i * LINE);
@@ -232,7 +232,7 @@ template <bool ROOM> __device__ __forceinline__ void stream_weights(const place 
     streamer<ROOM> own;
     reader ahead(b, b.c.first);
     int i = b.c.first, place = i;
-    if (b.step(place)->kind != MC_CHAIN_LINEAR) {
+    if (b.step(place)->kind != MC_PERSISTENT_LINEAR) {
         i = b.step(place)->next;
         __syncwarp();
         ahead.load(b, i);
@@ -241,7 +241,7 @@ template <bool ROOM> __device__ __forceinline__ void stream_weights(const place 
     if (ROOM) ahead.load(b, b.step(place)->next);
     for (; i < b.c.end; place++) {
         const int next = b.step(place)->next;
-        const mc_chain_step *behind = NULL;
+        const mc_persistent_step *behind = NULL;
         if (ROOM) {
             ahead.store(b, place + 1);
             if (next < b.c.end) behind = b.step(place + 1);
@@ -278,6 +278,6 @@ __device__ __forceinline__ bool help(const place &b)
     return b.warp >= WARPS;
 }
 
-} // namespace chain
+} // namespace persistent
 
 #endif

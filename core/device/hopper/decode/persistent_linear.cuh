@@ -1,4 +1,4 @@
-/* Linears of a chain's step. All warps of a block multiply each tile of a weight (mc_chain_divide):
+/* Linears, as steps of the persistent decode kernel. All warps of a block multiply each tile of a weight (mc_persistent_divide):
  * some terms each of all its segments, 32 terms of eight segments an instruction.
  *
  * Tensor cores add up the products. They multiply 16 rows by 8 columns of 16 terms: here row i and
@@ -10,12 +10,12 @@
  * that lanes which read from several segments at once find them in different banks of shared
  * memory. So words are operands in the order in which they are loaded, x is loaded once for all
  * tiles, and what counts of a result is a number each in 16 lanes. */
-#ifndef MC_DEVICE_HOPPER_CHAIN_LINEAR_CUH
-#define MC_DEVICE_HOPPER_CHAIN_LINEAR_CUH
+#ifndef MC_DEVICE_HOPPER_PERSISTENT_LINEAR_CUH
+#define MC_DEVICE_HOPPER_PERSISTENT_LINEAR_CUH
 
-#include "core/device/hopper/decode/chain.cuh"
+#include "core/device/hopper/decode/persistent.cuh"
 
-namespace chain
+namespace persistent
 {
 
 /* ---- a tile ------------------------------------------------------------------------------------ */
@@ -187,14 +187,14 @@ template <class T, int ROWS, int FORMAT> struct products {
 /* How a thread ends its column of each group of tiles: four threads have a segment's sum, of which
  * some publish a copy of the result and one stores it. */
 template <class T, int ROWS> struct ending {
-    const mc_chain_linear &l;
+    const mc_persistent_linear &l;
     int segment, column, rows, publish;
     bool leads; /* the column's first segment */
     mc_activation activation;
     uint16_t bias;
     float scale;
 
-    __device__ __forceinline__ ending(const mc_chain_step &s, const share &h)
+    __device__ __forceinline__ ending(const mc_persistent_step &s, const share &h)
         : l(s.linear), segment((int)threadIdx.x / ENDING), column(segment >> h.split), rows(s.rows),
           publish(s.publish), leads((segment & ((1 << h.split) - 1)) == 0),
           activation((mc_activation)s.activation)
@@ -219,7 +219,7 @@ template <class T, int ROWS> struct ending {
         if (activation != MC_ACTIVATION_NONE) total = mc_few_activated(activation, total);
         const uint32_t bits = narrow<T>(total);
         if (which < (int)copies_of(rows) && publish >= 0)
-            store_word(b.words(publish) + (which * rows + q) * MC_CHAIN_WIDEST + at, bits,
+            store_word(b.words(publish) + (which * rows + q) * MC_PERSISTENT_WIDEST + at, bits,
                        b.tag(step));
         if (which == ENDING - 1) ((uint16_t *)l.y)[(int64_t)q * l.y_stride + at] = (uint16_t)bits;
     }
@@ -298,7 +298,7 @@ __device__ __forceinline__ void multiply_format(place &b, int step, const share 
                                                 ending<T, ROWS> &end)
 {
     const int each = 32 * WARPS, segment = h.chunk >> h.split;
-    static_assert(MC_CHAIN_SEGMENT == 5 * 32 * WARPS, "the most steps");
+    static_assert(MC_PERSISTENT_SEGMENT == 5 * 32 * WARPS, "the most steps");
     if (segment <= 3 * each) return multiply_rows<T, ROWS, FORMAT, 3>(b, step, h, end);
     if (segment <= 4 * each) return multiply_rows<T, ROWS, FORMAT, 4>(b, step, h, end);
     multiply_rows<T, ROWS, FORMAT, 5>(b, step, h, end);
@@ -306,10 +306,10 @@ __device__ __forceinline__ void multiply_format(place &b, int step, const share 
 
 /* x to shared memory; rows that are not there become zeros. Who has read the old rows has waited
  * for all others after that. */
-template <class T, int ROWS> __device__ void gather(place &b, const mc_chain_step &s)
+template <class T, int ROWS> __device__ void gather(place &b, const mc_persistent_step &s)
 {
     constexpr int N = ROWS == 1 ? 5 : ROWS == 2 ? 2 : 1;
-    const mc_chain_linear &l = s.linear;
+    const mc_persistent_linear &l = s.linear;
     const int quads = l.in / 4;
     const input in = input_of(b, s, 0, l.x, l.x_stride);
 #pragma unroll 1
@@ -325,11 +325,12 @@ template <class T, int ROWS> __device__ void gather(place &b, const mc_chain_ste
     sync();
 }
 
-template <class T, int ROWS> __device__ void run_linear(place &b, const mc_chain_step &s, int step)
+template <class T, int ROWS>
+__device__ void run_linear(place &b, const mc_persistent_step &s, int step)
 {
     const share h(s);
     ending<T, ROWS> end(s, h);
-    if (s.from[0] != MC_CHAIN_RESIDENT) gather<T, ROWS>(b, s);
+    if (s.from[0] != MC_PERSISTENT_RESIDENT) gather<T, ROWS>(b, s);
     switch (s.format) {
     case MC_WEIGHTS_INT8: return multiply_format<T, ROWS, MC_WEIGHTS_INT8>(b, step, h, end);
     case MC_WEIGHTS_FP8: return multiply_format<T, ROWS, MC_WEIGHTS_FP8>(b, step, h, end);
@@ -337,6 +338,6 @@ template <class T, int ROWS> __device__ void run_linear(place &b, const mc_chain
     }
 }
 
-} // namespace chain
+} // namespace persistent
 
 #endif

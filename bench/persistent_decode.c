@@ -1,15 +1,15 @@
 /* A decoder's step of one token a sequence, of random weights, as a recording of single kernels and
- * as one kernel (core/device/hopper/decode/chain.cu): whether both give the same, and the time of
- * each.
+ * as one kernel (core/device/hopper/decode/persistent.cu): whether both give the same, and the time
+ * of each.
  *
- *     MC_ROUTE=decode:persistent bench_chain SHAPE [weights=int8|fp8] [length=320] [rows=1]
- *                                                  [layers=N]
+ *     MC_ROUTE=decode:persistent bench_persistent_decode SHAPE [weights=int8|fp8] [length=320]
+ *                                                        [rows=1] [layers=N]
  *
  * SHAPE is gpt2, gpt2-xl, gpt-j or tiny; `length` the tokens that each sequence has, `rows` the
  * sequences. Without MC_ROUTE steps of several rows may be kernels by themselves in both lines. The
  * rate is that of weights and cache, read once. Embedding and choice of tokens are left out. */
 #include "bench/bench.h"
-#include "core/device/hopper/decode/chain_internal.h"
+#include "core/device/hopper/decode/persistent_internal.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -115,7 +115,7 @@ static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
 static void work_new(work *w, int length, int layers)
 {
-    int32_t lengths[MC_CHAIN_ROWS], positions[MC_CHAIN_ROWS];
+    int32_t lengths[MC_PERSISTENT_ROWS], positions[MC_PERSISTENT_ROWS];
     if (layers) w->s.layers = layers;
     int64_t dim = w->s.dim, widest = most(w->s.vocab, w->s.dim_ff),
             largest = most(dim * widest, w->rows * MOST_LENGTH * dim);
@@ -123,7 +123,7 @@ static void work_new(work *w, int length, int layers)
     w->layers = calloc((size_t)w->s.layers, sizeof *w->layers);
     if (!w->random || !w->layers) exit(1);
     for (int i = 0; i < w->s.layers; i++) w->layers[i] = layer_new(w, length);
-    for (int i = 0; i < MC_CHAIN_ROWS; i++) {
+    for (int i = 0; i < MC_PERSISTENT_ROWS; i++) {
         lengths[i] = (int32_t)most(1, length - 3 * i);
         positions[i] = lengths[i] - 1;
     }
@@ -251,14 +251,14 @@ static void run_step(work *w)
     drop(w, x), drop(w, y);
 }
 
-static void *record(work *w, bool chained)
+static void *record(work *w, bool decoding)
 {
     w->d->step_begin(w->d);
     run_step(w); /* memory is taken */
     w->d->record_begin(w->d);
-    w->d->chained = chained;
+    w->d->decoding = decoding;
     run_step(w);
-    w->d->chained = false;
+    w->d->decoding = false;
     void *recording = w->d->record_end(w->d);
     w->d->step_end(w->d);
     return recording;
@@ -309,12 +309,12 @@ static void measure(work *w)
     int64_t count = w->rows * w->s.vocab;
     uint16_t *logits[2] = {malloc((size_t)count * 2), malloc((size_t)count * 2)};
     if (!logits[0] || !logits[1]) exit(1);
-    for (int chained = 0; chained < 2; chained++) {
-        void *recording = record(w, chained);
-        if (!recording) download(w, logits[chained]);
-        double ms = milliseconds(w, recording, logits[chained]);
+    for (int decoding = 0; decoding < 2; decoding++) {
+        void *recording = record(w, decoding);
+        if (!recording) download(w, logits[decoding]);
+        double ms = milliseconds(w, recording, logits[decoding]);
         printf("%s, %s: %.4f ms a step, %.1f steps/s, %.2f TB/s\n", w->s.name,
-               chained ? "put off" : "one by one", ms, 1e3 / ms, 1e-9 * w->bytes / ms);
+               decoding ? "deferred" : "one by one", ms, 1e3 / ms, 1e-9 * w->bytes / ms);
         w->d->recording_free(w->d, recording);
     }
     printf("relative difference of the logits: %.2e\n", difference(logits[0], logits[1], count));
@@ -331,11 +331,12 @@ int main(int argc, char **argv)
                                                      : MC_WEIGHTS_FLOAT};
     for (size_t i = 0; argc > 1 && i < sizeof SHAPES / sizeof *SHAPES; i++)
         if (strcmp(argv[1], SHAPES[i].name) == 0) w.s = SHAPES[i];
-    if (!w.s.name || w.rows < 1 || w.rows > MC_CHAIN_ROWS || length < 1 || length > MOST_LENGTH) {
+    if (!w.s.name || w.rows < 1 || w.rows > MC_PERSISTENT_ROWS || length < 1 ||
+        length > MOST_LENGTH) {
         fprintf(stderr,
                 "usage: %s gpt2|gpt2-xl|gpt-j|tiny [weights=int8|fp8] [length=1..%d] "
                 "[rows=1..%d] [layers=N]\n",
-                argv[0], MOST_LENGTH, MC_CHAIN_ROWS);
+                argv[0], MOST_LENGTH, MC_PERSISTENT_ROWS);
         return 2;
     }
     mc_context *context = mc_init_distributed(NULL);

@@ -1,15 +1,15 @@
-#include "core/device/hopper/decode/put_off_internal.h"
+#include "core/device/hopper/decode/deferred_internal.h"
 
 #include <string.h>
 #include "core/base/memory_internal.h"
 #include "core/device/cuda/runtime/routes_internal.h"
-#include "core/device/hopper/decode/chain_internal.h"
+#include "core/device/hopper/decode/persistent_internal.h"
 
-/* Steps of more than ALWAYS_ROWS rows are put off where their norms are as wide as these. Narrower
+/* Steps of more than ALWAYS_ROWS rows are deferred where their norms are as wide as these. Narrower
  * models are as fast by kernels one by one; wide rows leave weights too little shared memory. */
 enum { ALWAYS_ROWS = 2, LEAST_WIDTH = 1024, MOST_WIDTH = 2048 };
 
-enum { READS = 5, WRITES = 3, PARAMETERS = 3, FREES = 4 * MC_CHAIN_MOST };
+enum { READS = 5, WRITES = 3, PARAMETERS = 3, FREES = 4 * MC_PERSISTENT_MOST };
 
 /* Memory from begin up to end; empty if there is none. */
 typedef struct range {
@@ -23,7 +23,7 @@ typedef struct touched {
 } touched;
 
 typedef struct late_call {
-    mc_chain_step step;
+    mc_persistent_step step;
     touched memory;
     int level; /* calls of one level do not depend on each other, but for those without a phase */
 } late_call;
@@ -33,44 +33,45 @@ typedef struct late_free {
     size_t bytes;
 } late_free;
 
-struct mc_cuda_put_off {
+struct mc_cuda_defer {
     int count, frees, levels;
     mc_status failed; /* what a launch came to whose caller could not tell */
     char why[sizeof((mc_device *)0)->failure];
-    late_call call[MC_CHAIN_MOST];
+    late_call call[MC_PERSISTENT_MOST];
     late_free free[FREES];
-    mc_chain_list list; /* its shapes are filled as calls come, its steps when it is launched */
+    mc_persistent_list
+        list; /* its shapes are filled as calls come, its steps when it is launched */
 };
 
-static struct mc_cuda_put_off *list_of(mc_device *d) { return mc_cuda_of(d)->put_off; }
+static struct mc_cuda_defer *list_of(mc_device *d) { return mc_cuda_of(d)->deferred; }
 
 /* ---- opening and closing --------------------------------------------------------------------- */
 
 static bool is_possible(mc_device *d)
 {
-    return !mc_cuda_of(d)->several_ranks && mc_chain_usable(d);
+    return !mc_cuda_of(d)->several_ranks && mc_persistent_usable(d);
 }
 
-bool mc_cuda_put_off_begin(mc_device *d)
+bool mc_cuda_defer_begin(mc_device *d)
 {
     mc_cuda_device *c = mc_cuda_of(d);
     const mc_route *route;
     if (mc_route_choose(d, MC_ROUTE_DECODE, &(mc_decode_call){.rows = 1}, &route)) return false;
     if (!is_possible(d)) return true;
-    if (!(c->put_off = mc_calloc(1, sizeof *c->put_off)))
+    if (!(c->deferred = mc_calloc(1, sizeof *c->deferred)))
         return mc_cuda_fail(d, MC_ERR_NOMEM, "out of memory for a list of calls") == MC_OK;
-    cudaError_t error = cudaMalloc(&c->chain, MC_CHAIN_MEMORY);
-    if (!error) error = cudaMemsetAsync(c->chain, 0, MC_CHAIN_MEMORY, c->stream);
+    cudaError_t error = cudaMalloc(&c->persistent, MC_PERSISTENT_MEMORY);
+    if (!error) error = cudaMemsetAsync(c->persistent, 0, MC_PERSISTENT_MEMORY, c->stream);
     return mc_cuda_check(d, error, "memory for a list of calls") == MC_OK;
 }
 
-void mc_cuda_put_off_end(mc_device *d)
+void mc_cuda_defer_end(mc_device *d)
 {
     mc_cuda_device *c = mc_cuda_of(d);
-    if (c->chain) cudaFree(c->chain);
-    mc_free(c->put_off);
-    c->chain = NULL;
-    c->put_off = NULL;
+    if (c->persistent) cudaFree(c->persistent);
+    mc_free(c->deferred);
+    c->persistent = NULL;
+    c->deferred = NULL;
 }
 
 /* ---- memory that calls touch ----------------------------------------------------------------- */
@@ -95,7 +96,7 @@ static bool meet(const range *a, int a_count, const range *b, int b_count)
 }
 
 /* Rotary positions are turned in place: the same memory, after the call that wrote it. */
-static bool in_place(const late_call *c) { return c->step.kind == MC_CHAIN_ROTARY; }
+static bool in_place(const late_call *c) { return c->step.kind == MC_PERSISTENT_ROTARY; }
 
 /* Whether the memory that an earlier call has is used for something else by a later one. */
 static bool reuses(const late_call *later, const late_call *earlier)
@@ -109,14 +110,14 @@ static bool reuses(const late_call *later, const late_call *earlier)
 /* ---- the list -------------------------------------------------------------------------------- */
 
 /* A list of more rows than ALWAYS_ROWS begins with a norm, which says how wide they are. */
-mc_status mc_cuda_put_off_takes(mc_device *d, const void *call, bool asked)
+mc_status mc_cuda_defer_takes(mc_device *d, const void *call, bool asked)
 {
     const mc_decode_call *c = call;
     if (!is_possible(d))
         return mc_cuda_fail(d, MC_ERR_UNSUPPORTED, "several ranks, or %s, which is not a Hopper",
                             mc_cuda_of(d)->gpu);
-    if (c->rows < 1 || c->rows > MC_CHAIN_ROWS)
-        return mc_cuda_fail(d, MC_ERR_UNSUPPORTED, "other than 1 to %d rows", MC_CHAIN_ROWS);
+    if (c->rows < 1 || c->rows > MC_PERSISTENT_ROWS)
+        return mc_cuda_fail(d, MC_ERR_UNSUPPORTED, "other than 1 to %d rows", MC_PERSISTENT_ROWS);
     bool pays = c->begun || c->rows <= ALWAYS_ROWS ||
                 (c->norm_width >= LEAST_WIDTH && c->norm_width <= MOST_WIDTH);
     return asked || pays ? MC_OK : MC_ERR_UNSUPPORTED;
@@ -125,27 +126,27 @@ mc_status mc_cuda_put_off_takes(mc_device *d, const void *call, bool asked)
 /* Keeps d->failure for the next call, which can return it. */
 static void fail_later(mc_device *d, mc_status status)
 {
-    struct mc_cuda_put_off *p = list_of(d);
+    struct mc_cuda_defer *p = list_of(d);
     if ((p->failed = status)) memcpy(p->why, d->failure, sizeof p->why);
 }
 
-/* Where the next call goes, or NULL: it is not to be put off. norm_width: 0 of other calls. */
+/* Where the next call goes, or NULL: it is not to be deferred. norm_width: 0 of other calls. */
 static late_call *next_call(mc_device *d, int64_t rows, int64_t norm_width)
 {
-    struct mc_cuda_put_off *p = list_of(d);
+    struct mc_cuda_defer *p = list_of(d);
     const mc_route *route = NULL;
-    if (!p || !d->chained || mc_cuda_is_planning(d)) return NULL;
+    if (!p || !d->decoding || mc_cuda_is_planning(d)) return NULL;
     const mc_decode_call call = {rows, norm_width, p->count > 0};
     if (!p->failed) fail_later(d, mc_route_choose(d, MC_ROUTE_DECODE, &call, &route));
-    if (!route || route->takes != mc_cuda_put_off_takes) return NULL;
-    if (p->count == MC_CHAIN_MOST) mc_cuda_catch_up_later(d);
+    if (!route || route->takes != mc_cuda_defer_takes) return NULL;
+    if (p->count == MC_PERSISTENT_MOST) mc_cuda_catch_up_later(d);
     if (p->failed) return NULL;
     late_call *c = &p->call[p->count];
     memset(c, 0, sizeof *c);
     return c;
 }
 
-/* For a call whose dtypes, sizes or places no step has: false, it is not put off; an error where
+/* For a call whose dtypes, sizes or places no step has: false, it is not deferred; an error where
  * the persistent kernel is forced. c: what next_call gave. */
 static bool leave(mc_device *d, const late_call *c, int64_t rows)
 {
@@ -158,11 +159,11 @@ static bool leave(mc_device *d, const late_call *c, int64_t rows)
 /* What every block computes for itself costs no phase of its own. */
 static bool has_phase(const late_call *c)
 {
-    return c->step.kind == MC_CHAIN_LINEAR || c->step.kind == MC_CHAIN_ATTENTION;
+    return c->step.kind == MC_PERSISTENT_LINEAR || c->step.kind == MC_PERSISTENT_ATTENTION;
 }
 
 /* The earliest level after all that the call reads. */
-static int level_of(const struct mc_cuda_put_off *p, const late_call *c)
+static int level_of(const struct mc_cuda_defer *p, const late_call *c)
 {
     int level = 0;
     for (int i = p->count - 1; i >= 0; i--) {
@@ -177,10 +178,10 @@ static int level_of(const struct mc_cuda_put_off *p, const late_call *c)
 /* Launches the list, and begins another one with the call at its end. */
 static bool begin_anew(mc_device *d, const late_call *c)
 {
-    struct mc_cuda_put_off *p = list_of(d);
+    struct mc_cuda_defer *p = list_of(d);
     late_call own = *c;
-    bool attends = own.step.kind == MC_CHAIN_ATTENTION;
-    mc_chain_shape shape = p->list.shape[attends ? own.step.attention.shape : 0];
+    bool attends = own.step.kind == MC_PERSISTENT_ATTENTION;
+    mc_persistent_shape shape = p->list.shape[attends ? own.step.attention.shape : 0];
     mc_cuda_catch_up_later(d);
     if (p->failed) return false;
     if (attends) {
@@ -194,7 +195,7 @@ static bool begin_anew(mc_device *d, const late_call *c)
 /* Puts the call at its end on the list. */
 static bool put(mc_device *d, const late_call *c)
 {
-    struct mc_cuda_put_off *p = list_of(d);
+    struct mc_cuda_defer *p = list_of(d);
     bool fits = !p->count || c->step.dtype == p->call[0].step.dtype;
     for (int i = 0; i < p->count && fits; i++) fits = !reuses(c, &p->call[i]);
     if (!fits && !begin_anew(d, c)) return false;
@@ -206,7 +207,7 @@ static bool put(mc_device *d, const late_call *c)
 }
 
 /* The steps by level; those of one level as they came. */
-static void sort(struct mc_cuda_put_off *p)
+static void sort(struct mc_cuda_defer *p)
 {
     p->list.count = 0;
     for (int level = 0; level < p->levels; level++)
@@ -216,16 +217,16 @@ static void sort(struct mc_cuda_put_off *p)
 
 static void free_late(mc_device *d)
 {
-    struct mc_cuda_put_off *p = list_of(d);
+    struct mc_cuda_defer *p = list_of(d);
     for (int i = 0; i < p->frees; i++) d->free(d, p->free[i].data, p->free[i].bytes);
     p->frees = 0;
 }
 
 static mc_status launch(mc_device *d)
 {
-    struct mc_cuda_put_off *p = list_of(d);
+    struct mc_cuda_defer *p = list_of(d);
     sort(p);
-    mc_status status = mc_chain_run(d, &p->list);
+    mc_status status = mc_persistent_run(d, &p->list);
     p->count = p->levels = p->list.count = p->list.shapes = 0;
     free_late(d); /* what comes later on the stream may have it */
     return status;
@@ -233,7 +234,7 @@ static mc_status launch(mc_device *d)
 
 mc_status mc_cuda_catch_up(mc_device *d)
 {
-    struct mc_cuda_put_off *p = list_of(d);
+    struct mc_cuda_defer *p = list_of(d);
     if (!p) return MC_OK;
     if (p->failed) {
         mc_status status = mc_cuda_fail(d, p->failed, "%s", p->why);
@@ -245,14 +246,14 @@ mc_status mc_cuda_catch_up(mc_device *d)
 
 void mc_cuda_catch_up_later(mc_device *d)
 {
-    struct mc_cuda_put_off *p = list_of(d);
+    struct mc_cuda_defer *p = list_of(d);
     if (!p || !p->count || p->failed) return;
     fail_later(d, launch(d));
 }
 
-bool mc_cuda_put_off_free(mc_device *d, void *data, size_t bytes)
+bool mc_cuda_defer_free(mc_device *d, void *data, size_t bytes)
 {
-    struct mc_cuda_put_off *p = list_of(d);
+    struct mc_cuda_defer *p = list_of(d);
     if (!p || !p->count) return false;
     if (p->frees == FREES) mc_cuda_catch_up_later(d);
     if (!p->count) return false;
@@ -262,10 +263,10 @@ bool mc_cuda_put_off_free(mc_device *d, void *data, size_t bytes)
 
 /* ---- calls ----------------------------------------------------------------------------------- */
 
-bool mc_cuda_put_off_linear(mc_device *d, const mc_linear_call *l)
+bool mc_cuda_defer_linear(mc_device *d, const mc_linear_call *l)
 {
     late_call *c = next_call(d, l->rows, 0);
-    if (!c || !mc_chain_take_linear(d, l, &c->step)) return leave(d, c, l->rows);
+    if (!c || !mc_persistent_take_linear(d, l, &c->step)) return leave(d, c, l->rows);
     c->memory =
         (touched){.reads = {rows_of(l->x, l->rows, l->in)},
                   .writes = {rows_of(l->y, l->rows, l->out)},
@@ -273,12 +274,11 @@ bool mc_cuda_put_off_linear(mc_device *d, const mc_linear_call *l)
     return put(d, c);
 }
 
-bool mc_cuda_put_off_linear_eight(mc_device *d, int64_t rows, float alpha, mc_matrix x,
-                                  mc_matrix8 q, mc_matrix bias, mc_activation activation,
-                                  mc_matrix y)
+bool mc_cuda_defer_linear_eight(mc_device *d, int64_t rows, float alpha, mc_matrix x, mc_matrix8 q,
+                                mc_matrix bias, mc_activation activation, mc_matrix y)
 {
     late_call *c = next_call(d, rows, 0);
-    if (!c || !mc_chain_take_eight(d, rows, alpha, x, q, bias, activation, y, &c->step))
+    if (!c || !mc_persistent_take_eight(d, rows, alpha, x, q, bias, activation, y, &c->step))
         return leave(d, c, rows);
     c->memory = (touched){.reads = {rows_of(x, rows, q.columns)},
                           .writes = {rows_of(y, rows, q.rows)},
@@ -288,12 +288,12 @@ bool mc_cuda_put_off_linear_eight(mc_device *d, int64_t rows, float alpha, mc_ma
     return put(d, c);
 }
 
-bool mc_cuda_put_off_residual_norm(mc_device *d, const mc_residual_norm_call *call)
+bool mc_cuda_defer_residual_norm(mc_device *d, const mc_residual_norm_call *call)
 {
     mc_residual_norm_call n = *call;
     late_call *c = next_call(d, n.rows, n.columns);
     if (!n.f.data && n.s.data == n.x.data) n.s.data = NULL;
-    if (!c || !mc_chain_take_norm(&n, &c->step)) return leave(d, c, n.rows);
+    if (!c || !mc_persistent_take_norm(&n, &c->step)) return leave(d, c, n.rows);
     c->memory =
         (touched){.reads = {rows_of(n.x, n.rows, n.columns), rows_of(n.f, n.rows, n.columns)},
                   .writes = {rows_of(n.s, n.rows, n.columns), rows_of(n.y, n.rows, n.columns)},
@@ -301,32 +301,32 @@ bool mc_cuda_put_off_residual_norm(mc_device *d, const mc_residual_norm_call *ca
     return put(d, c);
 }
 
-bool mc_cuda_put_off_residual_sum(mc_device *d, int64_t rows, int64_t columns, mc_matrix x,
-                                  mc_matrix f, mc_dropout_mask dropout, mc_matrix s)
+bool mc_cuda_defer_residual_sum(mc_device *d, int64_t rows, int64_t columns, mc_matrix x,
+                                mc_matrix f, mc_dropout_mask dropout, mc_matrix s)
 {
     late_call *c = next_call(d, rows, 0);
-    if (!c || !mc_chain_take_sum(d, rows, columns, x, f, dropout, s, &c->step))
+    if (!c || !mc_persistent_take_sum(d, rows, columns, x, f, dropout, s, &c->step))
         return leave(d, c, rows);
     c->memory = (touched){.reads = {rows_of(x, rows, columns), rows_of(f, rows, columns)},
                           .writes = {rows_of(s, rows, columns)}};
     return put(d, c);
 }
 
-bool mc_cuda_put_off_gated(mc_device *d, int64_t rows, int64_t n, mc_activation activation,
-                           mc_matrix x, mc_matrix y)
+bool mc_cuda_defer_gated(mc_device *d, int64_t rows, int64_t n, mc_activation activation,
+                         mc_matrix x, mc_matrix y)
 {
     late_call *c = next_call(d, rows, 0);
-    if (!c || !mc_chain_take_gated(d, rows, n, activation, x, y, &c->step))
+    if (!c || !mc_persistent_take_gated(d, rows, n, activation, x, y, &c->step))
         return leave(d, c, rows);
     c->memory = (touched){.reads = {rows_of(x, rows, 2 * n)}, .writes = {rows_of(y, rows, n)}};
     return put(d, c);
 }
 
-bool mc_cuda_put_off_rotary(mc_device *d, int64_t rows, mc_rotation rotation,
-                            const int32_t *positions, mc_matrix x)
+bool mc_cuda_defer_rotary(mc_device *d, int64_t rows, mc_rotation rotation,
+                          const int32_t *positions, mc_matrix x)
 {
     late_call *c = next_call(d, rows, 0);
-    if (!c || !mc_chain_take_rotary(d, rows, rotation, positions, x, &c->step))
+    if (!c || !mc_persistent_take_rotary(d, rows, rotation, positions, x, &c->step))
         return leave(d, c, rows);
     range turned = rows_of(x, rows, (int64_t)rotation.heads * rotation.head_dim);
     c->memory = (touched){.reads = {turned}, .writes = {turned}};
@@ -335,13 +335,13 @@ bool mc_cuda_put_off_rotary(mc_device *d, int64_t rows, mc_rotation rotation,
 
 /* Keys and values in pages, or whose sequences begin anywhere, may lie in any of the cache's rows:
  * the first one stands for all of them. */
-bool mc_cuda_put_off_attention_cached(mc_device *d, const mc_cached_attention *shape, mc_matrix q,
-                                      mc_matrix k, mc_matrix v, mc_matrix out)
+bool mc_cuda_defer_attention_cached(mc_device *d, const mc_cached_attention *shape, mc_matrix q,
+                                    mc_matrix k, mc_matrix v, mc_matrix out)
 {
     int64_t rows = shape->sequences, width = (int64_t)shape->heads * shape->head_dim;
     int64_t kept = shape->first || shape->pages ? 1 : rows * shape->capacity;
     late_call *c = next_call(d, rows, 0);
-    if (!c || !mc_chain_take_attention(d, &list_of(d)->list, shape, q, k, v, out, &c->step))
+    if (!c || !mc_persistent_take_attention(d, &list_of(d)->list, shape, q, k, v, out, &c->step))
         return leave(d, c, rows);
     range keys = rows_of(k, kept, width), values = rows_of(v, kept, width), none = {0};
     bool grows = shape->new_k.data;

@@ -1,27 +1,27 @@
-/* The plan of a chain: from where each step gets what it reads. Blocks don't run in step, so the
- * plan is what makes the result right:
+/* The plan of a list of steps: from where each step gets what it reads. Blocks don't run in step,
+ * so the plan is what makes the result right:
  *
  *  - what a linear or an attention writes is published if a step reads it, which waits for it
  *    there;
  *  - what a norm or a gate writes is in every block's shared memory, for the steps behind it;
  *  - where neither will do, the grid waits for all steps in front (barrier).
  *
- * A slot of the exchange is used again MC_CHAIN_SLOTS results later. By then nobody may wait for
- * the old words. A block that has read the whole of a result to which every block gave something
- * knows that all blocks have come as far as that result's step, and so have read what they read
- * there: see `known`. */
-#include "core/device/hopper/decode/chain_plan_internal.h"
+ * A slot of the exchange is used again MC_PERSISTENT_SLOTS results later. By then nobody may wait
+ * for the old words. A block that has read the whole of a result to which every block gave
+ * something knows that all blocks have come as far as that result's step, and so have read what
+ * they read there: see `known`. */
+#include "core/device/hopper/decode/persistent_plan_internal.h"
 
 typedef struct plan {
-    mc_chain_list *list;
+    mc_persistent_list *list;
     int blocks;
     bool together;
-    const void *x, *s;          /* what is in shared memory: rows for linears, the residual sum */
-    int barrier;                /* the last step that waited for all; 0: none */
-    int known;                  /* all blocks have come to this step; -1: nothing is known */
-    int split;                  /* the last attention with parts; -1: none */
-    int results;                /* published so far */
-    int reader[MC_CHAIN_SLOTS]; /* the last step that reads the slot's result */
+    const void *x, *s; /* what is in shared memory: rows for linears, the residual sum */
+    int barrier;       /* the last step that waited for all; 0: none */
+    int known;         /* all blocks have come to this step; -1: nothing is known */
+    int split;         /* the last attention with parts; -1: none */
+    int results;       /* published so far */
+    int reader[MC_PERSISTENT_SLOTS]; /* the last step that reads the slot's result */
 } plan;
 
 /* ---- who writes what ------------------------------------------------------------------------- */
@@ -42,20 +42,21 @@ static range rows_of(const void *data, int rows, int64_t stride, int64_t columns
 }
 
 /* What a step writes for others of the list; *second: a norm's sum. */
-static range result_of(const mc_chain_list *list, const mc_chain_step *s, range *second)
+static range result_of(const mc_persistent_list *list, const mc_persistent_step *s, range *second)
 {
     *second = (range){0};
-    switch ((mc_chain_kind)s->kind) {
-    case MC_CHAIN_LINEAR: return rows_of(s->linear.y, s->rows, s->linear.y_stride, s->linear.out);
-    case MC_CHAIN_NORM:
+    switch ((mc_persistent_kind)s->kind) {
+    case MC_PERSISTENT_LINEAR:
+        return rows_of(s->linear.y, s->rows, s->linear.y_stride, s->linear.out);
+    case MC_PERSISTENT_NORM:
         *second = rows_of(s->norm.s, s->rows, s->norm.columns, s->norm.columns);
         return rows_of(s->norm.y, s->rows, s->norm.columns, s->norm.columns);
-    case MC_CHAIN_GATED: return rows_of(s->gated.y, s->rows, s->gated.y_stride, s->gated.n);
-    case MC_CHAIN_ROTARY:
+    case MC_PERSISTENT_GATED: return rows_of(s->gated.y, s->rows, s->gated.y_stride, s->gated.n);
+    case MC_PERSISTENT_ROTARY:
         return rows_of(s->rotary.x, s->rows, s->rotary.x_stride,
                        (int64_t)s->rotary.heads * s->rotary.head_dim);
-    case MC_CHAIN_ATTENTION: {
-        const mc_chain_shape *h = &list->shape[s->attention.shape];
+    case MC_PERSISTENT_ATTENTION: {
+        const mc_persistent_shape *h = &list->shape[s->attention.shape];
         return rows_of(s->attention.out, s->rows, h->out_stride, (int64_t)h->heads * h->head_dim);
     }
     }
@@ -63,7 +64,7 @@ static range result_of(const mc_chain_list *list, const mc_chain_step *s, range 
 }
 
 /* The last step before k that writes what is at p; -1: none of the list. */
-static int writer_of(const mc_chain_list *list, int k, const void *p)
+static int writer_of(const mc_persistent_list *list, int k, const void *p)
 {
     for (int i = k - 1; i >= 0 && p; i--) {
         range second, first = result_of(list, &list->step[i], &second);
@@ -73,14 +74,14 @@ static int writer_of(const mc_chain_list *list, int k, const void *p)
 }
 
 /* Columns and stride of a result that can be published; 0: none. */
-static int columns_of(const mc_chain_list *list, const mc_chain_step *s, int *stride)
+static int columns_of(const mc_persistent_list *list, const mc_persistent_step *s, int *stride)
 {
-    if (s->kind == MC_CHAIN_LINEAR) {
+    if (s->kind == MC_PERSISTENT_LINEAR) {
         *stride = s->linear.y_stride;
         return s->linear.out;
     }
-    if (s->kind != MC_CHAIN_ATTENTION) return 0;
-    const mc_chain_shape *h = &list->shape[s->attention.shape];
+    if (s->kind != MC_PERSISTENT_ATTENTION) return 0;
+    const mc_persistent_shape *h = &list->shape[s->attention.shape];
     *stride = h->out_stride;
     return h->heads * h->head_dim;
 }
@@ -92,22 +93,24 @@ typedef struct input {
     int columns, stride;
 } input;
 
-static void inputs_of(const mc_chain_list *list, const mc_chain_step *s, input in[3])
+static void inputs_of(const mc_persistent_list *list, const mc_persistent_step *s, input in[3])
 {
     in[0] = in[1] = in[2] = (input){0};
-    switch ((mc_chain_kind)s->kind) {
-    case MC_CHAIN_LINEAR: in[0] = (input){s->linear.x, s->linear.in, s->linear.x_stride}; break;
-    case MC_CHAIN_NORM:
+    switch ((mc_persistent_kind)s->kind) {
+    case MC_PERSISTENT_LINEAR:
+        in[0] = (input){s->linear.x, s->linear.in, s->linear.x_stride};
+        break;
+    case MC_PERSISTENT_NORM:
         in[0] = (input){s->norm.x, s->norm.columns, s->norm.columns};
         in[1] = (input){s->norm.f, s->norm.columns, s->norm.columns};
         break;
-    case MC_CHAIN_GATED: in[0] = (input){s->gated.x, 2 * s->gated.n, s->gated.x_stride}; break;
-    case MC_CHAIN_ROTARY: /* from memory alone */
-        in[0] = (input){s->rotary.x, MC_CHAIN_WIDEST + 1, s->rotary.x_stride};
+    case MC_PERSISTENT_GATED: in[0] = (input){s->gated.x, 2 * s->gated.n, s->gated.x_stride}; break;
+    case MC_PERSISTENT_ROTARY: /* from memory alone */
+        in[0] = (input){s->rotary.x, MC_PERSISTENT_WIDEST + 1, s->rotary.x_stride};
         break;
-    case MC_CHAIN_ATTENTION: {
-        const mc_chain_attention *a = &s->attention;
-        const mc_chain_shape *h = &list->shape[a->shape];
+    case MC_PERSISTENT_ATTENTION: {
+        const mc_persistent_attention *a = &s->attention;
+        const mc_persistent_shape *h = &list->shape[a->shape];
         in[0] = (input){a->q, h->heads * h->head_dim, h->q_stride};
         in[1] = (input){a->new_k, h->heads * h->head_dim, h->new_k_stride};
         in[2] = (input){a->new_v, h->heads * h->head_dim, h->new_v_stride};
@@ -116,24 +119,24 @@ static void inputs_of(const mc_chain_list *list, const mc_chain_step *s, input i
 }
 
 /* Whether input i of a step is in the blocks' shared memory. */
-static bool is_resident(const plan *p, const mc_chain_step *s, int i, const void *data)
+static bool is_resident(const plan *p, const mc_persistent_step *s, int i, const void *data)
 {
     return data && i == 0 &&
-           ((s->kind == MC_CHAIN_LINEAR && data == p->x) ||
-            (s->kind == MC_CHAIN_NORM && data == p->s));
+           ((s->kind == MC_PERSISTENT_LINEAR && data == p->x) ||
+            (s->kind == MC_PERSISTENT_NORM && data == p->s));
 }
 
-static void keep_resident(plan *p, const mc_chain_step *s)
+static void keep_resident(plan *p, const mc_persistent_step *s)
 {
-    if (s->kind == MC_CHAIN_LINEAR) p->x = s->linear.x;
-    if (s->kind == MC_CHAIN_GATED) p->x = s->gated.y;
-    if (s->kind != MC_CHAIN_NORM) return;
+    if (s->kind == MC_PERSISTENT_LINEAR) p->x = s->linear.x;
+    if (s->kind == MC_PERSISTENT_GATED) p->x = s->gated.y;
+    if (s->kind != MC_PERSISTENT_NORM) return;
     p->s = s->norm.f ? s->norm.s : s->norm.x;
     if (s->norm.weight) p->x = s->norm.y;
 }
 
 /* Results after step `from` and before k, were all of them published. */
-static int results_between(const mc_chain_list *list, int from, int k)
+static int results_between(const mc_persistent_list *list, int from, int k)
 {
     int count = 0, stride;
     for (int i = from + 1; i < k; i++) count += columns_of(list, &list->step[i], &stride) > 0;
@@ -141,15 +144,15 @@ static int results_between(const mc_chain_list *list, int from, int k)
 }
 
 /* Whether step k can read an input from where step `from` publishes its result. */
-static bool is_published(const mc_chain_list *list, int from, int k, input in)
+static bool is_published(const mc_persistent_list *list, int from, int k, input in)
 {
-    const mc_chain_step *s = &list->step[from];
+    const mc_persistent_step *s = &list->step[from];
     range second, result = result_of(list, s, &second);
     int stride, all = columns_of(list, s, &stride);
     int64_t at = ((const char *)in.data - result.data) / 2;
-    return all && all <= MC_CHAIN_WIDEST && at % 4 == 0 && at + in.columns <= all &&
+    return all && all <= MC_PERSISTENT_WIDEST && at % 4 == 0 && at + in.columns <= all &&
            s->rows == list->step[k].rows && (s->rows == 1 || stride == in.stride) &&
-           results_between(list, from, k) < MC_CHAIN_SLOTS;
+           results_between(list, from, k) < MC_PERSISTENT_SLOTS;
 }
 
 static void wait_for_all(plan *p, int k)
@@ -163,7 +166,7 @@ static void wait_for_all(plan *p, int k)
  * comes from the same launch. */
 static bool has_to_wait(const plan *p, int k)
 {
-    const mc_chain_step *s = &p->list->step[k];
+    const mc_persistent_step *s = &p->list->step[k];
     input in[3];
     inputs_of(p->list, s, in);
     for (int i = 0; i < 3; i++) {
@@ -176,15 +179,15 @@ static bool has_to_wait(const plan *p, int k)
 
 static void find_inputs(plan *p, int k)
 {
-    mc_chain_step *s = &p->list->step[k];
+    mc_persistent_step *s = &p->list->step[k];
     input in[3];
     inputs_of(p->list, s, in);
     if (has_to_wait(p, k)) wait_for_all(p, k);
     for (int i = 0; i < 3; i++) {
         int from = writer_of(p->list, k, in[i].data);
-        s->from[i] = MC_CHAIN_IN_MEMORY;
+        s->from[i] = MC_PERSISTENT_IN_MEMORY;
         if (is_resident(p, s, i, in[i].data)) {
-            s->from[i] = MC_CHAIN_RESIDENT;
+            s->from[i] = MC_PERSISTENT_RESIDENT;
         } else if (from >= 0 && is_published(p->list, from, k, in[i])) {
             s->from[i] = (int16_t)from;
             p->list->step[from].publish = 0; /* its slot comes later */
@@ -195,30 +198,31 @@ static void find_inputs(plan *p, int k)
 
 /* ---- attention ------------------------------------------------------------------------------- */
 
-static bool same_turns(const mc_chain_rotary *a, const mc_chain_rotary *b)
+static bool same_turns(const mc_persistent_rotary *a, const mc_persistent_rotary *b)
 {
     return a->positions == b->positions && a->log2_base == b->log2_base && a->sign == b->sign &&
            a->pairs == b->pairs && a->halves == b->halves;
 }
 
 /* Whether a rotation turns all heads of an attention's rows at `data`. */
-static bool turns(const mc_chain_step *s, const mc_chain_shape *h, const void *data, int stride)
+static bool turns(const mc_persistent_step *s, const mc_persistent_shape *h, const void *data,
+                  int stride)
 {
-    const mc_chain_rotary *r = &s->rotary;
+    const mc_persistent_rotary *r = &s->rotary;
     int64_t at = ((const char *)data - (const char *)r->x) / 2, size = (int64_t)r->head_dim;
     return data && r->head_dim == h->head_dim && at >= 0 && at % size == 0 &&
            at / size + h->heads <= r->heads && (s->rows == 1 || r->x_stride == stride) &&
-           r->pairs <= MC_CHAIN_THREADS;
+           r->pairs <= MC_PERSISTENT_THREADS;
 }
 
 /* Attention k takes in the rotations directly in front of it. */
-static void take_rotations(mc_chain_list *list, int k)
+static void take_rotations(mc_persistent_list *list, int k)
 {
-    mc_chain_attention *a = &list->step[k].attention;
-    const mc_chain_shape *h = &list->shape[a->shape];
+    mc_persistent_attention *a = &list->step[k].attention;
+    const mc_persistent_shape *h = &list->shape[a->shape];
     a->rotary[0] = a->rotary[1] = -1;
-    for (int i = k - 1; i >= 0 && list->step[i].kind == MC_CHAIN_ROTARY; i--) {
-        mc_chain_step *s = &list->step[i];
+    for (int i = k - 1; i >= 0 && list->step[i].kind == MC_PERSISTENT_ROTARY; i--) {
+        mc_persistent_step *s = &list->step[i];
         bool q = a->rotary[0] < 0 && turns(s, h, a->q, h->q_stride),
              key = a->rotary[1] < 0 && turns(s, h, a->new_k, h->new_k_stride);
         int heads = (q + key) * h->heads, other = a->rotary[0] >= 0 ? a->rotary[0] : a->rotary[1];
@@ -236,18 +240,19 @@ static void take_rotations(mc_chain_list *list, int k)
  * parts, when all blocks are known to be after the last. */
 static int parts_of(plan *p, int k)
 {
-    const mc_chain_list *list = p->list;
-    const mc_chain_step *s = &list->step[k];
-    const mc_chain_attention *a = &s->attention;
-    const mc_chain_shape *h = &list->shape[a->shape];
-    int tasks = s->rows * h->heads, lanes = 1, parts = MC_CHAIN_PARTS;
+    const mc_persistent_list *list = p->list;
+    const mc_persistent_step *s = &list->step[k];
+    const mc_persistent_attention *a = &s->attention;
+    const mc_persistent_shape *h = &list->shape[a->shape];
+    int tasks = s->rows * h->heads, lanes = 1, parts = MC_PERSISTENT_PARTS;
     while (lanes * 8 < h->head_dim) lanes *= 2;
-    int each = MC_CHAIN_THREADS / lanes * MC_CHAIN_KEYS;
+    int each = MC_PERSISTENT_THREADS / lanes * MC_PERSISTENT_KEYS;
     bool turned_in_place =
         (a->rotary[0] >= 0 && s->from[0] < 0) || (a->rotary[1] >= 0 && s->from[1] < 0);
     if (!p->together || turned_in_place || p->known < p->split) return 1;
-    while (parts > 1 && (parts / 2 * each >= h->longest || parts * tasks > p->blocks ||
-                         parts * tasks * mc_chain_part_words(h->head_dim) > MC_CHAIN_SLOT_WORDS))
+    while (parts > 1 &&
+           (parts / 2 * each >= h->longest || parts * tasks > p->blocks ||
+            parts * tasks * mc_persistent_part_words(h->head_dim) > MC_PERSISTENT_SLOT_WORDS))
         parts /= 2;
     if (parts > 1) p->split = k;
     return parts;
@@ -258,15 +263,15 @@ static int parts_of(plan *p, int k)
 /* Step k has read the whole of what all blocks wrote: they have come as far as that. */
 static void learn(plan *p, int k)
 {
-    const mc_chain_list *list = p->list;
-    const mc_chain_step *s = &list->step[k];
+    const mc_persistent_list *list = p->list;
+    const mc_persistent_step *s = &list->step[k];
     input in[3];
     inputs_of(list, s, in);
     if (s->barrier && p->known < k - 1) p->known = k - 1;
-    if (s->kind == MC_CHAIN_ATTENTION) return; /* a block reads a part, or nothing */
+    if (s->kind == MC_PERSISTENT_ATTENTION) return; /* a block reads a part, or nothing */
     for (int i = 0; i < 2; i++) {
         int from = s->from[i];
-        if (from <= p->known || list->step[from].kind != MC_CHAIN_LINEAR) continue;
+        if (from <= p->known || list->step[from].kind != MC_PERSISTENT_LINEAR) continue;
         int out = list->step[from].linear.out;
         if (in[i].columns == out && out >= p->blocks) p->known = from;
     }
@@ -274,10 +279,10 @@ static void learn(plan *p, int k)
 
 static void give_slot(plan *p, int k)
 {
-    mc_chain_step *s = &p->list->step[k];
+    mc_persistent_step *s = &p->list->step[k];
     if (s->publish < 0) return;
-    int slot = p->results++ % MC_CHAIN_SLOTS;
-    if (p->results > MC_CHAIN_SLOTS && p->reader[slot] > p->known && p->together) {
+    int slot = p->results++ % MC_PERSISTENT_SLOTS;
+    if (p->results > MC_PERSISTENT_SLOTS && p->reader[slot] > p->known && p->together) {
         s->barrier = 1;
         p->known = k - 1;
     }
@@ -289,21 +294,21 @@ static void give_slot(plan *p, int k)
 }
 
 /* Where a step finds what others publish. */
-static void find_words(mc_chain_list *list, mc_chain_step *s)
+static void find_words(mc_persistent_list *list, mc_persistent_step *s)
 {
     input in[3];
     inputs_of(list, s, in);
     for (int i = 0; i < 3; i++) {
         if (s->from[i] < 0) continue;
-        const mc_chain_step *from = &list->step[s->from[i]];
+        const mc_persistent_step *from = &list->step[s->from[i]];
         range second, result = result_of(list, from, &second);
         int64_t column = ((const char *)in[i].data - result.data) / 2;
-        s->words[i] = (uint16_t)(from->publish * (MC_CHAIN_WIDEST / 4) + column / 4);
+        s->words[i] = (uint16_t)(from->publish * (MC_PERSISTENT_WIDEST / 4) + column / 4);
     }
 }
 
 /* Segments begin at multiples of 16 bytes, in 8 bits too. */
-static void divide_row(mc_chain_step *s, int segment)
+static void divide_row(mc_persistent_step *s, int segment)
 {
     const int in = s->linear.in;
     s->split = 0;
@@ -319,23 +324,23 @@ static void divide_row(mc_chain_step *s, int segment)
 }
 
 /* The blocks that have a row more than others follow those that had one last. */
-static void turn_rows(mc_chain_list *list, int blocks)
+static void turn_rows(mc_persistent_list *list, int blocks)
 {
     for (int k = 0, behind = 0; k < list->count; k++) {
-        mc_chain_step *s = &list->step[k];
-        if (s->kind != MC_CHAIN_LINEAR) continue;
+        mc_persistent_step *s = &list->step[k];
+        if (s->kind != MC_PERSISTENT_LINEAR) continue;
         s->turn = (uint8_t)((behind * 8 + blocks / 2) / blocks % 8);
         behind = (behind + s->linear.more) % blocks;
     }
 }
 
-int mc_chain_divide(mc_chain_list *list, int blocks, int terms)
+int mc_persistent_divide(mc_persistent_list *list, int blocks, int terms)
 {
     int largest = 0, next = list->count;
     for (int k = list->count - 1; k >= 0; k--) {
-        mc_chain_step *s = &list->step[k];
+        mc_persistent_step *s = &list->step[k];
         s->next = (uint16_t)next;
-        if (s->kind != MC_CHAIN_LINEAR) continue;
+        if (s->kind != MC_PERSISTENT_LINEAR) continue;
         next = k;
         s->linear.each = (uint16_t)(s->linear.out / blocks);
         s->linear.more = (uint16_t)(s->linear.out % blocks);
@@ -347,29 +352,29 @@ int mc_chain_divide(mc_chain_list *list, int blocks, int terms)
     return largest;
 }
 
-void mc_chain_plan(mc_chain_list *list, int blocks, bool together)
+void mc_persistent_plan(mc_persistent_list *list, int blocks, bool together)
 {
     plan p = {.list = list, .blocks = blocks, .together = together, .known = -1, .split = -1};
     for (int k = 0; k < list->count; k++) {
-        mc_chain_step *s = &list->step[k];
+        mc_persistent_step *s = &list->step[k];
         s->barrier = s->skip = 0;
         s->publish = -1;
     }
     for (int k = 0; k < list->count; k++)
-        if (list->step[k].kind == MC_CHAIN_ATTENTION) take_rotations(list, k);
+        if (list->step[k].kind == MC_PERSISTENT_ATTENTION) take_rotations(list, k);
     for (int k = 0; k < list->count; k++)
         if (!list->step[k].skip) find_inputs(&p, k);
     for (int k = 0; k < list->count; k++) {
         if (list->step[k].skip) continue;
         learn(&p, k);
-        if (list->step[k].kind == MC_CHAIN_ATTENTION)
+        if (list->step[k].kind == MC_PERSISTENT_ATTENTION)
             list->step[k].attention.parts = (int16_t)parts_of(&p, k);
         give_slot(&p, k);
         find_words(list, &list->step[k]);
     }
 }
 
-int mc_chain_range(const mc_chain_list *list, int first, bool together)
+int mc_persistent_range(const mc_persistent_list *list, int first, bool together)
 {
     int end = first + 1;
     while (end < list->count && (together || !list->step[end].barrier)) end++;

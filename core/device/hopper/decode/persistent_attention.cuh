@@ -1,18 +1,18 @@
-/* Attention of a chain's step over cached keys and values, for each sequence the new token's: as in
+/* Attention, as a step of the persistent decode kernel, over cached keys and values, for each sequence the new token's: as in
  * attention_cached.cu, by all warps of a block. Keys of one (sequence, head) are split into parts,
  * for a block each; who reads the result joins them. The first keys and values are under way before
  * the block waits for the query. */
-#ifndef MC_DEVICE_HOPPER_CHAIN_ATTENTION_CUH
-#define MC_DEVICE_HOPPER_CHAIN_ATTENTION_CUH
+#ifndef MC_DEVICE_HOPPER_PERSISTENT_ATTENTION_CUH
+#define MC_DEVICE_HOPPER_PERSISTENT_ATTENTION_CUH
 
 #include <cmath>
-#include "core/device/hopper/decode/chain.cuh"
+#include "core/device/hopper/decode/persistent.cuh"
 #include "core/device/cuda/decode/softmax.cuh"
 
-namespace chain
+namespace persistent
 {
 
-enum { KEYS = MC_CHAIN_KEYS };
+enum { KEYS = MC_PERSISTENT_KEYS };
 
 /* A part of a (sequence, head)'s keys. */
 struct part {
@@ -20,7 +20,8 @@ struct part {
     int64_t begin;
     const float *bias; /* of the part's first key; NULL: none */
 
-    __device__ __forceinline__ part(const mc_chain_shape &h, const mc_chain_attention &a, int item)
+    __device__ __forceinline__ part(const mc_persistent_shape &h, const mc_persistent_attention &a,
+                                    int item)
     {
         const int shift = a.parts >> 1; /* of 1, 2, 4 */
         const int index = item & (a.parts - 1);
@@ -35,7 +36,7 @@ struct part {
         fresh = a.new_k && keys > 0 && first + keys == length ? keys - 1 : -1;
         bias = h.bias ? h.bias + head * (2 * h.limit - 1) + h.limit - length + first : NULL;
     }
-    __device__ __forceinline__ int64_t row_of(const mc_chain_shape &h, int key) const
+    __device__ __forceinline__ int64_t row_of(const mc_persistent_shape &h, int key) const
     {
         if (!h.pages) return begin + first + key;
         return mc_page_row(h.pages, h.page_shift, (int32_t)begin, first + key);
@@ -54,8 +55,8 @@ template <class T> __device__ __forceinline__ void unpack8(uint4 v, float (&x)[E
 struct strip {
     uint4 k[KEYS], v[KEYS];
 
-    __device__ __forceinline__ void fetch(const mc_chain_shape &h, const mc_chain_attention &a,
-                                          const part &p, int from)
+    __device__ __forceinline__ void fetch(const mc_persistent_shape &h,
+                                          const mc_persistent_attention &a, const part &p, int from)
     {
         const int lane = (int)threadIdx.x % p.lanes, group = (int)threadIdx.x / p.lanes;
 #pragma unroll
@@ -151,7 +152,7 @@ __device__ __forceinline__ void attend_strip(const part &p, float scale, const s
 
 /* A pair's cosine and sine, for the thread of that number: of positions, before anything is waited
  * for. Angles are counted in whole turns in double: see positions.cu. */
-__device__ __forceinline__ float2 turn_of(const mc_chain_rotary &r, int position, int pair)
+__device__ __forceinline__ float2 turn_of(const mc_persistent_rotary &r, int position, int pair)
 {
     constexpr double TURN = 6.283185307179586477; /* 2 pi */
     double turned = position * exp2(-(double)pair / r.pairs * r.log2_base) / TURN;
@@ -162,7 +163,7 @@ __device__ __forceinline__ float2 turn_of(const mc_chain_rotary &r, int position
 
 /* Turns a pair of a row in shared memory. */
 template <class T>
-__device__ __forceinline__ void turn_pair(const mc_chain_rotary &r, int pair, float2 turn,
+__device__ __forceinline__ void turn_pair(const mc_persistent_rotary &r, int pair, float2 turn,
                                           volatile uint16_t *row)
 {
     const int low = r.halves ? pair : 2 * pair, high = r.halves ? pair + r.pairs : 2 * pair + 1;
@@ -172,9 +173,9 @@ __device__ __forceinline__ void turn_pair(const mc_chain_rotary &r, int pair, fl
 }
 
 /* A rotation that no attention takes in: a row a block. */
-template <class T> __device__ void run_rotary(const mc_chain_step &s)
+template <class T> __device__ void run_rotary(const mc_persistent_step &s)
 {
-    const mc_chain_rotary &r = s.rotary;
+    const mc_persistent_rotary &r = s.rotary;
 #pragma unroll 1
     for (int q = blockIdx.x; q < s.rows; q += gridDim.x)
 #pragma unroll 1
@@ -193,10 +194,11 @@ struct head_quad {
     uint4 w;
     uint2 *to, v; /* to NULL: this thread has none; words NULL: v came from memory */
 
-    __device__ __forceinline__ head_quad(const place &b, const mc_chain_step &s,
-                                         const mc_chain_shape &h, const part &p, uint16_t *rows)
+    __device__ __forceinline__ head_quad(const place &b, const mc_persistent_step &s,
+                                         const mc_persistent_shape &h, const part &p,
+                                         uint16_t *rows)
     {
-        const mc_chain_attention &a = s.attention;
+        const mc_persistent_attention &a = s.attention;
         const int quads = h.head_dim / 4, which = (int)threadIdx.x / quads,
                   i = (int)threadIdx.x - which * quads;
         to = NULL;
@@ -223,8 +225,9 @@ struct head_quad {
 };
 
 /* A rotation works in place. */
-__device__ __forceinline__ void store_turned(const mc_chain_attention &a, const mc_chain_shape &h,
-                                             const part &p, const uint16_t *rows)
+__device__ __forceinline__ void store_turned(const mc_persistent_attention &a,
+                                             const mc_persistent_shape &h, const part &p,
+                                             const uint16_t *rows)
 {
     const int i = (int)threadIdx.x;
     if (i >= h.head_dim) return;
@@ -257,10 +260,10 @@ __device__ __forceinline__ float join_warps(const float *largest, const float *s
 }
 
 /* A part of a head's result, for the block of the first part. */
-__device__ __forceinline__ void store_part(const place &b, const mc_chain_shape &h, int step,
+__device__ __forceinline__ void store_part(const place &b, const mc_persistent_shape &h, int step,
                                            int item, int i, float x, float most, float sum)
 {
-    uint32_t *to = b.words(MC_CHAIN_SLOTS) + item * mc_chain_part_words(h.head_dim);
+    uint32_t *to = b.words(MC_PERSISTENT_SLOTS) + item * mc_persistent_part_words(h.head_dim);
     store_whole(to + 2 * i, x, b.tag(step));
     if (i) return;
     store_whole(to + 2 * h.head_dim, most, b.tag(step));
@@ -268,15 +271,15 @@ __device__ __forceinline__ void store_part(const place &b, const mc_chain_shape 
 }
 
 /* Joins column i of the other parts with the first one's; all are asked for at once. */
-__device__ __forceinline__ void join_parts(const place &b, const mc_chain_shape &h, int step,
+__device__ __forceinline__ void join_parts(const place &b, const mc_persistent_shape &h, int step,
                                            int item, int parts, int i, float *x, float *most,
                                            float *sum)
 {
-    enum { OTHERS = MC_CHAIN_PARTS - 1 };
+    enum { OTHERS = MC_PERSISTENT_PARTS - 1 };
     if (parts == 1) return;
     const uint32_t tag = b.tag(step);
-    const int size = mc_chain_part_words(h.head_dim);
-    const uint32_t *from = b.words(MC_CHAIN_SLOTS) + (item + 1) * size;
+    const int size = mc_persistent_part_words(h.head_dim);
+    const uint32_t *from = b.words(MC_PERSISTENT_SLOTS) + (item + 1) * size;
     uint4 two[OTHERS], facts[OTHERS];
     bool there;
     do {
@@ -308,25 +311,26 @@ __device__ __forceinline__ void join_parts(const place &b, const mc_chain_shape 
 }
 
 template <class T>
-__device__ __forceinline__ void store_head(const place &b, const mc_chain_step &s,
-                                           const mc_chain_shape &h, const part &p, int step, int i,
-                                           float x)
+__device__ __forceinline__ void store_head(const place &b, const mc_persistent_step &s,
+                                           const mc_persistent_shape &h, const part &p, int step,
+                                           int i, float x)
 {
     const uint32_t bits = narrow<T>(x);
     const int copies = (int)copies_of(s.rows);
-    uint32_t *to = b.words(s.publish) + p.sequence * MC_CHAIN_WIDEST + p.column + i;
+    uint32_t *to = b.words(s.publish) + p.sequence * MC_PERSISTENT_WIDEST + p.column + i;
 #pragma unroll
     for (int c = 0; c < MOST_COPIES; c++)
         if (s.publish >= 0 && c < copies)
-            store_word(to + c * s.rows * MC_CHAIN_WIDEST, bits, b.tag(step));
+            store_word(to + c * s.rows * MC_PERSISTENT_WIDEST, bits, b.tag(step));
     ((uint16_t *)s.attention.out)[(int64_t)p.sequence * h.out_stride + p.column + i] =
         (uint16_t)bits;
 }
 
-template <class T> __device__ void attend_item(place &b, const mc_chain_step &s, int step, int item)
+template <class T>
+__device__ void attend_item(place &b, const mc_persistent_step &s, int step, int item)
 {
-    const mc_chain_attention &a = s.attention;
-    const mc_chain_shape &h = *b.shape(a.shape);
+    const mc_persistent_attention &a = s.attention;
+    const mc_persistent_shape &h = *b.shape(a.shape);
     const part p(h, a, item);
     float *largest = b.scratch() + 64, *sums = largest + 16, *values = sums + 16;
     uint16_t *rows = (uint16_t *)(values + WARPS * h.head_dim);
@@ -334,9 +338,9 @@ template <class T> __device__ void attend_item(place &b, const mc_chain_step &s,
     head_quad own(b, s, h, p, rows);
     strip x;
     x.fetch(h, a, p, 0);
-    const mc_chain_rotary *turner = a.rotary[0] >= 0   ? &b.c.list.step[a.rotary[0]].rotary
-                                    : a.rotary[1] >= 0 ? &b.c.list.step[a.rotary[1]].rotary
-                                                       : NULL;
+    const mc_persistent_rotary *turner = a.rotary[0] >= 0   ? &b.c.list.step[a.rotary[0]].rotary
+                                         : a.rotary[1] >= 0 ? &b.c.list.step[a.rotary[1]].rotary
+                                                            : NULL;
     const bool turns = turner && (int)threadIdx.x < turner->pairs;
     float2 turn;
     if (turns) turn = turn_of(*turner, __ldg(turner->positions + p.sequence), threadIdx.x);
@@ -383,13 +387,13 @@ template <class T> __device__ void attend_item(place &b, const mc_chain_step &s,
     }
 }
 
-template <class T> __device__ void run_attention(place &b, const mc_chain_step &s, int step)
+template <class T> __device__ void run_attention(place &b, const mc_persistent_step &s, int step)
 {
     const int items = s.rows * b.shape(s.attention.shape)->heads * s.attention.parts;
 #pragma unroll 1
     for (int item = blockIdx.x; item < items; item += gridDim.x) attend_item<T>(b, s, step, item);
 }
 
-} // namespace chain
+} // namespace persistent
 
 #endif

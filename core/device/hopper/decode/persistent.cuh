@@ -1,16 +1,16 @@
-/* What the steps of a chain (chain.cu) share: how blocks hand results to each other, the ring that
+/* What the steps of a list (persistent.cu) share: how blocks hand results to each other, the ring that
  * weights come through, and rows in shared memory. */
-#ifndef MC_DEVICE_HOPPER_CHAIN_CUH
-#define MC_DEVICE_HOPPER_CHAIN_CUH
+#ifndef MC_DEVICE_HOPPER_PERSISTENT_CUH
+#define MC_DEVICE_HOPPER_PERSISTENT_CUH
 
-#include "core/device/hopper/decode/chain_plan_internal.h"
-#include "core/device/cuda/product/linear_few.cuh"
+#include "core/device/hopper/decode/persistent_plan_internal.h"
+#include "core/device/cuda/product/skinny_gemm.cuh"
 
-namespace chain
+namespace persistent
 {
 
-enum { THREADS = MC_CHAIN_THREADS, WARPS = THREADS / 32 }; /* that compute */
-enum { STREAMER = WARPS, PREFETCHER, MOST_WARPS };         /* and two that fetch */
+enum { THREADS = MC_PERSISTENT_THREADS, WARPS = THREADS / 32 }; /* that compute */
+enum { STREAMER = WARPS, PREFETCHER, MOST_WARPS };              /* and two that fetch */
 enum {
     EACH = 8,          /* terms of a product, and columns of a head, of a lane */
     PARTS = 32,        /* of a segment's product: two a warp, the others are zeros */
@@ -20,7 +20,12 @@ enum {
 };
 static_assert(2 * WARPS <= PARTS && SEGMENTS * ENDING <= THREADS, "a place for all");
 
-enum { EPOCH = 0, EXITS = 32, ARRIVALS = 64, WORDS = 1024 }; /* places in mc_cuda_device.chain */
+enum {
+    EPOCH = 0,
+    EXITS = 32,
+    ARRIVALS = 64,
+    WORDS = 1024
+}; /* places in mc_cuda_device.persistent */
 
 struct call {
     int first, end;                  /* steps of the list that this launch runs */
@@ -35,7 +40,7 @@ struct call {
      * of attention, and (WARPS, head_dim)) */
     int barriers, shapes, steps, now, x, s, sums, scratch;
     uint32_t *memory;
-    mc_chain_list list;
+    mc_persistent_list list;
 };
 
 /* ---- the exchange ---------------------------------------------------------------------------- */
@@ -109,14 +114,14 @@ template <class T> __device__ __forceinline__ uint2 pack(const float (&v)[4])
 
 /* ---- a block ---------------------------------------------------------------------------------- */
 
-/* The share of a linear's rows that a block has, in tiles: see mc_chain_divide. */
+/* The share of a linear's rows that a block has, in tiles: see mc_persistent_divide. */
 struct share {
     const char *weight; /* the first row */
     int first, rows, in, size, chunk, chunks, split;
 
-    __device__ __forceinline__ explicit share(const mc_chain_step &s)
+    __device__ __forceinline__ explicit share(const mc_persistent_step &s)
     {
-        const mc_chain_linear &l = s.linear;
+        const mc_persistent_linear &l = s.linear;
         const int shift = (int)(s.turn * gridDim.x / 8), from = (int)blockIdx.x - shift,
                   block = from < 0 ? from + (int)gridDim.x : from;
         first = block * l.each + min(block, (int)l.more);
@@ -204,14 +209,14 @@ struct place {
     {
         return full(p) + c.slots;
     }
-    __device__ __forceinline__ mc_chain_shape *shape(int i) const
+    __device__ __forceinline__ mc_persistent_shape *shape(int i) const
     {
-        return (mc_chain_shape *)(memory() + c.shapes) + i;
+        return (mc_persistent_shape *)(memory() + c.shapes) + i;
     }
     /* This warp's copy of a step: of the one that it runs, and of the next. */
-    __device__ __forceinline__ mc_chain_step *step(int i) const
+    __device__ __forceinline__ mc_persistent_step *step(int i) const
     {
-        return (mc_chain_step *)(memory() + c.steps) + 2 * warp + (i & 1);
+        return (mc_persistent_step *)(memory() + c.steps) + 2 * warp + (i & 1);
     }
     __device__ __forceinline__ volatile int *now() const { return (int *)(memory() + c.now); }
     __device__ __forceinline__ uint16_t *x(int row) const
@@ -230,7 +235,7 @@ struct place {
     __device__ __forceinline__ uint32_t tag(int step) const { return epoch + 1 + step; }
     __device__ __forceinline__ uint32_t *words(int slot) const
     {
-        return c.memory + WORDS + slot * MC_CHAIN_SLOT_WORDS;
+        return c.memory + WORDS + slot * MC_PERSISTENT_SLOT_WORDS;
     }
     /* Whether this block is the one that writes what all blocks have. */
     __device__ __forceinline__ bool writes() const { return writer == (int)blockIdx.x; }
@@ -242,7 +247,7 @@ struct reader {
     const uint32_t *list;
     uint32_t word; /* of the next step, this lane's */
 
-    enum { STEP_WORDS = sizeof(mc_chain_step) / 4 };
+    enum { STEP_WORDS = sizeof(mc_persistent_step) / 4 };
 
     __device__ __forceinline__ reader(const place &b, int first)
     {
@@ -289,14 +294,14 @@ __device__ __forceinline__ unsigned copies_of(int rows)
 }
 
 /* Input i of a step. */
-__device__ __forceinline__ input input_of(const place &b, const mc_chain_step &s, int i,
+__device__ __forceinline__ input input_of(const place &b, const mc_persistent_step &s, int i,
                                           const void *data, int stride)
 {
     if (s.from[i] < 0) return {(const char *)data, stride * 2, NULL, 0, false};
-    constexpr int SLOT = MC_CHAIN_WIDEST / 4;
+    constexpr int SLOT = MC_PERSISTENT_WIDEST / 4;
     const uint32_t *words = b.words(s.words[i] / SLOT) + s.words[i] % SLOT * 4;
-    words += (blockIdx.x & (copies_of(s.rows) - 1)) * s.rows * MC_CHAIN_WIDEST;
-    return {NULL, MC_CHAIN_WIDEST, words, b.tag(s.from[i]), false};
+    words += (blockIdx.x & (copies_of(s.rows) - 1)) * s.rows * MC_PERSISTENT_WIDEST;
+    return {NULL, MC_PERSISTENT_WIDEST, words, b.tag(s.from[i]), false};
 }
 
 /* Quads first, first + THREADS, ... of the rows, those below `quads`, and zeros for what is not
@@ -341,6 +346,6 @@ __device__ __forceinline__ void fetch(const input &in, int first, int quads, int
         for (int q = 0; q < ROWS; q++) v[e][q] = quad_of(w[e][q]);
 }
 
-} // namespace chain
+} // namespace persistent
 
 #endif

@@ -14,7 +14,7 @@
  * column i is that eighth of x. So what counts is on the diagonal, and the lanes of eighth i hold in
  * both operands the terms that they have loaded. */
 #include <cuda_pipeline_primitives.h>
-#include "core/device/cuda/product/linear_few.cuh"
+#include "core/device/cuda/product/skinny_gemm.cuh"
 
 namespace
 {
@@ -122,7 +122,7 @@ template <int PAIR, int ROWS> __device__ __forceinline__ void keep(float *to, fl
 }
 
 template <class T, int FORMAT, int ROWS, int WARPS>
-__global__ void __launch_bounds__(WARPS * 32) linear_row(const __grid_constant__ mc_few_call c)
+__global__ void __launch_bounds__(WARPS * 32) gemv(const __grid_constant__ mc_few_call c)
 {
     extern __shared__ uint4 memory[]; /* rings, x, sums (warps, slots, PAIR, ROWS) */
     using U = unit<FORMAT>;
@@ -219,7 +219,7 @@ mc_status launch(mc_device *d, const mc_few_call &c)
 {
     size_t bytes = (size_t)bytes_of<FORMAT, WARPS>(d, c, ROWS);
     unsigned blocks = (unsigned)blocks_of<WARPS>(d, c);
-    auto kernel = linear_row<T, FORMAT, ROWS, WARPS>;
+    auto kernel = gemv<T, FORMAT, ROWS, WARPS>;
     mc_allow_shared(kernel, bytes);
     MC_LAUNCH_EARLY(d, kernel, blocks, WARPS * 32, bytes, c);
     return mc_cuda_launched(d, "linear of one row");

@@ -1,67 +1,67 @@
-/* The plan of a chain (core/device/hopper/decode/chain_plan.c): however fast each block runs, it
- * gets the results that it is to read, and none is lost where a place is used again. The kernel's
- * blocks run one after another in the simulator, and on a GPU nearly in step; here chance says
- * which goes on. */
+/* The plan of a list of steps (core/device/hopper/decode/persistent_plan.c): however fast each
+ * block runs, it gets the results that it is to read, and none is lost where a place is used again.
+ * The kernel's blocks run one after another in the simulator, and on a GPU nearly in step; here
+ * chance says which goes on. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <cmocka.h>
 #include <stdlib.h>
 #include <string.h>
-#include "core/device/hopper/decode/chain_plan_internal.h"
+#include "core/device/hopper/decode/persistent_plan_internal.h"
 
 enum { BLOCKS = 5, WIDE = 40, FEW = 4, HEADS = 5, HEAD = 8, ROUNDS = 20 };
 
 /* ---- lists ----------------------------------------------------------------------------------- */
 
 /* What steps read and write: addresses that nobody looks at, far enough from each other. */
-typedef char result[2 * MC_CHAIN_WIDEST];
-static result memory[MC_CHAIN_MOST], sums[MC_CHAIN_MOST];
+typedef char result[2 * MC_PERSISTENT_WIDEST];
+static result memory[MC_PERSISTENT_MOST], sums[MC_PERSISTENT_MOST];
 static void *residual; /* the last sum of a norm */
 
-static mc_chain_step *add(mc_chain_list *list, mc_chain_kind kind)
+static mc_persistent_step *add(mc_persistent_list *list, mc_persistent_kind kind)
 {
-    mc_chain_step *s = &list->step[list->count++];
+    mc_persistent_step *s = &list->step[list->count++];
     s->kind = kind, s->rows = 1;
     return s;
 }
 
 /* Each returns its result's number. */
-static int linear(mc_chain_list *list, int x, int in, int out)
+static int linear(mc_persistent_list *list, int x, int in, int out)
 {
-    mc_chain_linear *l = &add(list, MC_CHAIN_LINEAR)->linear;
+    mc_persistent_linear *l = &add(list, MC_PERSISTENT_LINEAR)->linear;
     l->x = memory[x], l->y = memory[list->count];
     l->in = (uint16_t)in, l->out = out;
     return list->count;
 }
 
 /* Of the residual sum and f, where f is not 0. */
-static int norm(mc_chain_list *list, int f, int columns)
+static int norm(mc_persistent_list *list, int f, int columns)
 {
-    mc_chain_norm *n = &add(list, MC_CHAIN_NORM)->norm;
+    mc_persistent_norm *n = &add(list, MC_PERSISTENT_NORM)->norm;
     n->x = residual, n->weight = memory[0];
     n->y = memory[list->count], n->columns = columns;
     if (f) n->f = memory[f], n->s = residual = sums[list->count];
     return list->count;
 }
 
-static int attention(mc_chain_list *list, int qkv)
+static int attention(mc_persistent_list *list, int qkv)
 {
-    mc_chain_attention *a = &add(list, MC_CHAIN_ATTENTION)->attention;
+    mc_persistent_attention *a = &add(list, MC_PERSISTENT_ATTENTION)->attention;
     a->q = memory[qkv], a->out = memory[list->count];
     a->new_k = memory[qkv] + 2 * HEADS * HEAD, a->new_v = memory[qkv] + 4 * HEADS * HEAD;
     a->rotary[0] = a->rotary[1] = -1;
     return list->count;
 }
 
-static mc_chain_list *list_new(void)
+static mc_persistent_list *list_new(void)
 {
-    mc_chain_list *list = calloc(1, sizeof *list);
+    mc_persistent_list *list = calloc(1, sizeof *list);
     assert_non_null(list);
     residual = sums[0];
     list->shapes = 1;
     list->shape[0] =
-        (mc_chain_shape){.heads = HEADS, .head_dim = HEAD, .longest = 64, .capacity = 64};
+        (mc_persistent_shape){.heads = HEADS, .head_dim = HEAD, .longest = 64, .capacity = 64};
     return list;
 }
 
@@ -73,33 +73,33 @@ typedef struct block {
 } block;
 
 typedef struct world {
-    const mc_chain_list *list;
-    int place[MC_CHAIN_SLOTS][MC_CHAIN_WIDEST]; /* 1 + the step that wrote it; 0: none */
-    int barriers[BLOCKS];                       /* that each block has come to, in all */
+    const mc_persistent_list *list;
+    int place[MC_PERSISTENT_SLOTS][MC_PERSISTENT_WIDEST]; /* 1 + the step that wrote it; 0: none */
+    int barriers[BLOCKS];                                 /* that each block has come to, in all */
     block blocks[BLOCKS];
 } world;
 
 /* Whether all of a step's input that a block reads is there. What another step has overwritten
  * never is: the block waits for ever. */
-static bool is_there(const world *w, const mc_chain_step *s, int i, int first, int columns)
+static bool is_there(const world *w, const mc_persistent_step *s, int i, int first, int columns)
 {
-    const int *at = w->place[s->words[i] / (MC_CHAIN_WIDEST / 4)] +
-                    s->words[i] % (MC_CHAIN_WIDEST / 4) * 4 + first;
+    const int *at = w->place[s->words[i] / (MC_PERSISTENT_WIDEST / 4)] +
+                    s->words[i] % (MC_PERSISTENT_WIDEST / 4) * 4 + first;
     for (int c = 0; c < columns; c++)
         if (at[c] != s->from[i] + 1) return false;
     return true;
 }
 
-static bool has_inputs(const world *w, const mc_chain_step *s, int b)
+static bool has_inputs(const world *w, const mc_persistent_step *s, int b)
 {
-    if (s->kind == MC_CHAIN_ATTENTION) { /* the heads of items b, b + BLOCKS, ... */
+    if (s->kind == MC_PERSISTENT_ATTENTION) { /* the heads of items b, b + BLOCKS, ... */
         const int parts = s->attention.parts;
         for (int item = b; item < HEADS * parts; item += BLOCKS)
             for (int i = 0; i < 3; i++)
                 if (s->from[i] >= 0 && !is_there(w, s, i, item / parts * HEAD, HEAD)) return false;
         return true;
     }
-    const int columns = s->kind == MC_CHAIN_LINEAR ? s->linear.in : s->norm.columns;
+    const int columns = s->kind == MC_PERSISTENT_LINEAR ? s->linear.in : s->norm.columns;
     for (int i = 0; i < 2; i++)
         if (s->from[i] >= 0 && !is_there(w, s, i, 0, columns)) return false;
     return true;
@@ -107,21 +107,21 @@ static bool has_inputs(const world *w, const mc_chain_step *s, int b)
 
 static void publish(world *w, int k, int first, int columns)
 {
-    const mc_chain_step *s = &w->list->step[k];
+    const mc_persistent_step *s = &w->list->step[k];
     for (int c = first; c < first + columns && s->publish >= 0; c++)
         w->place[s->publish][c] = k + 1;
 }
 
 static void publish_result(world *w, int k, int b)
 {
-    const mc_chain_step *s = &w->list->step[k];
-    const mc_chain_linear *l = &s->linear;
+    const mc_persistent_step *s = &w->list->step[k];
+    const mc_persistent_linear *l = &s->linear;
     const int parts = s->attention.parts;
-    if (s->kind == MC_CHAIN_LINEAR) {
+    if (s->kind == MC_PERSISTENT_LINEAR) {
         const int own = (b - s->turn * BLOCKS / 8 + BLOCKS) % BLOCKS;
         publish(w, k, own * l->each + (own < l->more ? own : l->more), l->each + (own < l->more));
     }
-    for (int item = b; s->kind == MC_CHAIN_ATTENTION && item < HEADS * parts; item += BLOCKS)
+    for (int item = b; s->kind == MC_PERSISTENT_ATTENTION && item < HEADS * parts; item += BLOCKS)
         if (item % parts == 0) publish(w, k, item / parts * HEAD, HEAD);
 }
 
@@ -136,12 +136,12 @@ static bool is_over(world *w, int b)
     return true;
 }
 
-/* Runs a block's next step, as in run_steps of chain.cu. Returns whether it could. */
+/* Runs a block's next step, as in run_steps of persistent.cu. Returns whether it could. */
 static bool goes_on(world *w, int b)
 {
     block *own = &w->blocks[b];
     if (own->step == w->list->count) return false;
-    const mc_chain_step *s = &w->list->step[own->step];
+    const mc_persistent_step *s = &w->list->step[own->step];
     if (s->barrier && !is_over(w, b)) return false;
     if (!has_inputs(w, s, b)) return false;
     publish_result(w, own->step, b);
@@ -150,7 +150,7 @@ static bool goes_on(world *w, int b)
 }
 
 /* Some blocks are slow for a while, then others. */
-static void run(const mc_chain_list *list)
+static void run(const mc_persistent_list *list)
 {
     world *w = calloc(1, sizeof *w);
     assert_non_null(w);
@@ -172,7 +172,7 @@ static void run(const mc_chain_list *list)
     free(w);
 }
 
-static int barriers_of(const mc_chain_list *list)
+static int barriers_of(const mc_persistent_list *list)
 {
     int count = 0;
     for (int k = 0; k < list->count; k++) count += list->step[k].barrier;
@@ -180,10 +180,10 @@ static int barriers_of(const mc_chain_list *list)
 }
 
 /* Plans and runs the list, which is freed. Returns its barriers. */
-static int check(mc_chain_list *list)
+static int check(mc_persistent_list *list)
 {
-    mc_chain_plan(list, BLOCKS, true);
-    mc_chain_divide(list, BLOCKS, 1024);
+    mc_persistent_plan(list, BLOCKS, true);
+    mc_persistent_divide(list, BLOCKS, 1024);
     for (int i = 0; i < ROUNDS; i++) run(list);
     const int barriers = barriers_of(list);
     free(list);
@@ -196,7 +196,7 @@ static int check(mc_chain_list *list)
 static void test_serial(void **state)
 {
     (void)state;
-    mc_chain_list *list = list_new();
+    mc_persistent_list *list = list_new();
     for (int layer = 0, f = 0; layer < 12; layer++) {
         const int qkv = linear(list, norm(list, f, WIDE), WIDE, 3 * WIDE);
         const int out = linear(list, attention(list, qkv), WIDE, WIDE);
@@ -210,7 +210,7 @@ static void test_serial(void **state)
 static void test_parallel(void **state)
 {
     (void)state;
-    mc_chain_list *list = list_new();
+    mc_persistent_list *list = list_new();
     for (int layer = 0, f = 0; layer < 12; layer++) {
         const int y = norm(list, f, WIDE), qkv = linear(list, y, WIDE, 3 * WIDE);
         const int out = linear(list, attention(list, qkv), WIDE, WIDE);
@@ -224,7 +224,7 @@ static void test_parallel(void **state)
 static void test_cross(void **state)
 {
     (void)state;
-    mc_chain_list *list = list_new();
+    mc_persistent_list *list = list_new();
     for (int layer = 0, f = 0; layer < 12; layer++) {
         for (int i = 0; i < 2; i++) {
             const int qkv = linear(list, norm(list, f, WIDE), WIDE, 3 * WIDE);
@@ -240,7 +240,7 @@ static void test_cross(void **state)
 static void test_few(void **state)
 {
     (void)state;
-    mc_chain_list *list = list_new();
+    mc_persistent_list *list = list_new();
     for (int x = 0; x < 40;) x = linear(list, x, x ? FEW : WIDE, FEW);
     assert_true(check(list) > 0);
 }
@@ -250,19 +250,19 @@ static void test_any(void **state)
 {
     (void)state;
     for (int i = 0; i < 30; i++) {
-        mc_chain_list *list = list_new();
+        mc_persistent_list *list = list_new();
         while (list->count < 60) {
             const int back = 1 + rand() % 12, x = back < list->count ? list->count - back : 0;
             const int out = rand() % 4 ? WIDE : FEW;
-            const mc_chain_step *from = &list->step[x ? x - 1 : 0];
-            const bool wide = !x || from->kind == MC_CHAIN_NORM ||
-                              (from->kind == MC_CHAIN_LINEAR && from->linear.out >= WIDE);
+            const mc_persistent_step *from = &list->step[x ? x - 1 : 0];
+            const bool wide = !x || from->kind == MC_PERSISTENT_NORM ||
+                              (from->kind == MC_PERSISTENT_LINEAR && from->linear.out >= WIDE);
             if (wide && rand() % 4 == 0)
                 norm(list, x, WIDE);
-            else if (x && from->kind == MC_CHAIN_LINEAR && from->linear.out == 3 * WIDE)
+            else if (x && from->kind == MC_PERSISTENT_LINEAR && from->linear.out == 3 * WIDE)
                 attention(list, x);
             else
-                linear(list, x, wide || from->kind == MC_CHAIN_ATTENTION ? WIDE : FEW,
+                linear(list, x, wide || from->kind == MC_PERSISTENT_ATTENTION ? WIDE : FEW,
                        rand() % 4 ? out : 3 * WIDE);
         }
         check(list);

@@ -1,24 +1,24 @@
-/* A step of generation in one kernel: see chain_internal.h. What takes time is reading weights, in
+/* A step of generation in one kernel: see persistent_internal.h. What takes time is reading weights, in
  * one stream that never stops: of each block one warp asks the copy engine for what to load next, into
  * a ring in shared memory, as far ahead as the ring reaches, whatever the others wait for. What a
  * block has of a weight is known from the beginning: some whole rows, a column of the result each.
  * Another warp brings what else is read once into the L2 cache.
  *
- * The others compute. Every warp multiplies some terms of each tile of weights (chain_linear.cuh)
+ * The others compute. Every warp multiplies some terms of each tile of weights (persistent_linear.cuh)
  * and keeps what it gets of each row; when the block's rows are done, or 64 of them, four threads a
- * row add it up, round and publish the number (exchange, chain.cuh); the next step polls for what
+ * row add it up, round and publish the number (exchange, persistent.cuh); the next step polls for what
  * it needs. So no block waits for all others to have ended a step, and the way from a sum to those
  * who need it is short. Norms, residual sums and gates take no step of their own: each block has
  * the whole rows in its shared memory, and computes them for itself.
  *
- * Words of the exchange are used again after MC_CHAIN_SLOTS results. That nobody waits for the old
- * ones any more is the plan's to see to (chain_plan.c). */
-#include "core/device/hopper/decode/chain_attention.cuh"
+ * Words of the exchange are used again after MC_PERSISTENT_SLOTS results. That nobody waits for the old
+ * ones any more is the plan's to see to (persistent_plan.c). */
+#include "core/device/hopper/decode/persistent_attention.cuh"
 #ifndef MC_SIM_H
-#include "core/device/hopper/decode/chain_ring.cuh"
+#include "core/device/hopper/decode/persistent_ring.cuh"
 #else
 
-namespace chain
+namespace persistent
 {
 
 /* Without a copy engine all threads bring each tile themselves. */
@@ -45,11 +45,11 @@ __device__ const char *wait_for_tile(const place &, const position &, const shar
 __device__ bool has_come(const place &, const position &) { return false; }
 __device__ void release(const place &, const position &) {}
 
-} // namespace chain
+} // namespace persistent
 #endif
-#include "core/device/hopper/decode/chain_linear.cuh"
+#include "core/device/hopper/decode/persistent_linear.cuh"
 
-namespace chain
+namespace persistent
 {
 
 /* ---- sums over a block ------------------------------------------------------------------------ */
@@ -109,7 +109,7 @@ __device__ __forceinline__ input row_of(input in, int q)
 /* The variance is that of squares and sum, added up at once: what this loses of a row far from zero
  * is less than its numbers of 16 bits have lost already. */
 template <class T, int N>
-__device__ __forceinline__ void norm_row(place &b, const mc_chain_norm &n, int q, bool writes,
+__device__ __forceinline__ void norm_row(place &b, const mc_persistent_norm &n, int q, bool writes,
                                          const input &x, const input &f, const uint2 (&weight)[N],
                                          const uint2 (&bias)[N])
 {
@@ -150,15 +150,15 @@ __device__ __forceinline__ void norm_row(place &b, const mc_chain_norm &n, int q
     keep_quads<T>(b.x(q), y, quads, v);
 }
 
-template <class T, int ROWS, int N> __device__ void run_norm(place &b, const mc_chain_step &s)
+template <class T, int ROWS, int N> __device__ void run_norm(place &b, const mc_persistent_step &s)
 {
-    const mc_chain_norm &n = s.norm;
+    const mc_persistent_norm &n = s.norm;
     const bool sum_alone = !n.weight;
     uint2 weight[N], bias[N];
     load_parameters(n.weight, n.columns / 4, weight);
     load_parameters(n.bias, n.columns / 4, bias);
-    const input x = s.from[0] == MC_CHAIN_RESIDENT ? resident(b.s(0), b.c.s_pitch)
-                                                   : input_of(b, s, 0, n.x, n.columns);
+    const input x = s.from[0] == MC_PERSISTENT_RESIDENT ? resident(b.s(0), b.c.s_pitch)
+                                                        : input_of(b, s, 0, n.x, n.columns);
     const input f = input_of(b, s, 1, n.f, n.columns);
 #pragma unroll 1
     for (int q = 0; q < s.rows; q++) norm_row<T>(b, n, q, b.writes(), x, f, weight, bias);
@@ -170,9 +170,9 @@ template <class T, int ROWS, int N> __device__ void run_norm(place &b, const mc_
     sync();
 }
 
-template <class T, int ROWS> __device__ void run_gated(place &b, const mc_chain_step &s)
+template <class T, int ROWS> __device__ void run_gated(place &b, const mc_persistent_step &s)
 {
-    const mc_chain_gated &g = s.gated;
+    const mc_persistent_gated &g = s.gated;
     const int quads = g.n / 4;
     const input left = input_of(b, s, 0, g.x, g.x_stride);
     input right = left;
@@ -224,7 +224,7 @@ __device__ void leave(const place &b)
     __shared__ bool last;
     sync();
     uint32_t *memory = b.c.memory, next = b.epoch + b.c.list.count;
-    const bool wraps = next + 2 * MC_CHAIN_MOST > 0xffff;
+    const bool wraps = next + 2 * MC_PERSISTENT_MOST > 0xffff;
     if (threadIdx.x == 0) {
         last = atomicAdd(memory + EXITS, 1u) == gridDim.x - 1;
         if (last) {
@@ -234,7 +234,8 @@ __device__ void leave(const place &b)
     }
     if (!wraps) return;
     sync();
-    for (int i = threadIdx.x; last && i < (MC_CHAIN_SLOTS + 1) * MC_CHAIN_SLOT_WORDS; i += THREADS)
+    for (int i = threadIdx.x; last && i < (MC_PERSISTENT_SLOTS + 1) * MC_PERSISTENT_SLOT_WORDS;
+         i += THREADS)
         memory[WORDS + i] = 0;
 }
 
@@ -246,21 +247,21 @@ template <class T, int ROWS> __device__ __forceinline__ void run_steps(place &b)
     for (int i = c.first; i < c.end; i++) {
         b.forget();
         if (threadIdx.x == 0) *b.now() = i;
-        const mc_chain_step &s = *b.step(i);
+        const mc_persistent_step &s = *b.step(i);
         ahead.load(b, i + 1);
         if (s.barrier && i > c.first) wait_for_grid(b, ++barriers);
         const int kind = s.skip ? -1 : s.kind;
         switch (kind) {
-        case MC_CHAIN_LINEAR: run_linear<T, ROWS>(b, s, i); break;
-        case MC_CHAIN_NORM:
+        case MC_PERSISTENT_LINEAR: run_linear<T, ROWS>(b, s, i); break;
+        case MC_PERSISTENT_NORM:
             if (s.norm.columns <= 2 * 4 * THREADS)
                 run_norm<T, ROWS, 2>(b, s);
             else
                 run_norm<T, ROWS, 5>(b, s);
             break;
-        case MC_CHAIN_GATED: run_gated<T, ROWS>(b, s); break;
-        case MC_CHAIN_ROTARY: run_rotary<T>(s); break;
-        case MC_CHAIN_ATTENTION: run_attention<T>(b, s, i); break;
+        case MC_PERSISTENT_GATED: run_gated<T, ROWS>(b, s); break;
+        case MC_PERSISTENT_ROTARY: run_rotary<T>(s); break;
+        case MC_PERSISTENT_ATTENTION: run_attention<T>(b, s, i); break;
         }
         ahead.store(b, i + 1);
         b.writer = b.writer + 1 < (int)gridDim.x ? b.writer + 1 : 0;
@@ -269,7 +270,8 @@ template <class T, int ROWS> __device__ __forceinline__ void run_steps(place &b)
 }
 
 template <class T, int ROWS>
-__global__ void __launch_bounds__(THREADS + HELPERS, 1) chain_kernel(const __grid_constant__ call c)
+__global__ void __launch_bounds__(THREADS + HELPERS, 1)
+    persistent_kernel(const __grid_constant__ call c)
 {
 #if defined(MC_SIM_H) || (defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900)
     place b = {c, (int)threadIdx.x / 32, (int)threadIdx.x % 32, 0, 0, 0, 0, {0, 0, 0}};
@@ -292,21 +294,21 @@ struct needs {
     int rows = 1, x = 8, s = 8, head_dim = 8, shortest = 1 << 20; /* shortest: terms of a row */
 };
 
-needs needs_of(const mc_chain_list &list)
+needs needs_of(const mc_persistent_list &list)
 {
     needs n;
     for (int i = 0; i < list.count; i++) {
-        const mc_chain_step &s = list.step[i];
+        const mc_persistent_step &s = list.step[i];
         if (s.rows > n.rows) n.rows = s.rows > 2 ? 4 : 2;
-        if (s.kind == MC_CHAIN_LINEAR) {
+        if (s.kind == MC_PERSISTENT_LINEAR) {
             n.x = (int)mc_most(n.x, s.linear.in);
             n.shortest = (int)mc_least(n.shortest, s.linear.in);
-        } else if (s.kind == MC_CHAIN_NORM) {
+        } else if (s.kind == MC_PERSISTENT_NORM) {
             n.x = (int)mc_most(n.x, s.norm.columns);
             n.s = (int)mc_most(n.s, s.norm.columns);
-        } else if (s.kind == MC_CHAIN_GATED) {
+        } else if (s.kind == MC_PERSISTENT_GATED) {
             n.x = (int)mc_most(n.x, s.gated.n);
-        } else if (s.kind == MC_CHAIN_ATTENTION) {
+        } else if (s.kind == MC_PERSISTENT_ATTENTION) {
             n.head_dim = (int)mc_most(n.head_dim, list.shape[s.attention.shape].head_dim);
         }
     }
@@ -321,7 +323,7 @@ int lay_out(call *c, const needs &n)
     c->sums_size = c->segments * PITCH * n.rows;
     c->shapes = 0;
     c->steps = c->shapes + (int)sizeof c->list.shape;
-    c->now = c->steps + 2 * MOST_WARPS * (int)sizeof(mc_chain_step);
+    c->now = c->steps + 2 * MOST_WARPS * (int)sizeof(mc_persistent_step);
     c->x = c->now + 16;
     c->s = c->x + 2 * n.rows * c->x_pitch;
     c->sums = (int)mc_ceil_div(c->s + 2 * n.rows * c->s_pitch, 16) * 16;
@@ -333,12 +335,12 @@ enum { LEAST_TERMS = 512, FEWEST_TERMS = 128, LEAST_SLOTS = 3, MOST_SLOTS = 64 }
 enum { UNDER_WAY = 58 << 10, FEWER_UNDER_WAY = 46 << 10, ROOM = 128 << 10 }; /* bytes */
 
 /* What a block has of a weight, in the mean: bytes. */
-double mean_share(const mc_chain_list &list, int blocks)
+double mean_share(const mc_persistent_list &list, int blocks)
 {
     double bytes = 0, weights = 0;
     for (int i = 0; i < list.count; i++) {
-        const mc_chain_step &s = list.step[i];
-        if (s.kind != MC_CHAIN_LINEAR) continue;
+        const mc_persistent_step &s = list.step[i];
+        if (s.kind != MC_PERSISTENT_LINEAR) continue;
         bytes += (double)s.linear.in * s.linear.out * (s.linear.scale ? 1 : 2);
         weights++;
     }
@@ -367,13 +369,13 @@ void choose_rate(call *c, int blocks)
 size_t divide_memory(mc_device *d, call *c, int *rows)
 {
     const needs n = needs_of(c->list);
-    int terms = (int)mc_least(mc_most(n.shortest, LEAST_TERMS), MC_CHAIN_SEGMENT) / 16 * 16;
+    int terms = (int)mc_least(mc_most(n.shortest, LEAST_TERMS), MC_PERSISTENT_SEGMENT) / 16 * 16;
     int rest = 0;
     *rows = n.rows;
     c->segments = SEGMENTS;
     while (terms >= FEWEST_TERMS) {
         rest = lay_out(c, n);
-        const int tile = mc_chain_divide(&c->list, mc_cuda_of(d)->multiprocessors, terms);
+        const int tile = mc_persistent_divide(&c->list, mc_cuda_of(d)->multiprocessors, terms);
         c->slot_bytes = (int)mc_ceil_div(mc_most(tile, 1), 128) * 128;
         c->slots = (int)mc_least((mc_shared_limit(d) - rest) / (c->slot_bytes + 16), MOST_SLOTS);
         if (c->slots >= LEAST_SLOTS) break;
@@ -391,7 +393,7 @@ size_t divide_memory(mc_device *d, call *c, int *rows)
 
 template <class T, int ROWS> void launch(mc_device *d, const call &c, size_t bytes)
 {
-    auto kernel = chain_kernel<T, ROWS>;
+    auto kernel = persistent_kernel<T, ROWS>;
     const unsigned blocks = (unsigned)mc_cuda_of(d)->multiprocessors;
     mc_allow_shared(kernel, bytes);
 #ifdef MC_SIM_H
@@ -421,23 +423,24 @@ template <class T> void launch_rows(mc_device *d, const call &c, size_t bytes, i
         launch<T, 4>(d, c, bytes);
 }
 
-} // namespace chain
+} // namespace persistent
 
-extern "C" mc_status mc_chain_launch(mc_device *d, const mc_chain_list *list, bool together)
+extern "C" mc_status mc_persistent_launch(mc_device *d, const mc_persistent_list *list,
+                                          bool together)
 {
-    chain::call c = {};
+    persistent::call c = {};
     int rows;
     c.list = *list;
-    size_t bytes = chain::divide_memory(d, &c, &rows);
+    size_t bytes = persistent::divide_memory(d, &c, &rows);
     if (!bytes)
         return mc_cuda_fail(d, MC_ERR_UNSUPPORTED, "rows too long for a step in one kernel");
-    c.memory = (uint32_t *)mc_cuda_of(d)->chain;
+    c.memory = (uint32_t *)mc_cuda_of(d)->persistent;
     for (c.first = 0; c.first < list->count; c.first = c.end) {
-        c.end = mc_chain_range(list, c.first, together);
+        c.end = mc_persistent_range(list, c.first, together);
         if (list->step[0].dtype == MC_BF16)
-            chain::launch_rows<__nv_bfloat16>(d, c, bytes, rows);
+            persistent::launch_rows<__nv_bfloat16>(d, c, bytes, rows);
         else
-            chain::launch_rows<__half>(d, c, bytes, rows);
+            persistent::launch_rows<__half>(d, c, bytes, rows);
     }
     return mc_cuda_launched(d, "a step of generation in one kernel");
 }

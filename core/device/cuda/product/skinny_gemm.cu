@@ -8,7 +8,7 @@
  * several steps ahead, and no thread waits for another. Weights don't depend on the kernels before:
  * they are under way before a block waits for those (mc_wait_for_earlier). */
 #include <cuda_pipeline_primitives.h>
-#include "core/device/cuda/product/linear_few.cuh"
+#include "core/device/cuda/product/skinny_gemm.cuh"
 
 namespace
 {
@@ -60,7 +60,7 @@ template <int FORMAT, int TILES, int GROUPS, int WARPS> struct ring {
 };
 
 template <class T, int FORMAT, int TILES, int GROUPS, int WARPS>
-__global__ void __launch_bounds__(WARPS * 32) few_rows(const __grid_constant__ call c)
+__global__ void __launch_bounds__(WARPS * 32) skinny(const __grid_constant__ call c)
 {
     using R = ring<FORMAT, TILES, GROUPS, WARPS>;
     constexpr int STEP = 4 * R::EACH, SIZE = 16 / R::EACH; /* terms of a warp at once; bytes */
@@ -133,7 +133,7 @@ template <class T, int FORMAT, int TILES, int GROUPS, int WARPS>
 mc_status launch(mc_device *d, const call &c)
 {
     constexpr int BYTES = ring<FORMAT, TILES, GROUPS, WARPS>::BYTES;
-    auto kernel = few_rows<T, FORMAT, TILES, GROUPS, WARPS>;
+    auto kernel = skinny<T, FORMAT, TILES, GROUPS, WARPS>;
     mc_allow_shared(kernel, BYTES);
     MC_LAUNCH_EARLY(d, kernel, (unsigned)mc_ceil_div(c.out, TILES * TILE), WARPS * 32, BYTES, c);
     return mc_cuda_launched(d, "linear of few rows");

@@ -1,4 +1,4 @@
-/* Products of very few rows, such as a decoder's tokens, with m <= MC_FEW_ROWS.
+/* Products of very few rows, such as a decoder's tokens, with m <= MC_GEMV_ROWS.
  *
  * The time is that of reading B. Rows of B are read one after the other, once, as one stream that
  * the processor recognises; a request for what comes later keeps the stream going across pages.
@@ -8,8 +8,8 @@
 #include "core/device/cpu/isa/rows_internal.h"
 
 enum {
-    LINE = 64,                        /* bytes that memory is read in */
-    COLUMNS = MC_LANES / MC_FEW_ROWS, /* of C, whose lanes are added up together */
+    LINE = 64,                         /* bytes that memory is read in */
+    COLUMNS = MC_LANES / MC_GEMV_ROWS, /* of C, whose lanes are added up together */
     MOST_SUMS = 16
 };
 
@@ -75,7 +75,7 @@ static inline mc_vector load_part(mc_stored stored, const void *at, int64_t n)
 }
 
 /* Sums of `rows` rows of A by `columns` rows of B, with those of the lanes still apart: sums[c *
- * MC_FEW_ROWS + r]. All arguments but the last three are constants where this is inlined. */
+ * MC_GEMV_ROWS + r]. All arguments but the last three are constants where this is inlined. */
 static inline __attribute__((always_inline)) void stream_tile(int rows, int columns,
                                                               mc_stored stored,
                                                               const mc_rows_product *f, int64_t j,
@@ -113,7 +113,7 @@ static inline __attribute__((always_inline)) void stream_tile(int rows, int colu
 #pragma GCC unroll 4
         for (int u = 1; u < chains; u++) sum += part[u * tile + i];
         if (stored == MC_STORED_FP8) sum *= FP8_UNIT;
-        sums[i / rows * MC_FEW_ROWS + i % rows] = sum;
+        sums[i / rows * MC_GEMV_ROWS + i % rows] = sum;
     }
 }
 
@@ -128,7 +128,7 @@ stream_tiles(mc_stored stored, const mc_rows_product *f, int64_t j, int columns,
         if (f->m == 4) stream_tile(4, COLUMNS, stored, f, j, sums);
         return;
     }
-    for (int c = 0; c < columns; c++, sums += MC_FEW_ROWS) switch (f->m) {
+    for (int c = 0; c < columns; c++, sums += MC_GEMV_ROWS) switch (f->m) {
         case 1: stream_tile(1, 1, stored, f, j + c, sums); break;
         case 2: stream_tile(2, 1, stored, f, j + c, sums); break;
         case 3: stream_tile(3, 1, stored, f, j + c, sums); break;
@@ -152,15 +152,15 @@ static void stream_columns(const mc_rows_product *f, int64_t j, int columns)
     for (int r = 0; r < f->m; r++)
         for (int c = 0; c < columns; c++) {
             float *to = f->c + r * f->ldc + j + c;
-            float sum = mc_column_factor(f, j + c) * lanes.lane[c * MC_FEW_ROWS + r];
+            float sum = mc_column_factor(f, j + c) * lanes.lane[c * MC_GEMV_ROWS + r];
             *to = f->beta == 0 ? sum : sum + f->beta * *to;
         }
 }
 
-typedef struct few_rows {
+typedef struct skinny {
     const mc_rows_product *product;
     int64_t item; /* columns of C */
-} few_rows;
+} skinny;
 
 /* Columns of C of an item: a few for each thread, of 64 KiB to 1 MiB of B, which is long enough to
  * be a stream and short enough to be waited for. */
@@ -174,16 +174,16 @@ static int64_t columns_of_item(const mc_rows_product *f, int threads)
 
 static void stream_item(void *call, int64_t item, int thread)
 {
-    const few_rows *f = call;
+    const skinny *f = call;
     int64_t end = mc_min_i64(f->product->n, (item + 1) * f->item);
     (void)thread;
     for (int64_t j = item * f->item; j < end; j += COLUMNS)
         stream_columns(f->product, j, (int)mc_min_i64(COLUMNS, end - j));
 }
 
-void MC_K(few_rows)(mc_device *d, const mc_rows_product *p)
+void MC_K(gemv)(mc_device *d, const mc_rows_product *p)
 {
     int threads = mc_threads_for(p->m * p->n * p->k);
-    few_rows f = {p, columns_of_item(p, threads)};
+    skinny f = {p, columns_of_item(p, threads)};
     mc_run(d, p->m, threads, (p->n + f.item - 1) / f.item, stream_item, &f);
 }

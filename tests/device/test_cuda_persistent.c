@@ -1,8 +1,9 @@
-/* Calls of a step of generation that are put off and run as one kernel (mc_device.chained), against
- * the same calls launched one by one: layers of all kinds, and calls that must not change places.
+/* Calls of a step of generation that are deferred and run as one kernel (mc_device.decoding),
+ * against the same calls launched one by one: layers of all kinds, and calls that must not change
+ * places.
  */
-#include "core/device/hopper/decode/chain_internal.h"
-#include "core/device/hopper/decode/put_off_internal.h"
+#include "core/device/hopper/decode/persistent_internal.h"
+#include "core/device/hopper/decode/deferred_internal.h"
 #include "tests/device/gpu_test.h"
 #include "tests/device_choice.h"
 
@@ -51,12 +52,12 @@ static int add_norm_weight(scene *s, int64_t columns)
 
 typedef void (*script)(scene *s);
 
-static void run_script(scene *s, script run, bool chained)
+static void run_script(scene *s, script run, bool decoding)
 {
     for (int i = 0; i < s->count; i++) s->on[i] = upload_matrix(&s->host[i]);
-    gpu->chained = chained;
+    gpu->decoding = decoding;
     run(s);
-    gpu->chained = false;
+    gpu->decoding = false;
 }
 
 /* Runs the script both ways and compares all matrices. Sums are added in other orders, and rounded
@@ -469,10 +470,10 @@ static void test_places(void **state)
 
 /* ---- the list -------------------------------------------------------------------------------- */
 
-static bool has_lists(void) { return mc_cuda_of(gpu)->put_off != NULL; }
+static bool has_lists(void) { return mc_cuda_of(gpu)->deferred != NULL; }
 
 /* Memory is given back when the list has been launched, which a copy to the host does. */
-static void test_put_off(void **state)
+static void test_deferred(void **state)
 {
     (void)state;
     if (!has_lists()) skip();
@@ -480,11 +481,11 @@ static void test_put_off(void **state)
     for (int i = 0; i < s.count; i++) s.on[i] = upload_matrix(&s.host[i]);
     void *block = gpu->alloc(gpu, 4096);
     size_t in_use = gpu->memory.in_use;
-    gpu->chained = true;
+    gpu->decoding = true;
     linear(&s, A, SQUARE, NONE, MC_ACTIVATION_NONE, B);
     gpu->free(gpu, block, 4096);
     assert_int_equal(gpu->memory.in_use, in_use);
-    gpu->chained = false;
+    gpu->decoding = false;
     for (int i = 0; i < s.count; i++) {
         take_matrix(s.on[i], &s.host[i]);
         matrix_free(&s.host[i]);
@@ -494,7 +495,7 @@ static void test_put_off(void **state)
 }
 
 /* More calls than a launch runs. Every sixteenth has the result of the one in front. */
-enum { CALLS = MC_CHAIN_MOST + 40 };
+enum { CALLS = MC_PERSISTENT_MOST + 40 };
 static void long_list(scene *s)
 {
     mc_matrix x = s->on[A], y = s->on[A + 1];
@@ -527,16 +528,16 @@ static void test_recorded(void **state)
     }
     gpu->step_begin(gpu);
     assert_true(gpu->record_begin(gpu));
-    gpu->chained = true;
+    gpu->decoding = true;
     serial_layer(&s);
-    gpu->chained = false;
+    gpu->decoding = false;
     void *recording = gpu->record_end(gpu);
     assert_non_null(recording);
     for (int i = 0; i < 2; i++) assert_ok(gpu->replay(gpu, recording));
     gpu->step_end(gpu);
-    gpu->chained = true;
+    gpu->decoding = true;
     for (int i = 0; i < 2; i++) serial_layer(&t);
-    gpu->chained = false;
+    gpu->decoding = false;
     for (int i = 0; i < s.count; i++) {
         take_matrix(s.on[i], &s.host[i]);
         matrix other = matrix_new(s.dtype, s.host[i].rows, s.host[i].columns,
@@ -550,8 +551,8 @@ static void test_recorded(void **state)
     gpu->free(gpu, s.integers, INTEGERS * sizeof *s.integers);
 }
 
-/* Whether a norm of such rows is put off. */
-static bool is_put_off(int64_t rows, int64_t columns)
+/* Whether a norm of such rows is deferred. */
+static bool is_deferred(int64_t rows, int64_t columns)
 {
     scene s = scene_new(MC_BF16, rows);
     add_dense(&s, rows, columns, 1);
@@ -560,10 +561,10 @@ static bool is_put_off(int64_t rows, int64_t columns)
     for (int i = 0; i < s.count; i++) s.on[i] = upload_matrix(&s.host[i]);
     void *block = gpu->alloc(gpu, 4096);
     size_t in_use = gpu->memory.in_use;
-    gpu->chained = true;
+    gpu->decoding = true;
     norm(&s, 0, NONE, 2, NONE, NONE, 1);
     gpu->free(gpu, block, 4096);
-    gpu->chained = false;
+    gpu->decoding = false;
     bool late = gpu->memory.in_use == in_use;
     for (int i = 0; i < s.count; i++) {
         take_matrix(s.on[i], &s.host[i]);
@@ -579,19 +580,19 @@ static void test_default(void **state)
     (void)state;
     if (!has_lists()) skip();
     force("");
-    assert_true(is_put_off(1, 64));
-    assert_true(is_put_off(1, 4096));
-    assert_true(is_put_off(2, 768));
-    assert_true(is_put_off(2, 4096));
-    assert_false(is_put_off(3, 768));
-    assert_true(is_put_off(3, 1600));
-    assert_true(is_put_off(4, 1600));
-    assert_false(is_put_off(3, 4096));
+    assert_true(is_deferred(1, 64));
+    assert_true(is_deferred(1, 4096));
+    assert_true(is_deferred(2, 768));
+    assert_true(is_deferred(2, 4096));
+    assert_false(is_deferred(3, 768));
+    assert_true(is_deferred(3, 1600));
+    assert_true(is_deferred(4, 1600));
+    assert_false(is_deferred(3, 4096));
     force("decode:separate");
-    assert_false(is_put_off(1, 64));
+    assert_false(is_deferred(1, 64));
     force("decode:persistent?");
-    assert_true(is_put_off(3, 768));
-    assert_false(is_put_off(5, 768));
+    assert_true(is_deferred(3, 768));
+    assert_false(is_deferred(5, 768));
 }
 
 /* Forced, a step that the kernel does not run is an error. */
@@ -602,7 +603,7 @@ static void test_forced(void **state)
     float data[2 * 64] = {0};
     mc_matrix x = {upload(data, sizeof data), MC_F32, 64}, none = {0};
     force("decode:persistent");
-    gpu->chained = true;
+    gpu->decoding = true;
     assert_int_equal(gpu->kernels->gated(gpu, 1, 32, MC_ACTIVATION_GELU, x, x), MC_ERR_UNSUPPORTED);
     assert_string_equal(gpu->failure,
                         "MC_ROUTE=decode:persistent: a step of generation of 1 rows: it "
@@ -612,7 +613,7 @@ static void test_forced(void **state)
     assert_string_equal(gpu->failure,
                         "MC_ROUTE=decode:persistent: a step of generation of 5 rows: it "
                         "does not take other than 1 to 4 rows");
-    gpu->chained = false;
+    gpu->decoding = false;
     gpu->failure[0] = '\0';
     force("decode:persistent?");
     gpu->free(gpu, x.data, sizeof data);
@@ -624,7 +625,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_layers),    cmocka_unit_test(test_tall),
-        cmocka_unit_test(test_places),    cmocka_unit_test(test_put_off),
+        cmocka_unit_test(test_places),    cmocka_unit_test(test_deferred),
         cmocka_unit_test(test_long_list), cmocka_unit_test(test_recorded),
         cmocka_unit_test(test_default),   cmocka_unit_test(test_forced),
         cmocka_unit_test(test_divided),

@@ -13,7 +13,7 @@
  *
  * A ring takes less than half of the shared memory: the blocks of the next product begin to fill
  * theirs beside it. */
-#include "core/device/cuda/product/linear_few.cuh"
+#include "core/device/cuda/product/skinny_gemm.cuh"
 #include "core/device/hopper/instructions.cuh"
 
 using namespace hopper;
@@ -514,8 +514,8 @@ __device__ __forceinline__ void multiply_all(const rows_call &c, const place &p,
 
 template <class T, int ROWS, class C, int FORMAT>
 __global__ void __launch_bounds__(C::THREADS + 32, C::THREADS > 256 ? 2 : 1)
-    some_rows(const __grid_constant__ rows_call c, const __grid_constant__ CUtensorMap x,
-              const __grid_constant__ CUtensorMap weight)
+    skinny(const __grid_constant__ rows_call c, const __grid_constant__ CUtensorMap x,
+           const __grid_constant__ CUtensorMap weight)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     extern __shared__ __align__(1024) char dynamic[];
@@ -555,9 +555,9 @@ template <class T, int FORMAT, int ROWS> kernel_fn kernel_of(int width)
     constexpr bool CROWDED = is_crowded(FORMAT, ROWS);
     const int columns = columns_of(CROWDED, width);
     if constexpr (CROWDED)
-        if (columns == NARROW) return some_rows<T, ROWS, crew<CROWDED, NARROW>, FORMAT>;
-    return columns == WIDE ? some_rows<T, ROWS, crew<CROWDED, WIDE>, FORMAT>
-                           : some_rows<T, ROWS, crew<CROWDED, 2 * NARROW>, FORMAT>;
+        if (columns == NARROW) return skinny<T, ROWS, crew<CROWDED, NARROW>, FORMAT>;
+    return columns == WIDE ? skinny<T, ROWS, crew<CROWDED, WIDE>, FORMAT>
+                           : skinny<T, ROWS, crew<CROWDED, 2 * NARROW>, FORMAT>;
 }
 
 template <class T, int FORMAT> kernel_fn kernel_for(int rows, int width)
@@ -657,7 +657,7 @@ int64_t cost_of(const rows_call &c)
     return bytes + c.shift * (bytes * 6 / 100 + (8 << 10));
 }
 
-/* What linear_few.cu is faster with: their blocks need nothing of each other, and
+/* What skinny_gemm.cu is faster with: their blocks need nothing of each other, and
  * have enough to read with few rows of a small weight. (H200: in 16 bits 8 rows of GPT-2 124M's
  * products, and 16 of its smallest; in 8 bits 8 rows.) */
 bool is_small(const mc_few_call &f)
@@ -716,7 +716,7 @@ mc_status launch(mc_device *d, const rows_call &c, int bytes)
     config.dynamicSmemBytes = (size_t)bytes;
     config.stream = mc_cuda_of(d)->stream;
     config.attrs = attributes;
-    config.numAttrs = d->chained ? 2 : 1;
+    config.numAttrs = d->decoding ? 2 : 1;
     mc_allow_shared(kernel, (size_t)bytes);
     cudaError_t error = cudaLaunchKernelEx(&config, kernel, c, maps[0], maps[1]);
     return mc_cuda_check(d, error, "linear of some rows");
