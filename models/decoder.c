@@ -8,6 +8,11 @@ typedef struct decoder_block {
     mc_feed_forward *ffn;
 } decoder_block;
 
+static mc_layernorm *add_norm(mc_module *m, const char *name, const mc_decoder_options *o)
+{
+    return (o->rms_norm ? mc_rmsnorm_add : mc_layernorm_add)(m, name, o->dim, o->eps);
+}
+
 static void *new_block(mc_module *list, const char *name, int index, void *config)
 {
     const mc_decoder_stack *stack = config;
@@ -20,11 +25,12 @@ static void *new_block(mc_module *list, const char *name, int index, void *confi
     attention.dropout = o->attention_dropout;
     attention.init_std = mc_literal(o->init_std);
     attention.scale = (float)(o->scale_by_layer ? o->scale / (index + 1) : o->scale);
+    if (index < o->window_from) attention.window = 0;
     b->stack = stack;
-    b->norm = mc_layernorm_add(m, "self_att.layernorm_before_attention", o->dim, o->eps);
+    b->norm = add_norm(m, "self_att.layernorm_before_attention", o);
     b->attention =
         mc_attention_add(m, "self_att.self_attention", o->dim, (int)o->heads, &attention);
-    if (!o->one_norm) b->ffn_norm = mc_layernorm_add(m, "ffn.layernorm_before_ffn", o->dim, o->eps);
+    if (!o->one_norm) b->ffn_norm = add_norm(m, "ffn.layernorm_before_ffn", o);
     b->ffn = mc_feed_forward_add(m, "ffn.ffn", o->dim, o->dim_ff, &o->ffn);
     return b->ffn ? b : NULL;
 }
@@ -57,9 +63,9 @@ bool mc_decoder_declare(mc_model *m, const mc_decoder_options *options, const mc
     m->decoder = mc_block_list_new(&m->module, "encoder.layers", (int)o->layers, new_block,
                                    o->parallel ? parallel_forward : block_forward,
                                    &(mc_block_options){.recompute = load->recompute, .config = s});
-    s->norm = mc_layernorm_add(&m->module, "encoder.output_layernorm", o->dim, o->eps);
+    s->norm = add_norm(&m->module, "encoder.output_layernorm", o);
     mc_declare_lm_head(m, "output_projection", o->tied, o->head_bias, std);
-    mc_declare_token_head(m, true, mc_literal(o->init_std));
+    mc_declare_token_head(m, !o->no_token_bias, mc_literal(o->init_std));
     mc_declare_score(m, mc_literal(o->init_std));
     return s->norm;
 }
@@ -67,7 +73,7 @@ bool mc_decoder_declare(mc_model *m, const mc_decoder_options *options, const mc
 mc_tensor *mc_decoder_decode(mc_tape *t, mc_model *m, mc_stack_input *in)
 {
     const mc_decoder_stack *s = m->parts;
-    mc_embedding_options o = {.dropout = s->o.embedding_dropout};
+    mc_embedding_options o = {.dropout = s->o.embedding_dropout, .scale = s->o.embedding_scale};
     if (s->positions) {
         o.others = 1;
         o.table[0] = mc_embedding_table(t, s->positions);

@@ -1,5 +1,5 @@
-/* The stack that GPT-2 and GPT-J are made of: words, blocks of causal attention and a feed-forward
- * with LayerNorms, a last norm, and the heads of a decoder. */
+/* The stack that decoders are made of, GPT-2's and LLaMA's for two: words, blocks of causal
+ * attention and a feed-forward with norms, a last norm, and the heads of a decoder. */
 #ifndef MC_MODELS_DECODER_INTERNAL_H
 #define MC_MODELS_DECODER_INTERNAL_H
 
@@ -10,11 +10,14 @@ typedef struct mc_decoder_options {
     int64_t positions; /* rows of the table of learned positions; 0: no table */
     bool parallel;     /* attention and feed-forward both read the block's input */
     bool one_norm;     /* which one norm of it serves then; else each has its own */
-    bool tied, head_bias;
+    bool rms_norm;     /* norms are RMSNorms */
+    bool tied, head_bias, no_token_bias; /* the last: of ModelCenter's cls_head */
     float eps, dropout, embedding_dropout, attention_dropout;
     float init_std, embedding_std;  /* of attention and classifiers; of words and positions */
+    float embedding_scale;          /* of the words' embeddings; 0: 1 */
     double scale;                   /* of attention's scores; 0: 1 / sqrt(head size) */
     bool scale_by_layer;            /* layer i's is divided by i + 1 */
+    int64_t window_from;            /* attention.window is that of the layers from this one on */
     mc_attention_options attention; /* what the members above do not say */
     mc_feed_forward_options ffn;
 } mc_decoder_options;

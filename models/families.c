@@ -3,11 +3,11 @@
 #include "models/family_internal.h"
 
 extern const mc_family mc_family_bert, mc_family_roberta, mc_family_gpt2, mc_family_gptj,
-    mc_family_t5, mc_family_cpm1, mc_family_cpm2;
+    mc_family_t5, mc_family_cpm1, mc_family_cpm2, mc_family_llama;
 
-const mc_family *const mc_families[] = {
-    &mc_family_bert, &mc_family_gpt2, &mc_family_t5,      &mc_family_gptj,
-    &mc_family_cpm1, &mc_family_cpm2, &mc_family_roberta, NULL};
+const mc_family *const mc_families[] = {&mc_family_bert,    &mc_family_gpt2,  &mc_family_t5,
+                                        &mc_family_gptj,    &mc_family_cpm1,  &mc_family_cpm2,
+                                        &mc_family_roberta, &mc_family_llama, NULL};
 
 const mc_family *mc_family_find(const char *name)
 {

@@ -12,6 +12,7 @@
 #include "core/nn/module_internal.h"
 #include "core/nn/sublayer.h"
 #include "core/ops/general.h"
+#include "core/ops/rope.h"
 #include "datasets/objective.h"
 #include "models/details.h"
 
@@ -28,13 +29,15 @@ typedef struct mc_ffn_kind {
 } mc_ffn_kind;
 
 typedef enum mc_config_kind {
-    MC_CONFIG_END = 0,    /* of a table */
-    MC_CONFIG_SIZE,       /* int64_t member: a whole number from `low` to 2^31 */
-    MC_CONFIG_TOKEN,      /* int64_t: a token's id; null: -1; of a list the first */
-    MC_CONFIG_FLOAT,      /* float from `low` to `high` */
-    MC_CONFIG_DROPOUT,    /* float: a probability from 0 to less than 1 */
-    MC_CONFIG_FLAG,       /* bool */
+    MC_CONFIG_END = 0,  /* of a table */
+    MC_CONFIG_SIZE,     /* int64_t member: a whole number from `low` to 2^31 */
+    MC_CONFIG_TOKEN,    /* int64_t: a token's id; null: -1; of a list the first */
+    MC_CONFIG_OPTIONAL, /* int64_t: as SIZE, or null: -1 (which ModelCenter's files write as -1) */
+    MC_CONFIG_FLOAT,    /* float from `low` to `high` */
+    MC_CONFIG_DROPOUT,  /* float: a probability from 0 to less than 1 */
+    MC_CONFIG_FLAG,     /* bool */
     MC_CONFIG_ACTIVATION, /* mc_activation: gelu, gelu_new, gelu_pytorch_tanh, relu, silu */
+    MC_CONFIG_ROPE,       /* mc_rope: an object, see mc_config_read_rope */
     MC_CONFIG_FFN,        /* mc_ffn_kind: "relu", "gated-gelu" (T5's), "gated_gelu_new" ... */
     MC_CONFIG_TYPE,       /* const char *: which of the family's model types, a static string */
     MC_CONFIG_ONLY,       /* no member: any value but the default is not supported */
@@ -50,6 +53,9 @@ typedef struct mc_config_row {
     const char *value[MC_FORMS];
     double low, high; /* high 0: no limit */
     bool other_name;  /* the key is another name, which is read and not written */
+    /* Words: the family's model types that have the key; NULL: all. A type's file that has a key of
+     * another type is treated as one with an unknown key. */
+    const char *of_types;
 } mc_config_row;
 
 /* A row of a member: its kind, its keys in both forms, its defaults, and limits. The table's source
@@ -100,6 +106,18 @@ typedef struct mc_config_reader {
 bool mc_config_unsupported(const mc_config_reader *r, const char *key, const char *found,
                            const char *expected);
 
+/* Adds a float as the shortest decimal that reads back as the same float, with a point. False when
+ * memory is out. */
+bool mc_config_add_float(cJSON *json, const char *key, float value);
+/* Reads how rotary positions are scaled from the object of a key ("rope_parameters", or as files
+ * before transformers 5 call it, "rope_scaling"), whose "rope_theta" sets out->theta. Errors name
+ * file, key and what is possible: an unknown "rope_type", a missing or wrong number. */
+bool mc_config_read_rope(const mc_config_reader *r, const char *key, const cJSON *item,
+                         mc_rope *out);
+/* The same as an object of the key, or null where angles are not scaled. False when memory is
+ * out. */
+bool mc_config_add_rope(cJSON *json, const char *key, const mc_rope *rope);
+
 /* The shape of a config with members of these names and heads that make up dim; of tokens it has
  * the padding alone. */
 #define MC_SHAPE_OF(c)                                                                      \
@@ -114,6 +132,10 @@ bool mc_config_unsupported(const mc_config_reader *r, const char *key, const cha
  * says, is 0 or the same), else the error. */
 bool mc_config_check_sizes(const mc_config_reader *r, const mc_model_shape *s, int64_t head_dim,
                            float eps);
+/* The same of sizes whose heads need not make up dim, and whose queries may share keys: head_dim
+ * and key_heads of -1 become what they are then. Errors name the keys that don't fit. */
+bool mc_config_check_grouped(const mc_config_reader *r, const mc_model_shape *s, float eps,
+                             int64_t *head_dim, int64_t *key_heads);
 /* And whether a table, of "positions" say, has rows. */
 bool mc_config_check_rows(const mc_config_reader *r, const char *what, int64_t rows);
 
@@ -269,6 +291,8 @@ const mc_family *mc_config_family_of_shape(const char *name);
 mc_status mc_config_no_shape(mc_context *ctx, const char *name);
 /* The "model_type" of a config: what its MC_TYPE_ROW holds, else the family's first. */
 const char *mc_config_type(const mc_family *family, const void *config);
+/* Whether configs of a model type have the row's key. */
+bool mc_config_has_row(const mc_config_row *row, const char *type);
 /* The word for an activation in a form. */
 const char *mc_config_activation(mc_ffn_kind kind, mc_config_form form);
 /* The form that the family's files are written in unless another is asked for. */

@@ -40,7 +40,16 @@ GATED = dict(T5, feed_forward_proj="gated-gelu", tie_word_embeddings=False)
 
 # Model types that are another's family here. They have no ModelCenter form, and transformers lists
 # their heads before the base, so that its shards are cut in other places.
-FAMILIES = {"xlm-roberta": "roberta", "camembert": "roberta"}
+FAMILIES = {"xlm-roberta": "roberta", "camembert": "roberta", "mistral": "llama", "qwen2": "llama",
+            "qwen3": "llama"}
+LLAMA = {"vocab_size": VOCABULARY, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2,
+         "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 6,
+         "max_position_embeddings": 24, "bos_token_id": 2, "eos_token_id": EOS, "pad_token_id": PAD}
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+          "original_max_position_embeddings": 12, "rope_theta": 500.0}
+YARN = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 12, "rope_theta": 90.0,
+        "mscale": 0.5, "mscale_all_dim": 1.5}
+WINDOWS = dict(LLAMA, use_sliding_window=True, sliding_window=3, max_window_layers=1)
 
 # Name, model_type, config, heads as check_exports takes them, transformers' class
 KINDS = [
@@ -65,6 +74,19 @@ KINDS = [
     ("gptj lm", "gptj", GPTJ, "lm", "GPTJForCausalLM"),
     ("gptj tied", "gptj", dict(GPTJ, tie_word_embeddings=True), "lm", "GPTJForCausalLM"),
     ("gptj classes", "gptj", GPTJ, "labels=3", "GPTJForSequenceClassification"),
+    ("llama lm", "llama", LLAMA, "lm", "LlamaForCausalLM"),
+    ("llama biases", "llama", dict(LLAMA, attention_bias=True, mlp_bias=True,
+                                   tie_word_embeddings=True), "lm", "LlamaForCausalLM"),
+    ("llama llama3", "llama", dict(LLAMA, rope_parameters=LLAMA3), "lm", "LlamaForCausalLM"),
+    ("llama yarn", "llama", dict(LLAMA, rope_parameters=YARN), "lm", "LlamaForCausalLM"),
+    ("llama classes", "llama", LLAMA, "labels=3", "LlamaForSequenceClassification"),
+    ("mistral lm", "mistral", dict(LLAMA, sliding_window=3), "lm", "MistralForCausalLM"),
+    ("mistral classes", "mistral", LLAMA, "labels=3", "MistralForSequenceClassification"),
+    ("qwen2 lm", "qwen2", LLAMA, "lm", "Qwen2ForCausalLM"),
+    ("qwen2 windows", "qwen2", WINDOWS, "lm", "Qwen2ForCausalLM"),
+    ("qwen3 lm", "qwen3", dict(LLAMA, tie_word_embeddings=True), "lm", "Qwen3ForCausalLM"),
+    ("qwen3 windows", "qwen3", WINDOWS, "lm", "Qwen3ForCausalLM"),
+    ("qwen3 classes", "qwen3", LLAMA, "labels=3", "Qwen3ForSequenceClassification"),
     ("t5 v1.0", "t5", T5, "lm", "T5ForConditionalGeneration"),
     ("t5 v1.0 untied", "t5", dict(T5, tie_word_embeddings=False), "lm",
      "T5ForConditionalGeneration"),
@@ -227,7 +249,7 @@ class Checker:
         try:
             self.call("convert", ours, other, "modelcenter")
         except RuntimeError as error:
-            named = "labels" in heads or kind[1] in FAMILIES
+            named = "labels" in heads or kind[1] in FAMILIES or kind[1] == "llama"
             if not named or "no ModelCenter form" not in str(error):
                 raise
             print(f"ok   {name}: {str(error).split(' (')[0].split('error: ')[-1]}")
@@ -265,7 +287,7 @@ def main():
             if sys.argv[2:] and kind[1] not in sys.argv[2:]:
                 continue
             checks = [checker.our_save, checker.there_and_back, checker.their_save]
-            if kind[1] not in FAMILIES:
+            if FAMILIES.get(kind[1]) != "roberta":
                 checks.insert(1, checker.shards)
             if kind[0].endswith(" masked"):
                 checks.append(checker.two_biases)

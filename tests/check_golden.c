@@ -38,6 +38,32 @@ static const tolerances allowed[] = {{"f32", MC_F32, 1e-5, 1e-4, 1e-4, 1e-4},
                                      {"f16", MC_F16, 5e-3, 6e-3, 2.5e-3, 1e-2}};
 enum { DTYPES = sizeof allowed / sizeof *allowed };
 
+/* Models whose values in 16 bits are off by more in the reference implementation itself, by as much
+ * as transformers 5.24 is (eager attention, CPU). This much, and a quarter of it more for rounding
+ * that falls otherwise, is allowed then. */
+static const struct {
+    const char *folder;
+    mc_dtype dtype;
+    double outputs, gradients;
+} off_themselves[] = {{"llama3-lm", MC_F16, 0.00435, 0.00744},
+                      {"qwen2-lm", MC_BF16, 0.0760, 0.157},
+                      {"qwen2-lm", MC_F16, 0.0160, 0.0282}};
+enum { OFF_THEMSELVES = sizeof off_themselves / sizeof *off_themselves };
+
+/* The limits for a folder. */
+static tolerances limits_of(const char *folder, const tolerances *common)
+{
+    tolerances limits = *common;
+    const char *slash = strrchr(folder, '/'), *name = slash ? slash + 1 : folder;
+    for (int i = 0; i < OFF_THEMSELVES; i++) {
+        if (strcmp(off_themselves[i].folder, name) || off_themselves[i].dtype != common->dtype)
+            continue;
+        limits.outputs = fmax(limits.outputs, 1.25 * off_themselves[i].outputs);
+        limits.gradients = fmax(limits.gradients, 1.25 * off_themselves[i].gradients);
+    }
+    return limits;
+}
+
 /* ---- what is expected ------------------------------------------------------------------------ */
 
 const mc_tensor_entry *golden_find(const golden *g, const char *prefix, const char *name)
@@ -447,8 +473,9 @@ static bool has_relu(const golden *g)
     return t5.activation == MC_ACTIVATION_RELU;
 }
 
-static int check_all(golden *g, const char *folder, const tolerances *limits)
+static int check_all(golden *g, const char *folder, const tolerances *common)
 {
+    const tolerances own = limits_of(folder, common), *limits = &own;
     worst outputs = {.kind = "outputs", .tolerance = limits->outputs};
     worst gradients = {.kind = "gradients", .tolerance = limits->gradients};
     /* A share of relu's inputs about as large as the rounding error comes out on the other side of

@@ -8,6 +8,7 @@
 #include <math.h>
 #include <sys/wait.h>
 #include "core/base/file_internal.h"
+#include "core/base/json_internal.h"
 #include "core/base/memory_internal.h"
 #include "core/modelcenter.h"
 #include <modelcenter/more.h>
@@ -70,6 +71,16 @@ static const struct {
     {"roberta-mlm", "grad."},
     {"xlm-roberta-mlm", "grad."},
     {"xlm-roberta-classification", "losses        7 compared"},
+    {"llama-lm", "grad."},
+    {"llama-linear-lm", "gen."},
+    {"llama-yarn-lm", "gen."},
+    {"llama3-lm", "gen."},
+    {"llama-classification", "losses        7 compared"},
+    {"mistral-lm", "gen."},
+    {"qwen2-lm", "gen."},
+    {"qwen2-window-lm", "gen."},
+    {"qwen3-lm", "gen."},
+    {"mc-llama", "grad."},
 };
 enum { GOLDENS = sizeof goldens / sizeof *goldens };
 
@@ -170,6 +181,43 @@ static void change_value(const temp_folder *folder, const char *file, const char
         memcpy(at, &narrow, sizeof narrow);
     write_bytes(temp_path(folder, file), b.data, b.size);
     mc_free(b.data);
+}
+
+/* ---- configs as transformers 4 wrote them ---------------------------------------------------- */
+
+/* Puts the members of "rope_parameters" where they were before transformers 5. */
+static void write_older_config(const temp_folder *folder, const char *type_key)
+{
+    mc_error err = {0};
+    const char *path = temp_path(folder, "config.json");
+    cJSON *json = mc_json_read_object(&err, path, 1 << 20);
+    assert_non_null(json);
+    cJSON *rope = cJSON_DetachItemFromObject(json, "rope_parameters");
+    cJSON_AddItemToObject(json, "rope_theta", cJSON_DetachItemFromObject(rope, "rope_theta"));
+    cJSON *type = cJSON_DetachItemFromObject(rope, "rope_type");
+    bool scaled = strcmp(type->valuestring, "default") != 0;
+    cJSON_AddItemToObject(rope, type_key, type);
+    cJSON_AddItemToObject(json, "rope_scaling", scaled ? rope : cJSON_CreateNull());
+    if (!scaled) cJSON_Delete(rope);
+    cJSON_AddItemToObject(json, "torch_dtype", cJSON_DetachItemFromObject(json, "dtype"));
+    cJSON_DeleteItemFromObject(json, "layer_types");
+    char *text = cJSON_Print(json);
+    write_text(path, text);
+    cJSON_free(text);
+    cJSON_Delete(json);
+}
+
+static void test_older_configs(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"llama-linear-lm", "llama-yarn-lm",   "llama3-lm",
+                                        "mistral-lm",      "qwen2-window-lm", "qwen3-lm"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        temp_folder copy = copy_golden(names[i]);
+        write_older_config(&copy, i % 2 ? "type" : "rope_type");
+        expect_exit(copy.path, 0, "golden: passed");
+        temp_folder_free(&copy);
+    }
 }
 
 typedef struct change {
@@ -294,7 +342,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_goldens),          cmocka_unit_test(test_goldens_in_16_bits),
         cmocka_unit_test(test_changed_values),   cmocka_unit_test(test_unknown_names),
-        cmocka_unit_test(test_unusable_folders),
+        cmocka_unit_test(test_unusable_folders), cmocka_unit_test(test_older_configs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

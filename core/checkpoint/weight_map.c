@@ -139,19 +139,29 @@ mc_shape mc_weight_file_shape(mc_weight_place place, mc_shape shape)
     return shape;
 }
 
-/* The tensor `stem` + `rest` of a file, with the base's prefix or without. */
+/* The tensor `base` (a prefix) + `stem` + `rest` of a file. */
+static const mc_tensor_entry *find_parts(const mc_weight_map *map, const mc_tensor_file *file,
+                                         const char *base, const char *stem, const char *rest)
+{
+    char name[MC_NAME_MAX] = "";
+    bool fits = (!map->adapter_prefix || expand(name, map->adapter_prefix, 0, 0)) &&
+                expand(name, base, 0, 0) && expand(name, stem, 0, 0) && expand(name, rest, 0, 0);
+    return fits ? mc_tensor_file_find(file, name) : NULL;
+}
+
+/* The tensor `stem` + `rest`, with the base's prefix or without. */
 static const mc_tensor_entry *find_stem(const mc_weight_map *map, const mc_tensor_file *file,
                                         const char *stem, const char *rest)
 {
-    for (int prefixed = 1; prefixed >= 0; prefixed--) {
-        char name[MC_NAME_MAX] = "";
-        if (map->adapter_prefix && !expand(name, map->adapter_prefix, 0, 0)) continue;
-        if (prefixed && !expand(name, map->base_prefix, 0, 0)) continue;
-        if (!expand(name, stem, 0, 0) || !expand(name, rest, 0, 0)) continue;
-        const mc_tensor_entry *entry = mc_tensor_file_find(file, name);
-        if (entry) return entry;
-    }
-    return NULL;
+    const mc_tensor_entry *entry = find_parts(map, file, map->base_prefix, stem, rest);
+    return entry ? entry : find_parts(map, file, "", stem, rest);
+}
+
+/* A tied head, which stands beside the base model. */
+static const mc_tensor_entry *find_tied(const mc_weight_map *map, const mc_tensor_file *file,
+                                        const mc_weight_rule *rule, const char *rest)
+{
+    return find_parts(map, file, "", rule->tied_to, rest);
 }
 
 /* The table of a parameter under one of its other names, the head's last. */
@@ -165,7 +175,7 @@ static const mc_tensor_entry *find_other_name(const mc_weight_map *map, const mc
     for (const char *const *also = rule ? rule->also : NULL; also && *also && !entry; also++)
         entry = find_stem(map, file, *also, rest);
     bool tied = map->tied && rule && rule->tied_to;
-    if (!entry && tied) entry = find_stem(map, file, rule->tied_to, rest);
+    if (!entry && tied) entry = find_tied(map, file, rule, rest);
     if (entry) *place = mc_weight_place_of(map, ours);
     if (entry || !tied || !rule->own_copy) return entry;
     *place = (mc_weight_place){.parts = 1, .factor = 1};
@@ -357,7 +367,7 @@ static bool is_words_again(load *l, const mc_tensor_entry *entry)
 {
     const mc_weight_map *map = l->map;
     for (const mc_weight_rule *rule = map->rules; map->tied && rule->ours; rule++) {
-        if (!rule->tied_to || find_stem(map, l->file, rule->tied_to, ".weight") != entry) continue;
+        if (!rule->tied_to || find_tied(map, l->file, rule, ".weight") != entry) continue;
         const mc_tensor_entry *words = find_stem(map, l->file, rule->theirs, ".weight");
         if (words && !mc_weights_differ(l->file, words, entry)) return true;
     }

@@ -6,6 +6,7 @@
 #define MC_OPS_ATTENTION_H
 
 #include "core/ops/ops.h"
+#include "core/ops/rope.h"
 
 typedef struct mc_sdpa_options {
     int heads; /* required */
@@ -85,27 +86,6 @@ typedef struct mc_position_bias_options {
 MC_API mc_tensor *mc_position_bias(mc_tape *t, mc_tensor *table,
                                    const mc_position_bias_options *options);
 
-/* How angles are changed for sequences longer than a model was first trained on. */
-typedef enum mc_rotary_type {
-    MC_ROTARY_DEFAULT, /* they are not */
-    MC_ROTARY_LINEAR,  /* all are divided by `factor` (Chen et al. 2023) */
-    MC_ROTARY_LLAMA3,  /* those of slow pairs are, as in Llama 3.1 */
-    MC_ROTARY_YARN,    /* those of slow pairs are, as in YaRN (Peng et al. 2023) */
-} mc_rotary_type;
-
-typedef struct mc_rotary_scaling {
-    mc_rotary_type type;
-    float factor; /* required unless type is MC_ROTARY_DEFAULT; above 0 */
-    /* Of LLAMA3 and YARN, required: a pair that turns at most `low` times within `original`
-     * positions is slow, one that turns `high` times or more is left alone. Those between are
-     * interpolated, LLAMA3's by their angle, YARN's by their number. 0 < low < high. */
-    float low, high, original;
-    bool exact_range; /* of YARN: the numbers of the first and last such pair are not rounded */
-    /* Cosine and sine are multiplied by it; 0: 1, of YARN 0.1 ln(factor) + 1 (1 for a factor up to
-     * 1). */
-    float attention_factor;
-} mc_rotary_scaling;
-
 /* Which columns are rotated, and how. */
 typedef struct mc_rotary_options {
     int heads;      /* required: how many heads there are from the first column on: for q and k of a
@@ -121,8 +101,8 @@ typedef struct mc_rotary_options {
 
 /* Rotary positions (Su et al. 2021): pair i of each head is turned by the angle position *
  * base^(-2 i / rotary_dim), which options->scaling may change; all other columns of x (rows,
- * columns) stay as they are. x is consumed:
- * its memory becomes the result's where nothing else needs its contents, and it must not be used
+ * columns) stay as they are. x is consumed: its memory becomes the result's where nothing else
+ * needs its contents, and it must not be used
  * afterwards (that is an error then). So only the rotated columns are read and written. */
 MC_API mc_tensor *mc_rotary(mc_tape *t, mc_tensor *x, const mc_rotary_options *options);
 

@@ -152,6 +152,23 @@ static bool read_type(const cJSON *item, const char **out)
     return true;
 }
 
+/* A size that may be missing. */
+static bool read_optional(const mc_config_reader *r, const char *key, const cJSON *item, double low,
+                          int64_t *out)
+{
+    double most = 2147483648.0, number = cJSON_IsNumber(item) ? item->valuedouble : NAN;
+    char expected[96];
+    bool none = cJSON_IsNull(item) || (number == -1 && r->form == MC_FORM_MC);
+    *out = -1;
+    if (none) return true;
+    if (number >= low && number <= most && number == floor(number)) {
+        *out = (int64_t)number;
+        return true;
+    }
+    snprintf(expected, sizeof expected, "a whole number from %.9g to %.9g, or null", low, most);
+    return fail_type(r, key, expected, item);
+}
+
 static bool read_value(const mc_config_reader *r, const mc_config_row *row, const char *key,
                        const cJSON *item, void *config)
 {
@@ -166,6 +183,8 @@ static bool read_value(const mc_config_reader *r, const mc_config_row *row, cons
         if (good) *(int64_t *)member = (int64_t)number;
         return good;
     case MC_CONFIG_TOKEN: return read_token(r, key, item, member);
+    case MC_CONFIG_OPTIONAL: return read_optional(r, key, item, row->low, member);
+    case MC_CONFIG_ROPE: return mc_config_read_rope(r, key, item, member);
     case MC_CONFIG_DROPOUT: most = 1 - 1e-6; /* fallthrough */
     case MC_CONFIG_FLOAT:
         good = read_number(r, key, item, row->low, most, false, &number);
@@ -189,6 +208,26 @@ static bool read_value(const mc_config_reader *r, const mc_config_row *row, cons
 
 /* ---- reading a config ------------------------------------------------------------------------ */
 
+static bool is_word_in(const char *words, const char *word)
+{
+    size_t length = strlen(word);
+    for (const char *at = words; length && (at = strstr(at, word)); at += length)
+        if ((at == words || at[-1] == ' ') && (at[length] == ' ' || !at[length])) return true;
+    return false;
+}
+
+bool mc_config_has_row(const mc_config_row *row, const char *type)
+{
+    return !row->of_types || is_word_in(row->of_types, type);
+}
+
+/* Which of the family's types a file is of. */
+static const char *type_of(const mc_family *family, const mc_config_reader *r)
+{
+    const cJSON *type = cJSON_GetObjectItemCaseSensitive(r->json, "model_type");
+    return cJSON_IsString(type) ? type->valuestring : family->model_type[0];
+}
+
 /* The value that holds where a file does not give one. */
 static bool read_default(const mc_config_reader *r, const mc_config_row *row, void *config)
 {
@@ -211,7 +250,8 @@ static bool read_row(const mc_config_reader *r, const mc_config_row *row, void *
 {
     const char *key = row->key[r->form];
     const cJSON *item = key ? cJSON_GetObjectItemCaseSensitive(r->json, key) : NULL;
-    bool given = item && (!cJSON_IsNull(item) || row->kind == MC_CONFIG_TOKEN);
+    bool may_be_null = row->kind == MC_CONFIG_TOKEN || row->kind == MC_CONFIG_OPTIONAL;
+    bool given = item && (!cJSON_IsNull(item) || may_be_null);
     if (!given) item = key ? cJSON_GetObjectItemCaseSensitive(r->defaults, key) : NULL;
     if (!item) return read_default(r, row, config);
     return read_value(r, row, key, item, config);
@@ -241,10 +281,13 @@ static bool is_listed(const char *const *list, const char *key)
     return false;
 }
 
-static bool has_row(const mc_family *family, mc_config_form form, const char *key)
+/* type NULL: of any type. */
+static bool has_row(const mc_family *family, mc_config_form form, const char *key, const char *type)
 {
     for (const mc_config_row *row = family->rows; !ends(row); row++)
-        if (row->key[form] && strcmp(row->key[form], key) == 0) return true;
+        if (row->key[form] && strcmp(row->key[form], key) == 0 &&
+            (!type || mc_config_has_row(row, type)))
+            return true;
     return false;
 }
 
@@ -252,17 +295,18 @@ static bool has_row(const mc_family *family, mc_config_form form, const char *ke
 static bool is_foreign(const mc_family *family, mc_config_form form, const char *key)
 {
     for (int i = 0; form == MC_FORM_MC && mc_families[i]; i++)
-        if (mc_families[i] != family && has_row(mc_families[i], form, key)) return true;
+        if (mc_families[i] != family && has_row(mc_families[i], form, key, NULL)) return true;
     return false;
 }
 
 static bool check_keys(const mc_family *family, const mc_config_reader *r)
 {
     const cJSON *item;
+    const char *type = type_of(family, r);
     cJSON_ArrayForEach(item, r->json)
     {
         const char *key = item->string;
-        if (has_row(family, r->form, key) || is_listed(known_everywhere, key)) continue;
+        if (has_row(family, r->form, key, type) || is_listed(known_everywhere, key)) continue;
         if (is_foreign(family, r->form, key)) {
             mc_fail(r->ctx, MC_ERR_UNSUPPORTED, "%s: key \"%s\" is of another family than %s",
                     r->path, key, family->title);
@@ -350,7 +394,8 @@ bool mc_config_read(const mc_family *family, const mc_config_reader *r, void *co
     of_type.defaults = defaults;
     bool good = !mc_failed(r->ctx);
     for (const mc_config_row *row = family->rows; good && !ends(row); row++)
-        good = read_row(&of_type, row, config);
+        good = mc_config_has_row(row, type_of(family, r)) ? read_row(&of_type, row, config)
+                                                          : read_default(r, row, config);
     cJSON_Delete(defaults);
     return good && family->finish(r, config) && check_keys(family, r) &&
            check_tokens(family, r, config);
@@ -391,27 +436,26 @@ static void read_own(const mc_family *family, mc_context *ctx, const char *text,
     mc_config_form form = mc_config_form_of(json);
     if (family->own_form) form = MC_FORM_MC;
     mc_config_reader r = {.ctx = ctx, .json = json, .path = family->title, .form = form};
+    cJSON *defaults = json ? defaults_of_type(family, &r) : NULL;
+    r.defaults = defaults;
     memset(config, 0, family->config_size);
     for (const mc_config_row *row = family->rows; json && !ends(row); row++) {
         const char *key = row->key[form];
         bool given = key && cJSON_HasObjectItem(json, key);
-        if (given || row->value[form]) read_row(&r, row, config);
+        if (!given && !row->value[form]) continue;
+        if (mc_config_has_row(row, type_of(family, &r)))
+            read_row(&r, row, config);
+        else
+            read_default(&r, row, config);
     }
     if (json) family->finish(&r, config);
+    cJSON_Delete(defaults);
     cJSON_Delete(json);
 }
 
 void mc_config_default(const mc_family *family, void *config)
 {
     read_own(family, NULL, "{}", config);
-}
-
-static bool is_word_in(const char *words, const char *word)
-{
-    size_t length = strlen(word);
-    for (const char *at = words; length && (at = strstr(at, word)); at += length)
-        if ((at == words || at[-1] == ' ') && (at[length] == ' ' || !at[length])) return true;
-    return false;
 }
 
 static const mc_named_shape *find_named(const mc_family *family, const char *name)

@@ -6,9 +6,9 @@
 
 static bool ends(const mc_config_row *row) { return row->kind == MC_CONFIG_END; }
 
-/* A float as the shortest decimal that reads back as the same float: 0.1, not 0.10000000149. Whole
- * numbers get a point: transformers 5 refuses 1 where it expects a float. */
-static bool add_float(cJSON *json, const char *key, float value)
+/* 0.1, not 0.10000000149. Whole numbers get a point: transformers 5 refuses 1 where it expects a
+ * float. */
+bool mc_config_add_float(cJSON *json, const char *key, float value)
 {
     char text[32], number[40];
     for (int digits = 6; digits <= 9; digits++) {
@@ -36,12 +36,14 @@ static bool write_row(const mc_config_row *row, mc_config_form form, const void 
     case MC_CONFIG_END: break;
     case MC_CONFIG_SIZE:
         return cJSON_AddNumberToObject(json, key, (double)*(const int64_t *)member);
+    case MC_CONFIG_ROPE: return mc_config_add_rope(json, key, member);
+    case MC_CONFIG_OPTIONAL:
     case MC_CONFIG_TOKEN:
         return *(const int64_t *)member < 0
                    ? cJSON_AddNullToObject(json, key)
                    : cJSON_AddNumberToObject(json, key, (double)*(const int64_t *)member);
     case MC_CONFIG_DROPOUT:
-    case MC_CONFIG_FLOAT: return add_float(json, key, *(const float *)member);
+    case MC_CONFIG_FLOAT: return mc_config_add_float(json, key, *(const float *)member);
     case MC_CONFIG_FLAG: return cJSON_AddBoolToObject(json, key, *(const bool *)member);
     case MC_CONFIG_ACTIVATION: {
         mc_ffn_kind kind = {.activation = *(const mc_activation *)member};
@@ -73,10 +75,11 @@ mc_config_form mc_config_form_for(const mc_family *family)
 
 bool mc_config_write(const mc_family *family, mc_config_form form, const void *config, cJSON *json)
 {
+    const char *type = mc_config_type(family, config);
     for (const mc_config_row *row = family->rows; !ends(row); row++) {
         const char *key = row->key[form];
-        if (key && !row->other_name && !cJSON_HasObjectItem(json, key) &&
-            !write_row(row, form, config, json))
+        if (key && !row->other_name && mc_config_has_row(row, type) &&
+            !cJSON_HasObjectItem(json, key) && !write_row(row, form, config, json))
             return false;
     }
     return true;
@@ -91,6 +94,8 @@ static bool computes_same(const mc_config_row *row, const void *a, const void *b
     switch (row->kind) {
     case MC_CONFIG_SIZE:
         return *(const int64_t *)x == *(const int64_t *)y || *(const int64_t *)y == 0;
+    case MC_CONFIG_OPTIONAL: return *(const int64_t *)x == *(const int64_t *)y;
+    case MC_CONFIG_ROPE: return memcmp(x, y, sizeof(mc_rope)) == 0;
     case MC_CONFIG_FLOAT:
         return !strstr(row->key[MC_FORM_HF], "eps") || *(const float *)x == *(const float *)y;
     case MC_CONFIG_FLAG: return *(const bool *)x == *(const bool *)y;
@@ -118,7 +123,7 @@ const char *mc_config_lost(const mc_family *family, const void *from, const void
 /* ---- keys without a row ---------------------------------------------------------------------- */
 
 /* What save() writes itself, or would be wrong of the model that is saved. */
-static bool is_written_anyway(const mc_family *family, const char *key)
+static bool is_written_anyway(const mc_model *m, const char *key)
 {
     static const char *const ours[] = {"_name_or_path",
                                        "_num_labels",
@@ -136,8 +141,11 @@ static bool is_written_anyway(const mc_family *family, const char *key)
                                        NULL};
     for (const char *const *name = ours; *name; name++)
         if (strcmp(*name, key) == 0) return true;
-    for (const mc_config_row *row = family->rows; !ends(row); row++)
-        if (row->key[MC_FORM_HF] && strcmp(row->key[MC_FORM_HF], key) == 0) return true;
+    const char *type = mc_config_type(m->family, m->config);
+    for (const mc_config_row *row = m->family->rows; !ends(row); row++)
+        if (row->key[MC_FORM_HF] && strcmp(row->key[MC_FORM_HF], key) == 0 &&
+            mc_config_has_row(row, type))
+            return true;
     return false;
 }
 
@@ -147,7 +155,7 @@ bool mc_config_keep_others(mc_model *m, const mc_config_reader *r)
     if (r->form != MC_FORM_HF) return true;
     for (cJSON *item = others ? others->child : NULL, *next; item; item = next) {
         next = item->next;
-        if (is_written_anyway(m->family, item->string))
+        if (is_written_anyway(m, item->string))
             cJSON_Delete(cJSON_DetachItemViaPointer(others, item));
     }
     char *text = others ? cJSON_PrintUnformatted(others) : NULL;

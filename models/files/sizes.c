@@ -17,6 +17,34 @@ bool mc_config_check_sizes(const mc_config_reader *r, const mc_model_shape *s, i
                     (long long)s->positions, (double)eps, MOST_LAYERS);
 }
 
+/* `key` of the form that is read. */
+static const char *key_of(const mc_config_reader *r, const char *hf, const char *mc)
+{
+    return r->form == MC_FORM_HF ? hf : mc;
+}
+
+bool mc_config_check_grouped(const mc_config_reader *r, const mc_model_shape *s, float eps,
+                             int64_t *head_dim, int64_t *key_heads)
+{
+    if (*key_heads < 0) *key_heads = s->heads;
+    if (*head_dim < 0 && s->heads > 0 && s->dim % s->heads == 0) *head_dim = s->dim / s->heads;
+    if (*head_dim < 0 && s->heads > 0)
+        return !mc_fail(r->ctx, MC_ERR_FORMAT,
+                        "%s: key \"%s\": %lld heads do not divide dim %lld, expected a divisor of "
+                        "it, or key \"%s\"",
+                        r->path, key_of(r, "num_attention_heads", "num_heads"), (long long)s->heads,
+                        (long long)s->dim, key_of(r, "head_dim", "dim_head"));
+    if (*key_heads < 1 || (s->heads > 0 && s->heads % *key_heads))
+        return !mc_fail(r->ctx, MC_ERR_FORMAT,
+                        "%s: key \"%s\": %lld, expected a divisor of the %lld heads", r->path,
+                        key_of(r, "num_key_value_heads", "num_heads_kv"), (long long)*key_heads,
+                        (long long)s->heads);
+    mc_model_shape heads_apart = *s;
+    heads_apart.heads = s->heads > 0 ? 1 : s->heads;
+    heads_apart.head_dim = *head_dim;
+    return mc_config_check_sizes(r, &heads_apart, *head_dim, eps);
+}
+
 bool mc_config_check_rows(const mc_config_reader *r, const char *what, int64_t rows)
 {
     if (rows > 0) return true;

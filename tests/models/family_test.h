@@ -6,6 +6,7 @@
 #include "models/cpm/cpm.h"
 #include "models/family_internal.h"
 #include "models/gptj/gptj.h"
+#include "models/llama/llama.h"
 #include "models/t5/t5.h"
 #include "tests/models/model_test.h"
 
@@ -43,6 +44,18 @@ static const tiny_family tiny_families[] = {
              "\"position_bias_num_buckets\": 8, \"position_bias_max_distance\": 20, "
              "\"emb_init_std\": 0.3, \"att_init_std\": 0.3, \"ffn_init_std\": 0.3, "
              "\"proj_init_std\": 0.3, \"half\": false}"},
+    {"llama", "{\"model_type\": \"qwen3\", \"vocab_size\": 50, \"hidden_size\": 16, "
+              "\"intermediate_size\": 24, \"num_hidden_layers\": 2, \"num_attention_heads\": 4, "
+              "\"num_key_value_heads\": 2, \"head_dim\": 6, \"max_position_embeddings\": 24, "
+              "\"use_sliding_window\": true, \"sliding_window\": 3, \"max_window_layers\": 1, "
+              "\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 2, "
+              "\"original_max_position_embeddings\": 12}, \"attention_bias\": true, "
+              "\"initializer_range\": 0.2, \"bos_token_id\": 0, \"eos_token_id\": 1}"},
+    {"llama", "{\"model_type\": \"minicpm\", \"vocab_size\": 50, \"hidden_size\": 16, "
+              "\"intermediate_size\": 24, \"num_hidden_layers\": 2, \"num_attention_heads\": 4, "
+              "\"max_position_embeddings\": 24, \"scale_emb\": 3, \"scale_depth\": 1.4, "
+              "\"dim_model_base\": 8, \"initializer_range\": 0.2, \"bos_token_id\": 0, "
+              "\"eos_token_id\": 1}"},
 };
 enum { TINY_FAMILIES = sizeof tiny_families / sizeof *tiny_families };
 
@@ -50,7 +63,7 @@ enum { TINY_FAMILIES = sizeof tiny_families / sizeof *tiny_families };
 static inline const tiny_family *tiny(const char *name)
 {
     for (int i = 0; i < TINY_FAMILIES; i++)
-        if (strcmp(tiny_families[i].name, name) == 0) return &tiny_families[i];
+        if (strncmp(tiny_families[i].name, name, strlen(name) + 1) == 0) return &tiny_families[i];
     fail_msg("no tiny model of \"%s\"", name);
     return NULL;
 }

@@ -91,8 +91,15 @@ static const tiny_family roberta = {
                "\"intermediate_size\": 40, \"num_hidden_layers\": 2, \"num_attention_heads\": 4, "
                "\"max_position_embeddings\": 26, \"type_vocab_size\": 1}"};
 
+/* And one model type of LLaMA's. */
+static const tiny_family llama = {
+    "llama", "{\"model_type\": \"llama\", \"vocab_size\": 50, \"hidden_size\": 16, "
+             "\"intermediate_size\": 24, \"num_hidden_layers\": 2, \"num_attention_heads\": 4, "
+             "\"num_key_value_heads\": 2, \"head_dim\": 6, \"max_position_embeddings\": 24}"};
+
 static const tiny_family *example(int i)
 {
+    if (strcmp(tiny_families[i].name, "llama") == 0) return &llama;
     return strcmp(tiny_families[i].name, "roberta") == 0 ? &roberta : &tiny_families[i];
 }
 

@@ -499,7 +499,7 @@ static void test_bad_configs(void **state)
         mc_clear_error(ctx);
     }
     assert_null(model_of(ctx, "gpt5", "{}", NULL, NULL));
-    assert_error(ctx, MC_ERR_ARGUMENT, "gpt5", "bert, gpt2, t5, gptj, cpm1, cpm2");
+    assert_error(ctx, MC_ERR_ARGUMENT, "gpt5", "bert, gpt2, t5, gptj, cpm1, cpm2, roberta, llama");
     assert_null(mc_model_new(ctx, "t5", "t5-tiny", NULL, NULL));
     assert_error(ctx, MC_ERR_NOT_FOUND, "T5", "t5-tiny", "t5-small", "google/flan-t5-xl");
     assert_null(mc_model_new(ctx, "cpm1", "gpt2", NULL, NULL));

@@ -140,10 +140,10 @@ static void check_hidden(mc_context *ctx, mc_tensor **hidden, int64_t layers, mc
     assert_same_values(ctx, hidden[layers], last);
 }
 
-/* Probabilities of each query add up to 1 over the sequence's keys, are 0 for others, and with
- * `causal` for keys after the query. */
+/* Probabilities of each query add up to 1 over the sequence's keys, are 0 for others, with
+ * `causal` for keys after the query, and for those before a window (0: none) too. */
 static void check_attention(mc_context *ctx, mc_tensor *x, int heads, const int32_t *queries,
-                            const int32_t *keys, bool causal)
+                            const int32_t *keys, bool causal, int window)
 {
     static float p[BATCH * 4 * WIDTH * WIDTH];
     assert_non_null(x);
@@ -157,12 +157,20 @@ static void check_attention(mc_context *ctx, mc_tensor *x, int heads, const int3
             const float *row = p + (r * most_queries + q) * most_keys;
             double sum = 0;
             for (int k = 0; k < most_keys; k++) {
-                bool seen = k < keys[r / heads] && !(causal && k > q);
+                bool seen =
+                    k < keys[r / heads] && !(causal && k > q) && !(window && k <= q - window);
                 assert_true(seen ? row[k] > 0 : row[k] == 0);
                 sum += (double)row[k];
             }
             assert_near(sum, 1, 1e-5);
         }
+}
+
+/* Of a LLaMA's layer. */
+static int window_of(const mc_model *model, int64_t layer)
+{
+    mc_llama_config c = mc_llama_get_config(model);
+    return c.use_window && layer >= c.window_from ? (int)c.window : 0;
 }
 
 static void test_hidden_states_and_attentions(void **state)
@@ -182,13 +190,13 @@ static void test_hidden_states_and_attentions(void **state)
                      two ? out.encoder_last_hidden : out.last_hidden);
         for (int64_t i = 0; i < s.layers; i++)
             check_attention(ctx, out.attentions[i], (int)s.heads, batch_lengths, batch_lengths,
-                            s.kind == MC_MODEL_DECODER);
+                            s.kind == MC_MODEL_DECODER, window_of(model, i));
         if (two) check_hidden(ctx, out.decoder_hidden_states, s.decoder_layers, out.last_hidden);
         for (int64_t i = 0; i < s.decoder_layers; i++) {
             check_attention(ctx, out.decoder_attentions[i], (int)s.heads, answer_lengths,
-                            answer_lengths, true);
+                            answer_lengths, true, 0);
             check_attention(ctx, out.cross_attentions[i], (int)s.heads, answer_lengths,
-                            batch_lengths, false);
+                            batch_lengths, false, 0);
         }
         assert_true(two || (!out.decoder_hidden_states && !out.cross_attentions));
         mc_model_input plain = input_for(t, model, (part){PACKED, -1});

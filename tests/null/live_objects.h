@@ -54,7 +54,8 @@ MADE(mc_tape, mc_tape_begin(the_context()))
 /* The family in a function's name, or one that does what the function is for. */
 static const char *family_of(const char *function)
 {
-    static const char *const names[] = {"roberta", "bert", "gpt2", "gptj", "t5", "cpm1", "cpm2"};
+    static const char *const names[] = {"roberta", "bert", "gpt2", "gptj",
+                                        "t5",      "cpm1", "cpm2", "llama"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (strstr(function, names[i])) return names[i];
     if (is(function, "mc_model_shift_right")) return "t5";
@@ -99,6 +100,7 @@ CONFIG(gptj)
 CONFIG(t5)
 CONFIG(cpm1)
 CONFIG(cpm2)
+CONFIG(llama)
 
 MADE(mc_tokenizer, mc_tokenizer_from_pretrained(the_context(), tokenizer_folder()))
 MADE(mc_embedder, mc_embedder_new(live_mc_model("bert", ""), THE(mc_tokenizer), NULL))

@@ -133,10 +133,10 @@ static void test_families_in_help(void **state)
     static const struct {
         const char *command, *families;
     } rows[] = {
-        {"pretrain", "bert, gpt2, t5, gptj, cpm1, cpm2, roberta"},
-        {"generate", "gpt2, t5, gptj, cpm1, cpm2"},
-        {"finetune", "bert, gpt2, t5, gptj, cpm1, cpm2, roberta"},
-        {"eval", "bert, gpt2, t5, gptj, cpm1, cpm2, roberta"},
+        {"pretrain", "bert, gpt2, t5, gptj, cpm1, cpm2, roberta, llama"},
+        {"generate", "gpt2, t5, gptj, cpm1, cpm2, llama"},
+        {"finetune", "bert, gpt2, t5, gptj, cpm1, cpm2, roberta, llama"},
+        {"eval", "bert, gpt2, t5, gptj, cpm1, cpm2, roberta, llama"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char line[100], expected[200];

@@ -1,0 +1,34 @@
+/* How the angles of rotary positions are made: part of the configs of models that have them. */
+#ifndef MC_OPS_ROPE_H
+#define MC_OPS_ROPE_H
+
+#include <stdbool.h>
+
+/* How angles are changed for sequences longer than a model was first trained on. */
+typedef enum mc_rotary_type {
+    MC_ROTARY_DEFAULT, /* they are not */
+    MC_ROTARY_LINEAR,  /* all are divided by `factor` (Chen et al. 2023) */
+    MC_ROTARY_LLAMA3,  /* those of slow pairs are, as in Llama 3.1 */
+    MC_ROTARY_YARN,    /* those of slow pairs are, as in YaRN (Peng et al. 2023) */
+} mc_rotary_type;
+
+typedef struct mc_rotary_scaling {
+    mc_rotary_type type;
+    float factor; /* required unless type is MC_ROTARY_DEFAULT; above 0 */
+    /* Of LLAMA3 and YARN, required: a pair that turns at most `low` times within `original`
+     * positions is slow, one that turns `high` times or more is left alone. Those between are
+     * interpolated, LLAMA3's by their angle, YARN's by their number. 0 < low < high. */
+    float low, high, original;
+    bool exact_range; /* of YARN: the numbers of the first and last such pair are not rounded */
+    /* Cosine and sine are multiplied by it; 0: 1, of YARN 0.1 ln(factor) + 1 (1 for a factor up to
+     * 1). */
+    float attention_factor;
+} mc_rotary_scaling;
+
+/* Rotary positions as a config gives them. */
+typedef struct mc_rope {
+    float theta; /* the base of the angles */
+    mc_rotary_scaling scaling;
+} mc_rope;
+
+#endif

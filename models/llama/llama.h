@@ -1,0 +1,69 @@
+/* LLaMA (Touvron et al. 2023) and the decoders that share its blocks: Llama 1 to 3.2, TinyLlama,
+ * SmolLM2, Mistral, Qwen2, Qwen3 (dense) and MiniCPM. RMSNorm, rotary positions, grouped heads and
+ * a gated feed-forward; what a model type has beside that is in its config.
+ *
+ * Numerics are those of Hugging Face's LlamaForCausalLM and its relatives, with rotary angles in
+ * f32. */
+#ifndef MC_MODELS_LLAMA_H
+#define MC_MODELS_LLAMA_H
+
+#include "core/ops/rope.h"
+#include "models/model.h"
+
+/* The shape of a model; keys of Hugging Face's config.json and of ModelCenter's in brackets. Read
+ * literally: a zero is a zero. Start from mc_llama_config_default() or a named shape. */
+typedef struct mc_llama_config {
+    /* "llama", "mistral", "qwen2", "qwen3" or "minicpm"; NULL: "llama". It decides: qwen2 has
+     * biases of q, k and v, qwen3 norms of the heads of q and k, mistral a window in all layers,
+     * minicpm the three scales. ModelCenter's form is "llama". */
+    const char *model_type;
+    int64_t vocab_size; /* vocab_size */
+    int64_t dim;        /* hidden_size [dim_model] */
+    int64_t dim_ff;     /* intermediate_size [dim_ff] */
+    int64_t layers;     /* num_hidden_layers [num_layers] */
+    int64_t heads;      /* num_attention_heads [num_heads] */
+    int64_t key_heads;  /* num_key_value_heads [num_heads_kv]; -1: heads */
+    int64_t head_dim;   /* head_dim [dim_head]; -1: dim / heads */
+    int64_t positions;  /* max_position_embeddings; 0: no limit, as in ModelCenter's form */
+    mc_rope rope;       /* rope_theta, rope_scaling; or rope_parameters, which has both */
+    /* mistral, qwen2, qwen3: sliding_window, the tokens that one sees, itself counted in; -1: all.
+     * Of qwen2 and qwen3 it counts if use_sliding_window, in layers from max_window_layers on. */
+    int64_t window;
+    bool use_window;
+    int64_t window_from;
+    mc_activation activation; /* hidden_act; the gate's [ffn_activate_fn, gated_silu alone] */
+    float eps;                /* rms_norm_eps [norm_eps] */
+    float dropout;            /* after each branch [dropout_p] */
+    float attention_dropout;  /* attention_dropout [dropout_p] */
+    float init_std;           /* initializer_range [att_init_std] */
+    float embedding_std;      /* initializer_range [emb_init_std] */
+    float ffn_std;            /* initializer_range [ffn_init_std] */
+    bool attention_bias;      /* llama, qwen3: attention_bias, of q, k, v and o */
+    bool ffn_bias;            /* llama: mlp_bias */
+    bool tied;                /* tie_word_embeddings [tied] */
+    /* minicpm: scale_emb, of the words' embeddings; scale_depth / sqrt(layers), of each branch;
+     * dim_model_base / dim, of the logits. */
+    float embedding_scale, depth_scale;
+    int64_t base_dim;
+    int64_t bos_token_id, eos_token_id, pad_token_id; /* of the same names; -1: none */
+} mc_llama_config;
+
+/* Llama-1-7b's shape, the defaults of Hugging Face's LlamaConfig. */
+MC_API mc_llama_config mc_llama_config_default(void);
+/* A shape by name, "llama-3.2-1b" or "Qwen/Qwen3-0.6B" say: docs/models/llama.md lists them.
+ * Errors: another name is MC_ERR_NOT_FOUND. */
+MC_API mc_status mc_llama_config_named(mc_context *ctx, const char *name, mc_llama_config *config);
+/* Reads a config.json of Hugging Face's or ModelCenter's form. Errors: what is malformed or out
+ * of range names file and key, as do rope types other than default, linear, llama3 and yarn; other
+ * model types are MC_ERR_UNSUPPORTED. */
+MC_API mc_status mc_llama_config_read(mc_context *ctx, const char *path, mc_llama_config *config);
+MC_API mc_llama_config mc_llama_get_config(const mc_model *model); /* zeros for another family's */
+
+/* A model with initial weights; see mc_model_new for heads and options, which may be NULL. */
+MC_API mc_model *mc_llama_new(mc_context *ctx, const mc_llama_config *config,
+                              const mc_model_heads *heads, const mc_load_options *options);
+/* mc_model_from_pretrained for a folder that is one of this family's. */
+MC_API mc_model *mc_llama_from_pretrained(mc_context *ctx, const char *identifier,
+                                          const mc_load_options *options);
+
+#endif
