@@ -25,7 +25,8 @@ bool mc_grow(void *array_pointer, size_t *capacity, size_t count, size_t element
 /* Fails the nth allocation from now (1 = the next one) and, if `all_after`, every later one.
  * 0 switches injection off. Process-wide; for tests only. */
 void mc_fault_fail_at(long nth, bool all_after);
-/* Number of allocations since the last mc_fault_fail_at(). */
+/* Number of allocations since the last mc_fault_fail_at(). A process that ends adds the number of
+ * nth allocations that failed to the file that MC_FAULT_REPORT names. */
 long mc_fault_count(void);
 #endif
 

@@ -24,7 +24,6 @@
 
 enum { JOB = 3, MANY = 300000 };
 static const double timeout = 3;
-static const double busy_machine = 40; /* by so much a promise may be late where more runs */
 
 /* ---- the ranks of a job ---------------------------------------------------------------------- */
 
@@ -430,6 +429,7 @@ static int be_rank(const job_case *c, const char *folder)
 /* ---- who runs the jobs ----------------------------------------------------------------------- */
 
 #ifdef MC_MPIEXEC
+static const double busy_machine = 40; /* by so much a promise may be late where more runs */
 enum { AT_ONCE = 4 };
 static FILE *outputs[CASES]; /* of jobs that were begun */
 static temp_folder folder;   /* of all jobs */
