@@ -4,7 +4,8 @@ docs/architecture.md, and each private header that tools/ or examples/ includes.
 circle, two units that include one another, that the page's list of circles does not defend. A unit
 is a source of the library and the headers of its name (x.c, x.h, x_internal.h); GPU kernels are
 left out, whose headers are parts of one source. Prints each folder that has grown beyond its
-budget of lines. Run by check_style.sh. Exit code 1 where anything is found."""
+budget of lines, and checks the reading order of docs/reading.md. Run by check_style.sh. Exit code
+1 where anything is found."""
 
 import pathlib
 import re
@@ -45,6 +46,7 @@ BUDGETS = {
     "tools/options": 3814, "tools/tasks": 2091, "tools/train": 3314,
 }
 
+SPINE = 20500  # lines of the reading order in docs/reading.md, at most
 PAGE = pathlib.Path("docs/architecture.md").read_text()
 INCLUDE = re.compile(r'\s*#\s*include\s+"([^"]+)"')
 
@@ -77,6 +79,19 @@ def find_growth(paths):
             if n > BUDGETS.get(folder, 0)] + \
         [f"scripts/check_rooms.py: no folder {folder} any more"
          for folder in BUDGETS if folder not in lines]
+
+
+def check_spine():
+    """A line for each source that the reading order names and that is not there, and one where it
+    has become too long to read."""
+    page = pathlib.Path("docs/reading.md").read_text()
+    rows = re.findall(r"^\| \d+ \| [^|]* \| ([^|]*) \|", page, re.M)
+    files = [pathlib.Path(name) for row in rows for name in re.findall(r"`([\w/]+\.[ch])`", row)]
+    missing = [f"docs/reading.md: there is no {file}" for file in files if not file.exists()]
+    lines = sum(len(file.read_text().splitlines()) for file in files if file.exists())
+    if len(rows) < 10 or lines > SPINE:
+        missing.append(f"docs/reading.md: {len(rows)} rooms of {lines} lines, expected 10 of {SPINE} at most")
+    return missing
 
 
 def find_circles(paths):
@@ -121,7 +136,7 @@ def main():
                 findings.append(f"{path}:{number}: {rooms[here]}/ uses a private header")
     findings += [f"scripts/check_rooms.py: {file} does not include {header} any more"
                  for file, header in allowed]
-    findings += find_circles([str(path) for path in paths]) + find_growth(paths)
+    findings += find_circles([str(path) for path in paths]) + find_growth(paths) + check_spine()
     print("\n".join(findings), end="\n" if findings else "")
     return bool(findings)
 
