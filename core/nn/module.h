@@ -118,6 +118,6 @@ MC_API int64_t mc_module_parameter_count(mc_module *module); /* elements of all 
  * error, and nothing changes. A pattern that matches nothing is MC_ERR_NOT_FOUND. */
 MC_API mc_status mc_module_set_trainable(mc_module *module, const char *pattern, bool trainable);
 /* Zeros the gradients of the module's root. */
-MC_API void mc_module_zero_grad(mc_module *module);
+MC_API mc_status mc_module_zero_grad(mc_module *module);
 
 #endif

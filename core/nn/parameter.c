@@ -271,12 +271,15 @@ mc_status mc_parameter_read_gradient(mc_parameter *p, float *values)
     return MC_OK;
 }
 
-void mc_module_zero_grad(mc_module *module)
+mc_status mc_module_zero_grad(mc_module *module)
 {
-    if (!module || mc_failed(module->ctx)) return;
+    if (!module) return MC_ERR_ARGUMENT;
     mc_zero *z = &module->root->zero;
-    if (mc_zero_end_reducing(z)) return;
-    for (int i = 0; i < z->bucket_count; i++) mc_bucket_zero_gradient(z, &z->buckets[i]);
+    mc_status status = mc_error_status(module->ctx);
+    if (!status) status = mc_zero_end_reducing(z);
+    for (int i = 0; !status && i < z->bucket_count; i++)
+        status = mc_bucket_zero_gradient(z, &z->buckets[i]);
+    return status;
 }
 
 mc_status mc_module_wait(mc_module *module)
