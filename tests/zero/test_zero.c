@@ -1,0 +1,353 @@
+/* Buckets where something fails: each allocation of the device and each collective in turn, in a
+ * training step and in a move to another layout, at every level. The group has two ranks, of which
+ * the other one does what this one does. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <stdlib.h>
+#include <string.h>
+#include "core/dist/comm_internal.h"
+#include "core/nn/stored.h"
+#include "tests/faults.h"
+
+/* ---- a group with a mirror ------------------------------------------------------------------- */
+
+static struct {
+    long count, fail_at; /* collectives are begun and finished: two each */
+} calls;
+
+static mc_status count_call(mc_comm *c)
+{
+    if (++calls.count != calls.fail_at) return MC_OK;
+    return mc_fail(c->ctx, MC_ERR_DEVICE, "a collective was made to fail");
+}
+
+static mc_status mirror_begin(mc_comm *c, mc_comm_request *r)
+{
+    const mc_comm_call *k = &r->call;
+    size_t bytes = (size_t)k->count * mc_dtype_size(k->dtype);
+    if (count_call(c)) return MC_ERR_DEVICE;
+    if (k->kind == MC_COMM_ALL_GATHER) {
+        memmove((char *)k->dst, k->src, bytes);
+        memmove((char *)k->dst + bytes, k->dst, bytes);
+        return MC_OK;
+    }
+    assert_int_equal(k->dtype, MC_F32);
+    for (int64_t i = 0; i < k->count; i++) ((float *)k->dst)[i] = 2 * ((const float *)k->src)[i];
+    return MC_OK;
+}
+
+static mc_status mirror_finish(mc_comm *c, mc_comm_request *r)
+{
+    (void)r;
+    return count_call(c);
+}
+
+static mc_comm_transport mirror;
+
+static void add_mirror(mc_context *ctx)
+{
+    mc_comm *comm = mc_comm_new(ctx, NULL, 1, 0, NULL);
+    mirror = *comm->transport;
+    mirror.begin = mirror_begin;
+    mirror.finish = mirror_finish;
+    comm->transport = &mirror;
+    comm->size = 2;
+    ctx->mesh.shard = (mc_rank_group){.comm = comm, .size = 2, .rank = 0};
+}
+
+/* ---- a model --------------------------------------------------------------------------------- */
+
+enum { DIM = 12, BLOCKS = 3, ROWS = 4, STEPS = 3 };
+
+typedef struct block {
+    mc_module module;
+    mc_linear *up;
+} block;
+
+typedef struct model {
+    mc_module module;
+    mc_block_list *blocks;
+    mc_linear *head;
+} model;
+
+static void *new_block(mc_module *parent, const char *name, int index, void *config)
+{
+    (void)index, (void)config;
+    block *b = mc_module_add(parent, name, sizeof *b);
+    if (b) b->up = mc_linear_add(&b->module, "up", DIM, DIM, NULL);
+    return b;
+}
+
+static mc_tensor *block_forward(mc_tape *t, void *object, mc_tensor *x, const mc_call *call)
+{
+    block *b = object;
+    (void)call;
+    return mc_tanh(t, mc_linear_forward(t, b->up, x));
+}
+
+typedef struct run {
+    mc_context *ctx;
+    model *m;
+    mc_optimizer *adam;
+    mc_optim_manager *optim;
+} run;
+
+static run start(mc_zero_level level, bool offload)
+{
+    run r = {.ctx = mc_init_distributed(&(mc_init_options){.seed = 3, .log = ignore_line})};
+    add_mirror(r.ctx);
+    r.m = mc_module_new(r.ctx, "", sizeof *r.m, &(mc_module_options){.zero_level = level});
+    r.m->blocks = mc_block_list_new(&r.m->module, "blocks", BLOCKS, new_block, block_forward,
+                                    &(mc_block_options){.zero_level = level});
+    r.m->head = mc_linear_add(&r.m->module, "head", DIM, 3, NULL);
+    mc_adam_options options = {.lr = 0.1f, .eps = 1e-3f};
+    r.adam = offload ? mc_adam_offload_new(r.ctx, &options) : mc_adam_new(r.ctx, &options);
+    r.optim = mc_optim_manager_new(r.ctx, NULL);
+    mc_optimizer_add(r.adam, &r.m->module);
+    mc_optim_manager_add(r.optim, r.adam, NULL);
+    assert_good(r.ctx);
+    hook_device(r.ctx);
+    return r;
+}
+
+static mc_zero *zero_of(run *r) { return &r->m->module.root->zero; }
+
+/* Whether it failed before parameters were written. */
+static bool train_step(run *r, int step)
+{
+    float x[ROWS * DIM];
+    int32_t label[ROWS];
+    for (int i = 0; i < ROWS * DIM; i++) x[i] = (float)((i * 7 + step * 5) % 11) / 11;
+    for (int i = 0; i < ROWS; i++) label[i] = (i + step) % 3;
+    mc_optim_manager_zero_grad(r->optim);
+    mc_tape *t = mc_tape_begin(r->ctx);
+    mc_tensor *h = mc_tape_input(t, MC_F32, MC_SHAPE(ROWS, DIM), x, false);
+    h = mc_block_list_forward(t, r->m->blocks, h, NULL);
+    mc_tensor *labels = mc_tape_input(t, MC_I32, MC_SHAPE(ROWS), label, false);
+    mc_tensor *loss = mc_cross_entropy(t, mc_linear_forward(t, r->m->head, h), labels, NULL);
+    mc_optim_manager_backward(r->optim, t, loss);
+    bool early = mc_failed(r->ctx);
+    mc_optim_manager_step(r->optim);
+    mc_tape_end(t);
+    return early;
+}
+
+enum { MOST = 1 << 11 };
+
+static size_t read_all(run *r, float *values)
+{
+    size_t count = 0;
+    mc_parameter_iterator it = {0};
+    for (mc_parameter *p; (p = mc_module_next_parameter(&r->m->module, &it));) {
+        mc_parameter_read(p, values + count);
+        count += (size_t)mc_shape_count(mc_parameter_shape(p));
+        assert_true(count <= MOST);
+    }
+    mc_module_wait(&r->m->module);
+    assert_good(r->ctx);
+    return count;
+}
+
+/* ---- failures -------------------------------------------------------------------------------- */
+
+enum { ALLOCATIONS, COLLECTIVES, KINDS };
+
+static void begin_faults(int kind, long nth)
+{
+    calls.count = 0;
+    calls.fail_at = kind == COLLECTIVES ? nth : 0;
+    fail_at(DEVICE, kind == ALLOCATIONS ? nth : 0, false);
+}
+
+/* Ends them and the error; whether there was one. */
+static bool end_faults(run *r, int kind, long *count)
+{
+    long allocations = stop_failing(DEVICE);
+    *count = kind == ALLOCATIONS ? allocations : calls.count;
+    calls.fail_at = 0;
+    bool failed = mc_failed(r->ctx);
+    if (failed)
+        assert_int_equal(mc_error_status(r->ctx),
+                         kind == ALLOCATIONS ? MC_ERR_NOMEM : MC_ERR_DEVICE);
+    mc_clear_error(r->ctx);
+    r->ctx->mesh.shard.comm->broken = false;
+    return failed;
+}
+
+/* Between steps, after a failure too: states agree with memory and with what is under way. */
+static void check_states(run *r)
+{
+    mc_zero *z = zero_of(r);
+    for (int i = 0; i < z->bucket_count; i++) {
+        const mc_bucket *b = &z->buckets[i];
+        bool shares = mc_bucket_shares_values(b);
+        assert_true(!b->gradient.request == (b->gradient.state != MC_GRADIENT_REDUCING));
+        assert_true(!b->values.request == (b->values.state != MC_VALUES_GATHERING));
+        assert_true((b->values.data == NULL) == (b->values.state == MC_VALUES_RESTING));
+        if (!shares) assert_int_equal(b->values.state, MC_VALUES_READY);
+        if (mc_bucket_shares_gradient(b))
+            assert_true(!b->gradient.data == (b->gradient.state == MC_GRADIENT_NONE ||
+                                              b->gradient.state == MC_GRADIENT_VOID));
+    }
+}
+
+/* A step after whose failure gradients are void is not taken before zero_grad. */
+static void check_void(run *r)
+{
+    bool lost = false;
+    for (int i = 0; i < zero_of(r)->bucket_count; i++)
+        lost |= zero_of(r)->buckets[i].gradient.state == MC_GRADIENT_VOID;
+    if (!lost) return;
+    mc_optim_manager_step(r->optim);
+    assert_int_equal(mc_error_status(r->ctx), MC_ERR_STATE);
+    assert_non_null(strstr(mc_error_message(r->ctx), "zero_grad"));
+    mc_clear_error(r->ctx);
+}
+
+static void fail_in_step(mc_zero_level level, int kind, const float *expected, int *lost)
+{
+    long count = 0, nth = 0;
+    float values[MOST];
+    bool failed = true;
+    while (failed || nth <= count) {
+        run r = start(level, false);
+        train_step(&r, 0);
+        assert_good(r.ctx);
+        begin_faults(kind, ++nth);
+        bool early = train_step(&r, 1);
+        failed = end_faults(&r, kind, &count);
+        check_states(&r);
+        for (int i = 0; i < zero_of(&r)->bucket_count; i++)
+            *lost += zero_of(&r)->buckets[i].gradient.state == MC_GRADIENT_VOID;
+        check_void(&r);
+        if (failed) train_step(&r, 1);
+        train_step(&r, 2);
+        assert_good(r.ctx);
+        size_t n = read_all(&r, values);
+        /* the parameters that a failed step has written are its own */
+        if (!failed || early) assert_memory_equal(values, expected, n * sizeof *values);
+        mc_context_free(r.ctx);
+    }
+    assert_true(count > 4);
+}
+
+static void test_steps(void **state)
+{
+    (void)state;
+    for (mc_zero_level level = MC_ZERO_0; level <= MC_ZERO_3; level++) {
+        float expected[MOST];
+        int lost = 0;
+        run r = start(level, false);
+        for (int step = 0; step < STEPS; step++) train_step(&r, step);
+        read_all(&r, expected);
+        mc_context_free(r.ctx);
+        for (int kind = 0; kind < KINDS; kind++) fail_in_step(level, kind, expected, &lost);
+        assert_true(lost > 0);
+    }
+}
+
+/* ---- moves ----------------------------------------------------------------------------------- */
+
+/* A rank's arrays of all buckets, one after the other. */
+static size_t snapshot(run *r, float *to)
+{
+    size_t n = 0;
+    mc_zero *z = zero_of(r);
+    for (int i = 0; i < z->bucket_count; i++) {
+        const mc_bucket *b = &z->buckets[i];
+        size_t held = (size_t)mc_bucket_held(b);
+        bool shares = mc_bucket_shares_values(b);
+        size_t values = (size_t)(shares ? b->share : b->count);
+        memcpy(to + n, shares ? b->values.share : b->values.data, values * sizeof *to);
+        n += values;
+        for (int k = 0; k < 2 && b->state[k]; k++, n += held)
+            memcpy(to + n, b->state[k], held * sizeof *to);
+        assert_true(n <= 4 * MOST);
+    }
+    return n;
+}
+
+/* Freezes a part of each block, and thaws it, while each allocation and each collective fails. */
+static void fail_in_move(mc_zero_level level, int kind, bool offload)
+{
+    static float before[4 * MOST], after[4 * MOST], values[MOST], moved[MOST];
+    run r = start(level, offload);
+    train_step(&r, 0);
+    for (int frozen = 1; frozen >= 0; frozen--) {
+        long count = 0, nth = 0;
+        size_t n = read_all(&r, values), size = snapshot(&r, before);
+        mc_module_set_trainable(&r.m->module, "*.weight", !frozen);
+        bool failed = true;
+        while (failed) {
+            const mc_bucket *buckets = zero_of(&r)->buckets;
+            begin_faults(kind, ++nth);
+            mc_module_layout(r.m->module.root);
+            failed = end_faults(&r, kind, &count);
+            if (!failed) break;
+            assert_ptr_equal(zero_of(&r)->buckets, buckets);
+            check_states(&r);
+            assert_int_equal(snapshot(&r, after), size);
+            assert_memory_equal(after, before, size * sizeof *after);
+        }
+        assert_int_equal(nth, count + 1);
+        check_states(&r);
+        assert_int_equal(read_all(&r, moved), n);
+        assert_memory_equal(moved, values, n * sizeof *values);
+    }
+    train_step(&r, 1);
+    train_step(&r, 2);
+    assert_good(r.ctx);
+    run whole = start(level, offload); /* the same without moves */
+    for (int step = 0; step < STEPS; step++) train_step(&whole, step);
+    assert_int_equal(read_all(&r, moved), read_all(&whole, values));
+    assert_memory_equal(moved, values, sizeof(float) * read_all(&r, moved));
+    mc_context_free(whole.ctx);
+    mc_context_free(r.ctx);
+}
+
+static void test_moves(void **state)
+{
+    (void)state;
+    for (mc_zero_level level = MC_ZERO_0; level <= MC_ZERO_3; level++)
+        for (int kind = 0; kind < 2 * KINDS; kind++) fail_in_move(level, kind / 2, kind % 2);
+}
+
+/* ---- transitions ----------------------------------------------------------------------------- */
+
+static void check_refused(run *r, mc_status status, const char *from, const char *to)
+{
+    assert_int_equal(status, MC_ERR_STATE);
+    assert_non_null(strstr(mc_error_message(r->ctx), from));
+    assert_non_null(strstr(mc_error_message(r->ctx), to));
+    mc_clear_error(r->ctx);
+}
+
+static void test_transitions(void **state)
+{
+    (void)state;
+    run r = start(MC_ZERO_3, false);
+    mc_module_need_gradients(r.m->module.root, 1);
+    mc_zero *z = zero_of(&r);
+    mc_bucket *b = &z->buckets[0];
+    check_refused(&r, mc_values_go(z, b, MC_VALUES_STALE), "RESTING", "STALE");
+    check_refused(&r, mc_gradient_go(z, b, MC_GRADIENT_SUMMED), "NONE", "SUMMED");
+    b->sum.state = MC_SUM_WIDE;
+    check_refused(&r, mc_sum_go(z, b, MC_SUM_NARROW), "WIDE", "NARROW");
+    assert_int_equal(mc_sum_go(z, b, MC_SUM_EMPTY), MC_OK);
+    assert_int_equal(b->sum.state, MC_SUM_EMPTY);
+    mc_context_free(r.ctx);
+}
+
+int main(void)
+{
+    setenv("MC_OFFLOAD", "always", 1);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_transitions),
+        cmocka_unit_test(test_steps),
+        cmocka_unit_test(test_moves),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
