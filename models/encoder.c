@@ -41,9 +41,15 @@ static void *new_block(mc_module *list, const char *name, int index, void *confi
 static mc_tensor *block_forward(mc_tape *t, void *object, mc_tensor *x, const mc_call *call)
 {
     encoder_block *b = object;
-    float p = b->o->dropout;
-    x = mc_sublayer_post_norm(t, x, mc_attention_branch(b->attention), call, p, b->attention_norm);
+    float p = b->o->dropout, of_attention = b->o->whole_attention ? 0 : p;
+    x = mc_sublayer_post_norm(t, x, mc_attention_branch(b->attention), call, of_attention,
+                              b->attention_norm);
     return mc_sublayer_post_norm(t, x, mc_feed_forward_branch(b->ffn), call, p, b->output_norm);
+}
+
+static int64_t words_dim(const mc_encoder_options *o)
+{
+    return o->words_dim ? o->words_dim : o->dim;
 }
 
 static void declare_heads(mc_model *m)
@@ -54,29 +60,45 @@ static void declare_heads(mc_model *m)
     if (m->heads.pooler)
         e->pooler = mc_linear_add(&m->module, "pooler.dense", o->dim, o->dim, &linear);
     if (m->heads.lm) {
-        e->lm_dense = mc_linear_add(&m->module, "lm_head.dense", o->dim, o->dim, &linear);
-        e->lm_norm = mc_layernorm_add(&m->module, "lm_head.layer_norm", o->dim, o->eps);
+        e->lm_dense = mc_linear_add(&m->module, "lm_head.dense", o->dim, words_dim(o), &linear);
+        e->lm_norm = mc_layernorm_add(&m->module, "lm_head.layer_norm", words_dim(o), o->eps);
     }
     mc_declare_lm_head(m, "lm_head.decoder", o->tied, true, mc_literal(o->embedding_std));
     if (m->heads.nsp) e->nsp = mc_linear_add(&m->module, "nsp_head", o->dim, 2, &linear);
     mc_declare_token_head(m, true, mc_literal(o->init_std));
 }
 
-bool mc_encoder_declare(mc_model *m, const mc_encoder_options *options, const mc_load_options *load)
+static void declare_embeddings(mc_model *m)
 {
     mc_encoder *e = m->parts;
     const mc_encoder_options *o = &e->o;
-    e->o = *options;
     float std = mc_literal(o->embedding_std);
+    int64_t dim = words_dim(o);
+    m->words_dim = dim != o->dim ? dim : 0;
     mc_declare_words(m, std);
-    e->positions = mc_embedding_add(&m->module, "position_embedding", o->positions, o->dim, std);
+    e->positions = mc_embedding_add(&m->module, "position_embedding", o->positions, dim, std);
     if (o->types)
-        e->types = mc_embedding_add(&m->module, "token_type_embedding", o->types, o->dim, std);
+        e->types = mc_embedding_add(&m->module, "token_type_embedding", o->types, dim, std);
+    bool apart = !o->layers || dim != o->dim;
     const char *norm =
-        o->layers ? "encoder.layers.0.self_att.layernorm_before_attention" : "embedding_layernorm";
-    e->embedding_norm = mc_layernorm_add(&m->module, norm, o->dim, o->eps);
+        apart ? "embedding_layernorm" : "encoder.layers.0.self_att.layernorm_before_attention";
+    e->embedding_norm = mc_layernorm_add(&m->module, norm, dim, o->eps);
+    if (dim != o->dim)
+        e->projection = mc_linear_add(&m->module, "embedding_projection", dim, o->dim,
+                                      &(mc_linear_options){.init_std = mc_literal(o->init_std)});
+    if (o->buckets)
+        e->bias =
+            mc_parameter_new(&m->module, "encoder.relative_attention_bias",
+                             MC_SHAPE(o->buckets, o->heads), mc_init_normal(0, o->embedding_std));
+}
+
+bool mc_encoder_declare(mc_model *m, const mc_encoder_options *options, const mc_load_options *load)
+{
+    mc_encoder *e = m->parts;
+    e->o = *options;
+    declare_embeddings(m);
     m->encoder =
-        mc_block_list_new(&m->module, "encoder.layers", (int)o->layers, new_block, block_forward,
+        mc_block_list_new(&m->module, "encoder.layers", (int)e->o.layers, new_block, block_forward,
                           &(mc_block_options){.recompute = load->recompute, .config = &e->o});
     declare_heads(m);
     return m->encoder;
@@ -125,7 +147,14 @@ static mc_tensor *embed(mc_tape *t, mc_model *m, const mc_stack_input *in)
 
 mc_tensor *mc_encoder_encode(mc_tape *t, mc_model *m, mc_stack_input *in)
 {
-    return mc_run_stack(t, m->encoder, embed(t, m, in), NULL, &in->call);
+    mc_encoder *e = m->parts;
+    mc_tensor *x = embed(t, m, in);
+    if (x && e->projection) x = mc_linear_forward(t, e->projection, x);
+    if (x && e->bias)
+        in->call.position_bias = mc_position_bias(
+            t, mc_parameter_tensor(t, e->bias),
+            &(mc_position_bias_options){.length = mc_position_limit(in), .bidirectional = true});
+    return mc_run_stack(t, m->encoder, x, NULL, &in->call);
 }
 
 mc_tensor *mc_encoder_pool(mc_tape *t, mc_model *m, mc_tensor *hidden)

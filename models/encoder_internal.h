@@ -7,13 +7,16 @@
 
 typedef struct mc_encoder_options {
     int64_t layers, dim, dim_ff, heads;
+    int64_t words_dim; /* columns of the embeddings, which are projected to dim; 0: dim, as it is */
     int64_t positions; /* rows of the table of positions */
     int64_t types;     /* rows of that of token types; 0: no table */
+    int64_t buckets;   /* of a relative bias that all blocks share, to distance 128; 0: none */
     /* The row of position 0. Not 0: padding has no position, as RoBERTa has it. */
     int64_t first_position;
     mc_activation activation;      /* of the feed-forwards */
     mc_activation head_activation; /* of the masked language model's head */
     float eps, dropout, attention_dropout;
+    bool whole_attention; /* nothing is dropped of what attention adds to the stream */
     float init_std, embedding_std, ffn_std;
     bool tied; /* the masked language model has the words' matrix */
 } mc_encoder_options;
@@ -23,14 +26,27 @@ typedef struct mc_encoder {
     mc_encoder_options o;
     mc_embedding *positions, *types; /* types: NULL without a table */
     mc_layernorm *embedding_norm;
+    mc_linear *projection; /* NULL: the embeddings have dim columns */
+    mc_parameter *bias;    /* (buckets, heads); NULL: none */
     /* Heads; NULL: the model has none of that kind. */
     mc_layernorm *lm_norm;
     mc_linear *pooler, *nsp, *lm_dense;
     mc_linear *classifier_dense, *classifier;
 } mc_encoder;
 
-/* For `declare`: words, positions, types, blocks, and the heads but for the classifier, in this
- * order. False after an error. */
+/* Options from a config that has members of these names; the other options are 0. */
+#define MC_ENCODER_OF(c)                                                                    \
+    (mc_encoder_options)                                                                    \
+    {                                                                                       \
+        .layers = (c)->layers, .dim = (c)->dim, .dim_ff = (c)->dim_ff, .heads = (c)->heads, \
+        .positions = (c)->positions, .activation = (c)->activation,                         \
+        .head_activation = (c)->activation, .dropout = (c)->dropout,                        \
+        .attention_dropout = (c)->attention_dropout, .init_std = (c)->init_std,             \
+        .embedding_std = (c)->init_std, .ffn_std = (c)->init_std, .tied = (c)->tied         \
+    }
+
+/* For `declare`: words, positions, types, projection, bias, blocks, and the heads but for the
+ * classifier, in this order. False after an error. */
 bool mc_encoder_declare(mc_model *m, const mc_encoder_options *options,
                         const mc_load_options *load);
 /* A classifier of two layers, if the model has one: "classifier.dense" and "classifier.out_proj".
@@ -57,6 +73,20 @@ bool mc_encoder_check(const mc_config_reader *r, const mc_model_shape *s, int64_
  * head's bias has two names whose values differ. */
 bool mc_encoder_look_at_head(mc_context *ctx, const mc_model_file *f, const mc_model_heads *heads,
                              bool *tied);
+
+/* Rows, in Hugging Face's form alone, of a config with members of these names. */
+#define MC_ENCODER_ROWS                                                                         \
+    MC_ROW(SIZE, dim_ff, "intermediate_size", NULL, "3072", "", 1),                             \
+        MC_ROW(SIZE, layers, "num_hidden_layers", NULL, "12", "", 0),                           \
+        MC_ROW(SIZE, heads, "num_attention_heads", NULL, "12", "", 1),                          \
+        MC_ROW(SIZE, positions, "max_position_embeddings", NULL, "512", "", 1),                 \
+        MC_ROW(ACTIVATION, activation, "hidden_act", NULL, "\"gelu\"", "", 0),                  \
+        MC_ROW(FLOAT, eps, "layer_norm_eps", NULL, "1e-12", "", 1e-30, 1),                      \
+        MC_ROW(DROPOUT, dropout, "hidden_dropout_prob", NULL, "0.1", "", 0),                    \
+        MC_ROW(DROPOUT, attention_dropout, "attention_probs_dropout_prob", NULL, "0.1", "", 0), \
+        MC_ROW(FLOAT, init_std, "initializer_range", NULL, "0.02", "", 0, 1e6),                 \
+        MC_ROW(FLAG, tied, "tie_word_embeddings", NULL, "true", "", 0),                         \
+        MC_KNOWN("bos_token_id", NULL), MC_KNOWN("eos_token_id", NULL)
 
 /* ---- names in files of Hugging Face's, where a family has BERT's ----------------------------- */
 

@@ -181,6 +181,7 @@ struct mc_model {
     mc_model_heads heads;
     /* What all families have, declared by their `declare`. */
     mc_embedding *words;
+    int64_t words_dim; /* columns of the words where a projection to dim follows; 0: dim */
     mc_block_list *encoder, *decoder; /* a model of one stack has one of them */
     mc_parameter *head_weight;        /* the language model's own matrix; NULL: the words' */
     mc_parameter *head_bias;          /* NULL: none */
@@ -218,7 +219,7 @@ typedef struct mc_stack_input {
 
 /* Which fields of mc_model_input and mc_model_heads the family has a use for. */
 typedef struct mc_family_traits {
-    bool types, marks, pooler, nsp, labels;
+    bool types, marks, pooler, nsp, labels, replaced;
 } mc_family_traits;
 
 /* What a file of weights says about the model to be made. */
@@ -244,8 +245,9 @@ struct mc_family {
     const mc_named_shape *named; /* ends with names == NULL */
     const mc_weight_map *map;
     bool own_form; /* files are written in ModelCenter's form: Hugging Face has none */
+    bool hf_only;  /* ModelCenter has no such model, and its form of files none of its keys */
     /* ModelCenter's files don't name their family: tensors that only this one's have, and those
-     * that only others have; NULL ends. */
+     * that only others have; NULL ends. NULL with hf_only. */
     const char *const *mc_has, *const *mc_lacks;
     bool (*mc_is)(const cJSON *json); /* and what config.json has to say; NULL: nothing */
     const char *classifier;           /* the last matrix of Hugging Face's classification head */
@@ -266,6 +268,7 @@ struct mc_family {
     mc_tensor *(*head)(mc_tape *t, mc_model *m, mc_tensor *hidden);
     mc_tensor *(*classify)(mc_tape *t, mc_model *m, const mc_model_output *out);
     mc_tensor *(*nsp)(mc_tape *t, mc_model *m, mc_tensor *pooled);
+    mc_tensor *(*replaced)(mc_tape *t, mc_model *m, mc_tensor *hidden); /* (rows, 1) */
     void (*set_dropout)(mc_model *m, float p);      /* of the modules: the config says p already */
     const char *(*architecture)(const mc_model *m); /* of transformers; NULL: own_form */
     /* Changes the config that is written (a copy) in a form, and sets mc_weight_form's scaling if

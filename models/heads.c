@@ -1,5 +1,6 @@
 /* What stands on the stacks: logits, losses, labels, classifiers. */
 #include "core/nn/eight_bit_internal.h"
+#include "core/ops/losses.h"
 #include "models/model_internal.h"
 #include "core/nn/stored.h"
 #include "core/ops/fused.h"
@@ -12,6 +13,9 @@ static bool has_lm(mc_tape *t, const mc_model *m)
             m->family->title);
     return false;
 }
+
+/* A head of tokens that is no product with the vocabulary. */
+static bool is_replaced_head(const mc_model *m) { return m && m->heads.replaced; }
 
 /* What the language model's product takes: hidden states, or what its head makes of them. */
 static mc_tensor *lm_input(mc_tape *t, mc_model *m, mc_tensor *hidden)
@@ -30,6 +34,7 @@ mc_tensor *mc_model_logits(mc_tape *t, mc_model *m, mc_tensor *hidden)
     mc_context *ctx = mc_tape_context(t);
     if (!mc_given_as(ctx, m, "model") || !mc_op_ready(t, "logits", hidden)) return NULL;
     if (m->token_head) return mc_linear_forward(t, m->token_head, hidden);
+    if (is_replaced_head(m)) return m->family->replaced(t, m, hidden);
     mc_tensor *x = has_lm(t, m) ? lm_input(t, m, hidden) : NULL;
     if (!x) return NULL;
     mc_parameter *head = head_of(m);
@@ -51,27 +56,54 @@ static mc_tensor *lm_loss(mc_tape *t, mc_model *m, mc_tensor *x, mc_tensor *labe
                                    &(mc_cross_entropy_options){.logit_scale = m->head_scale});
 }
 
+/* Labels other than -100: which rows they are of, and how many. */
+typedef struct counting {
+    int32_t *row, *label;
+    int64_t count;
+} counting;
+
+static bool find_counting(mc_tape *t, const char *op, mc_tensor *labels, int64_t rows,
+                          int64_t classes, counting *c)
+{
+    mc_tensor *checked = mc_op_indices(t, op, "label", labels, rows, classes, -100);
+    *c = (counting){.row = mc_tape_alloc(t, ((size_t)rows + 1) * sizeof *c->row),
+                    .label = mc_tape_alloc(t, ((size_t)rows + 1) * sizeof *c->label)};
+    const int32_t *label = checked && c->row && c->label ? mc_op_host(t, op, checked) : NULL;
+    for (int64_t i = 0; label && i < rows; i++) {
+        if (label[i] == -100) continue;
+        c->row[c->count] = (int32_t)i;
+        c->label[c->count++] = label[i];
+    }
+    return label;
+}
+
 /* The loss of an encoder, of which few rows count: the head is run on those alone. */
 static mc_tensor *masked_loss(mc_tape *t, mc_model *m, mc_tensor *hidden, mc_tensor *labels)
 {
-    static const char op[] = "masked language model";
-    int64_t rows = mc_tensor_rows(hidden), counting = 0;
-    mc_tensor *checked = mc_op_indices(t, op, "label", labels, rows, m->shape.vocab_size, -100);
-    int32_t *index = mc_tape_alloc(t, ((size_t)rows + 1) * sizeof *index);
-    int32_t *kept = mc_tape_alloc(t, ((size_t)rows + 1) * sizeof *kept);
-    if (!checked || !index || !kept) return NULL;
-    const int32_t *label = mc_op_host(t, op, checked);
-    for (int64_t i = 0; label && i < rows; i++) {
-        if (label[i] == -100) continue;
-        index[counting] = (int32_t)i;
-        kept[counting++] = label[i];
-    }
-    mc_tensor *targets = mc_tape_input(t, MC_I32, MC_SHAPE(counting), kept, false);
+    int64_t rows = mc_tensor_rows(hidden);
+    counting c;
+    if (!find_counting(t, "masked language model", labels, rows, m->shape.vocab_size, &c))
+        return NULL;
+    mc_tensor *targets = mc_tape_input(t, MC_I32, MC_SHAPE(c.count), c.label, false);
     /* ranks mask unequal numbers of tokens: the rows of all labels are nominal */
     if (targets) targets->nominal_rows = labels->nominal_rows ? labels->nominal_rows : rows;
-    mc_tensor *x = mc_gather_rows(t, hidden, index, counting);
+    mc_tensor *x = mc_gather_rows(t, hidden, c.row, c.count);
     x = x ? lm_input(t, m, x) : NULL;
     return x && targets ? lm_loss(t, m, x, targets) : NULL;
+}
+
+/* The binary cross-entropy of the rows that count. */
+static mc_tensor *replaced_loss(mc_tape *t, mc_model *m, mc_tensor *hidden, mc_tensor *labels)
+{
+    counting c;
+    if (!find_counting(t, "replaced tokens", labels, mc_tensor_rows(hidden), 2, &c)) return NULL;
+    float *target = mc_tape_alloc(t, ((size_t)c.count + 1) * sizeof *target);
+    for (int64_t i = 0; target && i < c.count; i++) target[i] = (float)c.label[i];
+    mc_tensor *targets =
+        target ? mc_tape_input(t, MC_F32, MC_SHAPE(c.count, 1), target, false) : NULL;
+    mc_tensor *x = mc_gather_rows(t, hidden, c.row, c.count);
+    x = x ? m->family->replaced(t, m, x) : NULL;
+    return x && targets ? mc_bce_loss(t, x, targets, NULL) : NULL;
 }
 
 mc_tensor *mc_model_loss(mc_tape *t, mc_model *m, mc_tensor *hidden, mc_tensor *labels)
@@ -84,6 +116,7 @@ mc_tensor *mc_model_loss(mc_tape *t, mc_model *m, mc_tensor *hidden, mc_tensor *
     if (room) labels = mc_tape_view(t, labels, MC_SHAPE(rows), 0);
     if (!labels) return NULL;
     if (m->token_head) return mc_cross_entropy(t, mc_model_logits(t, m, hidden), labels, NULL);
+    if (is_replaced_head(m)) return replaced_loss(t, m, hidden, labels);
     if (!has_lm(t, m)) return NULL;
     return m->family->head ? masked_loss(t, m, hidden, labels) : lm_loss(t, m, hidden, labels);
 }

@@ -35,6 +35,13 @@ static bool check_heads(mc_context *ctx, const mc_family *family, const mc_model
     if (h->pooler && !family->has.pooler) return refuse_head(ctx, family, "pooler");
     if (h->nsp && !family->has.nsp) return refuse_head(ctx, family, "next sentence head");
     if (h->labels && !family->has.labels) return refuse_head(ctx, family, "classification head");
+    if (h->replaced && !family->has.replaced)
+        return refuse_head(ctx, family, "replaced token head");
+    if (h->replaced && (h->lm || h->token_labels))
+        return !mc_fail(ctx, MC_ERR_ARGUMENT,
+                        "%s: a replaced token head takes the language model's place: expected one "
+                        "of them",
+                        family->title);
     if (h->nsp && !h->pooler)
         return !mc_fail(ctx, MC_ERR_ARGUMENT, "%s: a next sentence head needs the pooler",
                         family->title);
@@ -218,10 +225,12 @@ const char *mc_model_label_name(const mc_model *m, int label)
 
 /* ---- parts that families share --------------------------------------------------------------- */
 
+static int64_t words_dim(const mc_model *m) { return m->words_dim ? m->words_dim : m->shape.dim; }
+
 mc_embedding *mc_declare_words(mc_model *m, float init_std)
 {
     return m->words = mc_embedding_add_padded(&m->module, "input_embedding", m->shape.vocab_size,
-                                              m->shape.dim, init_std, MC_VOCAB_ALIGN);
+                                              words_dim(m), init_std, MC_VOCAB_ALIGN);
 }
 
 void mc_declare_lm_head(mc_model *m, const char *name, bool tied, bool bias, float init_std)
@@ -234,7 +243,7 @@ void mc_declare_lm_head(mc_model *m, const char *name, bool tied, bool bias, flo
     if (!m->heads.lm) return;
     if (!tied)
         m->head_weight =
-            mc_parameter_new_padded(&m->module, weight_name, MC_SHAPE(vocab, m->shape.dim), rows,
+            mc_parameter_new_padded(&m->module, weight_name, MC_SHAPE(vocab, words_dim(m)), rows,
                                     mc_init_normal(0, init_std));
     if (bias)
         m->head_bias =

@@ -42,6 +42,10 @@ typedef struct mc_model_heads {
     /* Units of ModelCenter's "cls_head", which takes the language model's place and gives logits of
      * each token; 0: none. */
     int token_labels;
+    /* ELECTRA's discriminator, which takes the language model's place: mc_model_logits gives (rows,
+     * 1), positive where a token is held for a replaced one, and mc_model_loss takes labels of 1
+     * (replaced), 0 and -100 (does not count). */
+    bool replaced;
 } mc_model_heads;
 
 enum { MC_MODEL_MAX_LABELS = 1024 };

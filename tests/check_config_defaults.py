@@ -23,6 +23,7 @@ MODELS_OWN = {
     ("bert", "position_embedding_type"): "absolute",  # the only one, since 5.0
     ("roberta", "position_embedding_type"): "absolute",
     ("xlm-roberta", "position_embedding_type"): "absolute",
+    ("electra", "position_embedding_type"): "absolute",
     ("camembert", "position_embedding_type"): "absolute",
     ("gpt2", "n_ctx"): 1024,  # an old name of n_positions
     ("t5", "decoder_start_token_id"): 0,  # the class has none, every T5's file says 0

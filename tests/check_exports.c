@@ -3,7 +3,7 @@
  *
  *     check_exports make FAMILY CONFIG HEADS FOLDER SHARD_BYTES
  *         saves a model of random parameters. CONFIG is a config.json; HEADS words of "lm", "nsp",
- *         "pooler" and "labels=N" with commas between; SHARD_BYTES 0 for one file.
+ *         "pooler", "replaced" and "labels=N" with commas between; SHARD_BYTES 0 for one file.
  *     check_exports convert FOLDER OUT hf|modelcenter
  *         writes a model in a form, with mc_model_convert.
  *     check_exports adapt FOLDER OUT RANK PATTERN [MODULES]
@@ -46,6 +46,7 @@ static mc_model_heads heads_of(const char *words)
     return (mc_model_heads){.lm = strstr(words, "lm"),
                             .nsp = strstr(words, "nsp"),
                             .pooler = strstr(words, "pooler"),
+                            .replaced = strstr(words, "replaced"),
                             .labels = labels ? (int)strtol(labels + 7, NULL, 10) : 0};
 }
 
@@ -198,7 +199,8 @@ static int run(mc_context *ctx, char **argv)
     const mc_lengths *lengths = out.last_hidden ? out.last_hidden->lengths : NULL;
     outputs o = {.count = 0};
     add(t, &o, "hidden", out.last_hidden, lengths);
-    if (heads.lm) add(t, &o, "logits", mc_model_logits(t, m, out.last_hidden), lengths);
+    if (heads.lm || heads.replaced)
+        add(t, &o, "logits", mc_model_logits(t, m, out.last_hidden), lengths);
     if (heads.labels) add(t, &o, "classes", mc_model_classify(t, m, &out), NULL);
     if (heads.nsp) add(t, &o, "nsp", mc_model_nsp_logits(t, m, out.pooled), NULL);
     write_outputs(ctx, &o, argv[2]);

@@ -11,8 +11,8 @@
  * largest gradient value of the model), or 1e-3 times of a gradient that is zero but for rounding
  * (that of the keys' bias): sums of f32 that cancel are off by 1e-7 of what they cancel. Losses
  * are relative. Generated tokens must be the same. With parameters of 16 bits everything may be off
- * by what such numbers can't hold: gradients are judged by their norms, and steps are compared with
- * those of an f32 model that is run with its parameters rounded. */
+ * by what such numbers can't hold: gradients are judged by their norms, and they and steps are
+ * compared with those of an f32 model that is run with its parameters rounded. */
 #include <fnmatch.h>
 #include <math.h>
 #include <stdlib.h>
@@ -203,6 +203,55 @@ static void check_unknown(golden *g, worst *w)
     }
 }
 
+/* ---- parameters of 16 bits ------------------------------------------------------------------- */
+
+/* x as a number of 16 bits holds it. */
+static float rounded(mc_dtype dtype, float x)
+{
+    uint32_t bits;
+    if (dtype == MC_F16) return (float)(_Float16)x;
+    memcpy(&bits, &x, sizeof bits);
+    bits = (bits + 0x7fffu + (bits >> 16 & 1)) & 0xffff0000u;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+/* Copies all parameters to `values`, one after the other, or back, there rounded to `dtype`. */
+static void read_parameters(golden *g, float *values)
+{
+    mc_parameter_iterator it = {0};
+    for (mc_parameter *p; (p = mc_module_next_parameter(g->module, &it));) {
+        mc_parameter_read(p, values);
+        values += mc_shape_count(mc_parameter_shape(p));
+    }
+}
+
+static void write_parameters(golden *g, const float *values, mc_dtype dtype)
+{
+    mc_parameter_iterator it = {0};
+    for (mc_parameter *p; (p = mc_module_next_parameter(g->module, &it));) {
+        int64_t n = mc_shape_count(mc_parameter_shape(p));
+        float *copy = malloc(((size_t)n + 1) * sizeof *copy);
+        if (!copy) exit(UNUSABLE);
+        for (int64_t i = 0; i < n; i++)
+            copy[i] = dtype == MC_F32 ? values[i] : rounded(dtype, values[i]);
+        mc_parameter_write(p, copy);
+        free(copy);
+        values += n;
+    }
+}
+
+/* With parameters of 16 bits: an f32 model of the same folder whose parameters are rounded to them,
+ * which is off by what such numbers can't hold, and by nothing else. */
+static golden open_rounded(const golden *g)
+{
+    golden twin = *g;
+    twin.model = mc_model_from_pretrained_of(g->ctx, mc_model_family(g->model), g->folder, NULL);
+    twin.module = mc_model_module(twin.model);
+    mc_model_set_dropout(twin.model, 0);
+    return twin;
+}
+
 /* ---- gradients ------------------------------------------------------------------------------- */
 
 /* The gradient of a parameter: under the name that the folder's form has for it. */
@@ -284,8 +333,10 @@ static double size_of_gradient(double own, double floor_value)
     return fmax(is_zero ? 10 * floor_value : floor_value, own);
 }
 
-/* Compares one gradient; gives its elements. */
-static int64_t check_gradient(golden *g, mc_parameter *p, worst *w, double floor_value)
+/* Compares one gradient with that of the file or, of 16 bits, of the rounded model's parameter
+ * `exact` (of f32: NULL); gives its elements. */
+static int64_t check_gradient(golden *g, mc_parameter *p, mc_parameter *exact, worst *w,
+                              double floor_value)
 {
     mc_weight_place place;
     const mc_tensor_entry *entry = find_gradient(g, p, &place);
@@ -300,6 +351,7 @@ static int64_t check_gradient(golden *g, mc_parameter *p, worst *w, double floor
     if (g->dtype == MC_F32) floor_value = size_of_gradient(largest_value(g, entry), floor_value);
     bool same =
         entry->count == count * place.parts && read_ordered(g, entry, place, shape, ordered);
+    if (exact) mc_parameter_read_gradient(exact, ordered);
     for (int64_t i = 0; same && i < count; i++) expected[i] = (double)ordered[i];
     if (same)
         golden_note(w,
@@ -314,18 +366,36 @@ static int64_t check_gradient(golden *g, mc_parameter *p, worst *w, double floor
     return count;
 }
 
+static void run_backward(golden *g, bool packed)
+{
+    mc_module_zero_grad(g->module);
+    mc_tape *t = mc_tape_begin(g->ctx);
+    mc_tape_backward(t, golden_loss(g, t, packed), NULL);
+    mc_tape_end(t);
+}
+
 static void check_gradients(golden *g, worst *w, double relative_floor, bool packed)
 {
     int64_t elements, compared = 0;
     double largest = largest_gradient(g, &elements);
     if (!elements) return;
-    mc_module_zero_grad(g->module);
-    mc_tape *t = mc_tape_begin(g->ctx);
-    mc_tape_backward(t, golden_loss(g, t, packed), NULL);
-    mc_tape_end(t);
-    mc_parameter_iterator it = {0};
+    golden twin = {0};
+    if (g->dtype != MC_F32) {
+        twin = open_rounded(g);
+        float *values = calloc((size_t)mc_module_parameter_count(twin.module) + 1, sizeof *values);
+        if (!values) exit(UNUSABLE);
+        read_parameters(&twin, values);
+        write_parameters(&twin, values, g->dtype);
+        free(values);
+        run_backward(&twin, packed);
+    }
+    run_backward(g, packed);
+    mc_parameter_iterator it = {0}, exact = {0};
     for (mc_parameter *p; (p = mc_module_next_parameter(g->module, &it));)
-        compared += check_gradient(g, p, w, relative_floor * largest);
+        compared +=
+            check_gradient(g, p, twin.module ? mc_module_next_parameter(twin.module, &exact) : NULL,
+                           w, relative_floor * largest);
+    mc_model_free(twin.model);
     if (compared == elements) return;
     fprintf(stderr, "%lld of %lld expected gradient values belong to no parameter\n",
             (long long)(elements - compared), (long long)elements);
@@ -333,42 +403,6 @@ static void check_gradients(golden *g, worst *w, double relative_floor, bool pac
 }
 
 /* ---- training -------------------------------------------------------------------------------- */
-
-/* x as a number of 16 bits holds it. */
-static float rounded(mc_dtype dtype, float x)
-{
-    uint32_t bits;
-    if (dtype == MC_F16) return (float)(_Float16)x;
-    memcpy(&bits, &x, sizeof bits);
-    bits = (bits + 0x7fffu + (bits >> 16 & 1)) & 0xffff0000u;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
-
-/* Copies all parameters to `values`, one after the other, or back, there rounded to `dtype`. */
-static void read_parameters(golden *g, float *values)
-{
-    mc_parameter_iterator it = {0};
-    for (mc_parameter *p; (p = mc_module_next_parameter(g->module, &it));) {
-        mc_parameter_read(p, values);
-        values += mc_shape_count(mc_parameter_shape(p));
-    }
-}
-
-static void write_parameters(golden *g, const float *values, mc_dtype dtype)
-{
-    mc_parameter_iterator it = {0};
-    for (mc_parameter *p; (p = mc_module_next_parameter(g->module, &it));) {
-        int64_t n = mc_shape_count(mc_parameter_shape(p));
-        float *copy = malloc(((size_t)n + 1) * sizeof *copy);
-        if (!copy) exit(UNUSABLE);
-        for (int64_t i = 0; i < n; i++)
-            copy[i] = dtype == MC_F32 ? values[i] : rounded(dtype, values[i]);
-        mc_parameter_write(p, copy);
-        free(copy);
-        values += n;
-    }
-}
 
 /* Five steps, or as many as expected. With `storage` of 16 bits each forward and backward pass runs
  * with the parameters rounded to it, on a model whose own are f32. */
@@ -403,10 +437,7 @@ static void train(golden *g, bool packed, mc_dtype storage, int64_t steps, doubl
  * parameters rounded. Steps that are smaller than what such a number can hold are lost in both. */
 static void train_rounded(const golden *g, bool packed, int64_t steps, double *losses)
 {
-    golden twin = *g;
-    twin.model = mc_model_from_pretrained_of(g->ctx, mc_model_family(g->model), g->folder, NULL);
-    twin.module = mc_model_module(twin.model);
-    mc_model_set_dropout(twin.model, 0);
+    golden twin = open_rounded(g);
     if (!mc_failed(g->ctx)) train(&twin, packed, g->dtype, steps, losses);
     mc_model_free(twin.model);
 }

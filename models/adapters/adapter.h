@@ -35,8 +35,9 @@ typedef struct mc_lora_options {
                       key and value) drop the same elements */
     bool rslora;   /* alpha / sqrt(rank) in place of alpha / rank (Kalajdzievski 2023) */
     /* Which linear layers: the last parts of their names in `transformers`, as {"q_proj", "v_proj",
-     * NULL}. NULL: PEFT's for the family, `c_attn` (GPT-2), `query`, `value` (BERT, RoBERTa),
-     * `q_proj`, `v_proj` (GPT-J), `q`, `v` (T5); of CPM `project_q`, `project_v`. */
+     * NULL}. NULL: PEFT's for the family, `c_attn` (GPT-2), `query`, `value` (BERT, RoBERTa,
+     * ELECTRA), `q_proj`, `v_proj` (GPT-J), `q`, `v` (T5); of families that PEFT has none for those
+     * of queries and values too. */
     const char *const *targets;
     /* In place of targets, as PEFT takes a single string: "all-linear", or a regular expression
      * (POSIX extended) that the whole of a layer's name matches. */

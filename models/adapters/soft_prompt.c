@@ -20,6 +20,10 @@ static bool check(const mc_model *m, const mc_soft_prompt_options *o)
         mc_fail(ctx, MC_ERR_UNSUPPORTED,
                 "%s: %s, which `transformers` does not have, takes no virtual tokens", kind,
                 f->title);
+    else if (m->words_dim)
+        mc_fail(ctx, MC_ERR_UNSUPPORTED,
+                "%s: words of %lld columns, which %s projects to %lld, take no virtual tokens",
+                kind, (long long)m->words_dim, f->title, (long long)m->shape.dim);
     else if (two && m->heads.labels)
         mc_fail(ctx, MC_ERR_UNSUPPORTED,
                 "%s: a classifier of %s takes no virtual tokens, expected a model without", kind,

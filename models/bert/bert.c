@@ -51,22 +51,12 @@ bool mc_bert_finish(const mc_config_reader *r, void *config)
 bool mc_bert_declare_encoder(mc_model *m, int64_t first_position, const mc_load_options *load)
 {
     const mc_bert_config *c = m->config;
-    mc_encoder_options o = {.layers = c->layers,
-                            .dim = c->dim,
-                            .dim_ff = c->dim_ff,
-                            .heads = c->heads,
-                            .positions = c->positions,
-                            .types = c->types,
-                            .first_position = first_position,
-                            .activation = c->activation,
-                            .head_activation = c->activation,
-                            .eps = c->eps,
-                            .dropout = c->dropout,
-                            .attention_dropout = c->attention_dropout,
-                            .init_std = c->init_std,
-                            .embedding_std = c->embedding_std,
-                            .ffn_std = c->ffn_std,
-                            .tied = c->tied};
+    mc_encoder_options o = MC_ENCODER_OF(c);
+    o.types = c->types;
+    o.first_position = first_position;
+    o.eps = c->eps;
+    o.embedding_std = c->embedding_std;
+    o.ffn_std = c->ffn_std;
     return mc_encoder_declare(m, &o, load);
 }
 

@@ -319,6 +319,11 @@ static bool check_keys(const mc_family *family, const mc_config_reader *r)
 
 static bool check_type(const mc_family *family, const mc_config_reader *r)
 {
+    if (family->hf_only && r->form == MC_FORM_MC)
+        return !mc_fail(r->ctx, MC_ERR_UNSUPPORTED,
+                        "%s: keys of ModelCenter's form, in which %s has none: expected Hugging "
+                        "Face's",
+                        r->path, family->title);
     const cJSON *type = cJSON_GetObjectItemCaseSensitive(r->json, "model_type");
     if (!cJSON_IsString(type) || is_listed(family->model_type, type->valuestring)) return true;
     return mc_config_unsupported(r, "model_type", type->valuestring, family->model_type[0]);

@@ -22,6 +22,7 @@ const mc_family *mc_family_of_type(const char *type)
 /* Whether a file of ModelCenter's form can be of the family, by its tensors. */
 static bool can_be(const mc_family *family, const mc_tensor_file *file)
 {
+    if (family->hf_only) return false;
     for (const char *const *name = family->mc_has; *name; name++)
         if (!mc_tensor_file_find(file, *name)) return false;
     for (const char *const *name = family->mc_lacks; *name; name++)
@@ -106,8 +107,10 @@ static void add_heads(const mc_family *family, const mc_model_heads *asked, mc_m
     if (asked->lm) {
         heads->lm = true;
         heads->labels = heads->token_labels = 0; /* which take its place */
+        heads->replaced = false;
     }
     heads->nsp = heads->nsp || (asked->nsp && family->has.nsp);
+    if (asked->replaced && !heads->lm) heads->replaced = true;
     heads->pooler = heads->pooler || ((asked->pooler || asked->nsp) && family->has.pooler);
 }
 
@@ -131,6 +134,8 @@ static mc_model_heads find_heads(const mc_family *family, const mc_model_file *f
     heads.nsp = family->has.nsp && has_tensor(f, "nsp_head.weight");
     heads.lm =
         encoder ? has_tensor(f, "lm_head.dense.weight") : !heads.labels && !heads.token_labels;
+    heads.replaced =
+        family->has.replaced && !heads.lm && has_tensor(f, "replaced_head.dense.weight");
     if (options->heads) add_heads(family, options->heads, &heads);
     return heads;
 }
@@ -218,6 +223,7 @@ static const struct new_head {
     {"lm_head.*", sizeof "lm_head.*" - 2, "language model"},
     {"output_projection.*", sizeof "output_projection.*" - 2, "language model"},
     {"nsp_head.*", sizeof "nsp_head.*" - 2, "next sentence"},
+    {"replaced_head.*", sizeof "replaced_head.*" - 2, "replaced token"},
 };
 enum { NEW_HEADS = sizeof new_heads / sizeof *new_heads };
 

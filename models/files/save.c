@@ -116,7 +116,7 @@ bool mc_model_is_prefixed(const mc_model *m)
     const mc_model_heads *h = &m->heads;
     if (m->shape.kind == MC_MODEL_DECODER) return true;
     if (m->shape.kind == MC_MODEL_ENCODER_DECODER) return h->labels;
-    return h->lm || h->nsp || h->labels;
+    return h->lm || h->nsp || h->labels || h->replaced;
 }
 
 /* Writes the folder; of a model with one, an adapter's. */
@@ -184,6 +184,9 @@ static bool has_form(const mc_model *m, mc_config_form form)
             ctx, MC_ERR_UNSUPPORTED,
             "%s has no Hugging Face form, expected ModelCenter's: transformers has no such model",
             title);
+    else if (form == MC_FORM_MC && m->family->hf_only)
+        mc_fail(ctx, MC_ERR_UNSUPPORTED, "%s has no ModelCenter form, expected Hugging Face's",
+                title);
     else if (form == MC_FORM_HF && m->heads.token_labels)
         mc_fail(ctx, MC_ERR_UNSUPPORTED,
                 "%s: ModelCenter's head of %d units a token has no Hugging Face form", title,

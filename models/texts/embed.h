@@ -1,4 +1,4 @@
-/* Vectors of texts by an encoder (BERT, RoBERTa), whose dot products are similarities.
+/* Vectors of texts by an encoder (BERT, RoBERTa, MPNet, ...), whose dot products are similarities.
  *
  *     mc_embedder *e = mc_embedder_open(ctx, "sentence-transformers/all-MiniLM-L6-v2", NULL);
  *     int64_t dim = mc_embedder_dim(e);

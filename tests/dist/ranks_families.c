@@ -126,10 +126,9 @@ int main(void)
                           virtual_tokens = {.soft_prompt = &prompt};
     for (int i = 0; i < TINY_FAMILIES; i++) {
         const tiny_family *f = &tiny_families[i];
-        bool prompts = strncmp(f->name, "cpm", 3) != 0; /* which has none */
         good &= run_family(ctx, alone, f, &none, "") &&
                 run_family(ctx, alone, f, &factors, ", LoRA") &&
-                (!prompts || run_family(ctx, alone, f, &virtual_tokens, ", virtual tokens"));
+                (!has_prompts(f) || run_family(ctx, alone, f, &virtual_tokens, ", virtual tokens"));
     }
     mc_context_free(ctx);
     mc_context_free(alone);

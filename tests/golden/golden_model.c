@@ -192,7 +192,7 @@ mc_tensor *golden_loss(golden *g, mc_tape *t, bool packed)
     if (heads.labels)
         return mc_cross_entropy(t, mc_model_classify(t, g->model, &out), row_labels(g, t, "labels"),
                                 NULL);
-    mc_tensor *lm = heads.lm ? lm_loss(g, t, &out) : NULL;
+    mc_tensor *lm = heads.lm || heads.replaced ? lm_loss(g, t, &out) : NULL;
     mc_tensor *nsp_labels = heads.nsp ? row_labels(g, t, "nsp_labels") : NULL;
     if (!nsp_labels) return lm;
     mc_tensor *nsp =
@@ -210,7 +210,8 @@ void golden_check_outputs(golden *g, mc_tape *t, worst *w, bool packed)
     const golden_rows *last = g->decoder.ids ? &g->decoder : &g->encoder;
     /* ModelCenter computes padding without keys, which we do not */
     bool valid = packed || g->mc_form;
-    mc_tensor *lm = heads.lm ? mc_model_logits(t, g->model, out.last_hidden) : NULL;
+    bool of_tokens = heads.lm || heads.replaced;
+    mc_tensor *lm = of_tokens ? mc_model_logits(t, g->model, out.last_hidden) : NULL;
     mc_tensor *nsp = heads.nsp ? mc_model_nsp_logits(t, g->model, out.pooled) : NULL;
     golden_check_output(g, t, w, "last_hidden", out.last_hidden, last, valid);
     golden_check_output(g, t, w, "encoder_last_hidden", out.encoder_last_hidden, &g->encoder,

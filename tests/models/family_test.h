@@ -21,6 +21,17 @@ static const tiny_family tiny_families[] = {
     {"roberta", "{\"model_type\": \"roberta\", \"vocab_size\": 50, \"hidden_size\": 16, "
                 "\"intermediate_size\": 40, \"num_hidden_layers\": 2, \"num_attention_heads\": 4, "
                 "\"max_position_embeddings\": 26, \"initializer_range\": 0.2}"},
+    {"distilbert", "{\"model_type\": \"distilbert\", \"vocab_size\": 50, \"dim\": 16, "
+                   "\"hidden_dim\": 40, \"n_layers\": 2, \"n_heads\": 4, "
+                   "\"max_position_embeddings\": 24, \"initializer_range\": 0.2}"},
+    {"electra", "{\"model_type\": \"electra\", \"vocab_size\": 50, \"embedding_size\": 12, "
+                "\"hidden_size\": 16, \"intermediate_size\": 40, \"num_hidden_layers\": 2, "
+                "\"num_attention_heads\": 4, \"max_position_embeddings\": 24, "
+                "\"initializer_range\": 0.2}"},
+    {"mpnet", "{\"model_type\": \"mpnet\", \"vocab_size\": 50, \"hidden_size\": 16, "
+              "\"intermediate_size\": 40, \"num_hidden_layers\": 2, \"num_attention_heads\": 4, "
+              "\"max_position_embeddings\": 26, "
+              "\"initializer_range\": 0.2}"},
     {"gpt2", "{\"model_type\": \"gpt2\", \"vocab_size\": 50, \"n_embd\": 16, \"n_inner\": 40, "
              "\"n_layer\": 2, \"n_head\": 4, \"n_positions\": 24, \"initializer_range\": 0.2, "
              "\"bos_token_id\": 0, \"eos_token_id\": 1}"},
@@ -66,6 +77,13 @@ static inline const tiny_family *tiny(const char *name)
         if (strncmp(tiny_families[i].name, name, strlen(name) + 1) == 0) return &tiny_families[i];
     fail_msg("no tiny model of \"%s\"", name);
     return NULL;
+}
+
+/* Soft prompts: CPM, which transformers does not have, has none, nor has an ELECTRA whose words are
+ * projected. */
+static inline bool has_prompts(const tiny_family *f)
+{
+    return strncmp(f->name, "cpm", 3) != 0 && strncmp(f->name, "electra", 8) != 0;
 }
 
 /* A model from a text of config.json. NULL after an error. */

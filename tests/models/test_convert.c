@@ -115,6 +115,12 @@ static void families_go_there_and_back(void **state)
         double limit = strcmp(family->name, "t5") == 0 ? 1e-5 : 0; /* whose values are divided */
         int64_t count = logits_of(ctx, m, wanted);
         convert(ctx, &f, "saved", "mc", MC_SAVE_MODELCENTER);
+        if (m->family->hf_only) {
+            assert_error(ctx, MC_ERR_UNSUPPORTED, m->family->title, "no ModelCenter form");
+            assert_int_equal(access(temp_path(&f, "mc"), F_OK), -1);
+            temp_folder_free(&f);
+            continue;
+        }
         assert_good(ctx);
         cJSON *json = config_in(&f, "mc");
         assert_true(cJSON_HasObjectItem(json, "model_type") == own_form); /* else unknown to it */

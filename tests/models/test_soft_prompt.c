@@ -13,9 +13,6 @@ enum { TOKENS = 3 };
 static const int32_t words[TOKENS] = {7, 33, 12};
 static const mc_soft_prompt_options three = {.tokens = TOKENS};
 
-/* CPM, which transformers does not have, has none. */
-static bool has_prompts(const tiny_family *f) { return strncmp(f->name, "cpm", 3) != 0; }
-
 /* ---- the same as words ----------------------------------------------------------------------- */
 
 static int64_t word_or_id(int row, int column)
@@ -387,6 +384,10 @@ static void test_errors(void **state)
     mc_model_free(model);
     model = tiny_model(ctx, tiny("cpm1"), NULL);
     refuses(ctx, model, three, MC_ERR_UNSUPPORTED, "takes no virtual tokens");
+    mc_model_free(model);
+    model = tiny_model(ctx, tiny("electra"), NULL);
+    refuses(ctx, model, three, MC_ERR_UNSUPPORTED,
+            "words of 12 columns, which ELECTRA projects to 16");
     mc_model_free(model);
     model = model_of(ctx, "t5", tiny("t5")->config, &(mc_model_heads){.labels = 2}, NULL);
     refuses(ctx, model, three, MC_ERR_UNSUPPORTED, "classifier of T5");

@@ -54,8 +54,8 @@ MADE(mc_tape, mc_tape_begin(the_context()))
 /* The family in a function's name, or one that does what the function is for. */
 static const char *family_of(const char *function)
 {
-    static const char *const names[] = {"roberta", "bert", "gpt2", "gptj",
-                                        "t5",      "cpm1", "cpm2", "llama"};
+    static const char *const names[] = {"roberta", "distilbert", "electra", "mpnet", "bert", "gpt2",
+                                        "gptj",    "t5",         "cpm1",    "cpm2",  "llama"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (strstr(function, names[i])) return names[i];
     if (is(function, "mc_model_shift_right")) return "t5";
@@ -95,6 +95,9 @@ static mc_model *live_mc_model(const char *function, const char *argument)
     }
 CONFIG(bert)
 CONFIG(roberta)
+CONFIG(distilbert)
+CONFIG(electra)
+CONFIG(mpnet)
 CONFIG(gpt2)
 CONFIG(gptj)
 CONFIG(t5)

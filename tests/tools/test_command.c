@@ -133,10 +133,12 @@ static void test_families_in_help(void **state)
     static const struct {
         const char *command, *families;
     } rows[] = {
-        {"pretrain", "bert, gpt2, t5, gptj, cpm1, cpm2, roberta, llama"},
+        {"pretrain",
+         "bert, gpt2, t5, gptj, cpm1, cpm2, roberta, llama, distilbert, electra, mpnet"},
         {"generate", "gpt2, t5, gptj, cpm1, cpm2, llama"},
-        {"finetune", "bert, gpt2, t5, gptj, cpm1, cpm2, roberta, llama"},
-        {"eval", "bert, gpt2, t5, gptj, cpm1, cpm2, roberta, llama"},
+        {"finetune",
+         "bert, gpt2, t5, gptj, cpm1, cpm2, roberta, llama, distilbert, electra, mpnet"},
+        {"eval", "bert, gpt2, t5, gptj, cpm1, cpm2, roberta, llama, distilbert, electra, mpnet"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char line[100], expected[200];

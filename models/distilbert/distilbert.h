@@ -1,0 +1,47 @@
+/* DistilBERT (Sanh et al. 2019): BERT's encoder with half the layers, no token types and no pooler.
+ *
+ * Numerics are Hugging Face's DistilBertForMaskedLM and DistilBertForSequenceClassification: layer
+ * norms add 1e-12, and nothing is dropped of what attention adds. */
+#ifndef MC_MODELS_DISTILBERT_H
+#define MC_MODELS_DISTILBERT_H
+
+#include "models/model.h"
+
+/* Keys of Hugging Face's config.json in comments. Read literally: a zero is a zero. */
+typedef struct mc_distilbert_config {
+    int64_t vocab_size;       /* vocab_size */
+    int64_t dim;              /* dim */
+    int64_t dim_ff;           /* hidden_dim */
+    int64_t layers;           /* n_layers */
+    int64_t heads;            /* n_heads; divides dim */
+    int64_t positions;        /* max_position_embeddings */
+    int64_t pad_token_id;     /* pad_token_id */
+    mc_activation activation; /* activation: gelu, gelu_new, relu, silu */
+    float dropout;            /* dropout */
+    float attention_dropout;  /* attention_dropout, of the probabilities */
+    float classifier_dropout; /* seq_classif_dropout */
+    float init_std;           /* initializer_range */
+    bool tied; /* tie_word_embeddings: the masked language model has the words' matrix */
+} mc_distilbert_config;
+
+/* distilbert-base-uncased's shape. */
+MC_API mc_distilbert_config mc_distilbert_config_default(void);
+/* A shape by name: distilbert-base-uncased, distilbert-base-cased, .... Errors: another name is
+ * MC_ERR_NOT_FOUND. */
+MC_API mc_status mc_distilbert_config_named(mc_context *ctx, const char *name,
+                                            mc_distilbert_config *config);
+/* Reads a config.json of Hugging Face's form. Errors: what is malformed or out of range names file
+ * and key; other model types are MC_ERR_UNSUPPORTED. */
+MC_API mc_status mc_distilbert_config_read(mc_context *ctx, const char *path,
+                                           mc_distilbert_config *config);
+MC_API mc_distilbert_config
+mc_distilbert_get_config(const mc_model *model); /* zeros for another family's */
+
+/* A DistilBERT with initial weights; see mc_model_new for heads and options, which may be NULL. */
+MC_API mc_model *mc_distilbert_new(mc_context *ctx, const mc_distilbert_config *config,
+                                   const mc_model_heads *heads, const mc_load_options *options);
+/* mc_model_from_pretrained for a folder that is a DistilBERT's. */
+MC_API mc_model *mc_distilbert_from_pretrained(mc_context *ctx, const char *identifier,
+                                               const mc_load_options *options);
+
+#endif
