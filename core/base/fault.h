@@ -9,23 +9,22 @@
  *     mc_install_fault_handler();
  *
  * On a fault within a mapping of the library the handler puts zeros in place of the rest of the
- * mapping and notes the place. Every function of the library that reads mapped bytes looks at
- * that note after its reads, before what was read counts: it fails with MC_ERR_IO, and the
- * message names the file, the byte, the file's size and what was expected. The context has
- * failed then, as after any error. A program that reads mc_tensor_entry.data itself calls
- * mc_tensor_file_check afterwards. */
+ * mapping and notes the place. Every function of the library that reads mapped bytes checks for
+ * such a note before it uses what it read. It then fails with MC_ERR_IO, and the message names the
+ * file, the byte, the file's size and the expected size. A program that reads mc_tensor_entry.data
+ * itself calls mc_tensor_file_check afterwards. */
 #ifndef MC_BASE_FAULT_H
 #define MC_BASE_FAULT_H
 
 #include "core/base/status.h"
 #include "core/base/context.h"
 
-/* Installs the handler of SIGBUS, for the whole process and on all threads that do not block the
- * signal; it uses a thread's alternate stack where there is one. Signals that are not faults in the
- * library's mappings go to the handler that was installed before, or do what they did before. A
- * handler that the program installs later replaces it: install that one first, or call its
- * predecessor from it. Calling this again does nothing while the handler is in place. From any
- * thread. Returns MC_ERR_STATE where the system refuses. */
+/* Installs the SIGBUS handler for the whole process, on all threads that do not block the signal.
+ * It uses a thread's alternate stack if there is one. Signals that are not faults in the library's
+ * mappings go to the previously installed handler, or have their previous effect. A handler that
+ * the program installs later replaces it: install that one first, or call its predecessor from it.
+ * Calling this again does nothing while the handler is installed. May be called from any thread.
+ * Returns MC_ERR_STATE if the system refuses. */
 MC_API mc_status mc_install_fault_handler(void);
 
 #endif

@@ -12,7 +12,7 @@
 #if defined(__GNUC__)
 #define MC_API MC_LINKAGE __attribute__((visibility("default")))
 #define MC_PRINTF(text, first) __attribute__((format(printf, text, first)))
-/* Stands before a declaration that goes in the next release; `use` says what replaces it. */
+/* Marks a declaration that the next release removes; `use` names the replacement. */
 #define MC_DEPRECATED(use) __attribute__((deprecated(use)))
 #else
 #define MC_DEPRECATED(use)

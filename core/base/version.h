@@ -7,8 +7,8 @@
 #define MC_VERSION_MINOR 1
 #define MC_VERSION_PATCH 0
 
-/* The binary interface of the headers. It grows with each release after which a program has to be
- * compiled again; making a context compares it with the library's. */
+/* The binary interface of the headers. It grows with each release that requires programs to be
+ * compiled again. Creating a context compares it with the library's. */
 #define MC_API_VERSION 1
 
 #endif

@@ -1,4 +1,4 @@
-/* Element types. Numbers are fixed: they stand in files. */
+/* Element types. The numbers are fixed, because files contain them. */
 #ifndef MC_TENSOR_DTYPE_H
 #define MC_TENSOR_DTYPE_H
 

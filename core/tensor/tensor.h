@@ -1,7 +1,8 @@
 /* Tensors: a dtype, a shape, and row-major data on the context's device.
  *
- * Tensors made by operations belong to their tape and are gone after mc_tape_end; tensors made with
- * mc_tensor_new belong to the context. All functions accept NULL tensors and then return zeros. */
+ * Tensors returned by operations belong to their tape, and mc_tape_end frees them. Tensors created
+ * by mc_tensor_new belong to the context. All functions accept NULL tensors and then return
+ * zeros. */
 #ifndef MC_TENSOR_TENSOR_H
 #define MC_TENSOR_TENSOR_H
 
@@ -36,44 +37,44 @@ typedef struct mc_lengths {
     int64_t total;           /* tokens of all sequences; with `fixed`: the capacity */
     int64_t capacity;        /* rows of the packed tensors, >= total */
     int32_t longest;         /* the largest length; with `fixed`: a limit for it */
-    struct mc_tensor *fixed; /* of mc_lengths_new: memory that kernels read them from; else NULL */
+    struct mc_tensor *fixed; /* from mc_lengths_new: device memory that kernels read; else NULL */
 } mc_lengths;
 
 typedef struct mc_tensor mc_tensor;
 
-/* Lengths for steps that are recorded (core/autograd/step.h): of up to `count` sequences and
- * `capacity` tokens. What is launched depends on count, capacity and longest alone, which belong
- * into the key of a step; the lengths are read from memory that mc_lengths_write refills. Where
- * they are less than `capacity` together, the rows after the last token (offset[count]) are tail.
- * Until the first write all sequences are empty. Owned by the context. NULL after an error: a
+/* Creates lengths for recorded steps (core/autograd/step.h), of up to `count` sequences and
+ * `capacity` tokens. The kernel launches depend only on count, capacity and longest, which must be
+ * part of the step's key. Kernels read the lengths from device memory, which mc_lengths_write
+ * refills. Rows from the last token (offset[count]) to `capacity` are an ignored tail. Until the
+ * first write all sequences are empty. Owned by the context. Returns NULL after an error: a
  * negative number, a capacity over 2^31 - 1, memory. */
 MC_API mc_lengths *mc_lengths_new(mc_context *ctx, int count, int64_t capacity);
-/* Makes them those of the next batch: `count` of them, further sequences are empty. `capacity` and
- * `longest` are limits, rounded up so that many batches share them. Does not wait for the device,
- * and what was launched before still reads the old ones; not while a tape that used them has yet to
- * run backward. Errors: more sequences or tokens than
- * there is room for, a length that is negative or over `longest`, a negative `longest`, NULL for
- * any, more than `capacity` tokens; the lengths are then what they were. */
+/* Replaces the lengths by the `count` lengths of the next batch; the other sequences become empty.
+ * `capacity` and `longest` are limits that the caller rounds up, so that many batches share them.
+ * Does not wait for the device; work launched before still reads the old lengths. Must not be
+ * called while a tape that used them still has to run backward. Errors, which leave the lengths
+ * unchanged: more sequences or tokens than fit, a length that is negative or over `longest`, a
+ * negative `longest`, a NULL argument, more than `capacity` tokens. */
 MC_API mc_status mc_lengths_write(mc_lengths *lengths, const int32_t *length, int count,
                                   int64_t capacity, int32_t longest);
-/* Frees them, as mc_tensor_free does a tensor. NULL is allowed. */
+/* Frees lengths of mc_lengths_new, under the same rule as mc_tensor_free. NULL is allowed. */
 MC_API void mc_lengths_free(mc_lengths *lengths);
 
-/* Makes a tensor of zeros owned by the context. Errors: a negative size, ndim over 6, memory. */
+/* Creates a tensor of zeros, owned by the context. Errors: a negative size, ndim over 6, memory. */
 MC_API mc_tensor *mc_tensor_new(mc_context *ctx, mc_dtype dtype, mc_shape shape);
 /* The same, with a copy of `data` (host memory, row-major, of that dtype; NULL is an error). */
 MC_API mc_tensor *mc_tensor_from(mc_context *ctx, mc_dtype dtype, mc_shape shape, const void *data);
-/* Replaces the first `bytes` bytes of a tensor made by the two functions above with a copy of
- * `data`; does not wait for the device, and what was launched before still reads the old contents.
- * `bytes` beyond the tensor, NULL and tensors of a tape are errors. */
+/* Replaces the first `bytes` bytes of a tensor created by the two functions above with a copy of
+ * `data`. Does not wait for the device; work launched before still reads the old contents. Errors:
+ * more bytes than the tensor has, NULL, a tensor of a tape. */
 MC_API mc_status mc_tensor_write(mc_tensor *tensor, const void *data, size_t bytes);
-/* Copies what `from` holds to the first elements of `to`, on the device and without waiting, as the
- * floating dtype that `to` has. So results leave a step that is recorded: `to` is a tensor of the
- * context, read after mc_step_run. Errors: more elements than `to` has, integers, a
- * tensor of another context. */
+/* Copies the elements of `from` to the first elements of `to`, converted to the floating dtype of
+ * `to`, on the device and without waiting. Use it to get results out of a recorded step: `to` is a
+ * tensor of the context, which the caller reads after mc_step_run. Errors: more elements than `to`
+ * has, integers, a tensor of another context. */
 MC_API mc_status mc_tensor_copy(mc_tensor *to, const mc_tensor *from);
-/* Frees a tensor made by mc_tensor_new or mc_tensor_from; not while a tape that used it has yet to
- * run backward. NULL is allowed. */
+/* Frees a tensor created by mc_tensor_new or mc_tensor_from. Must not be called while a tape that
+ * used it still has to run backward. NULL is allowed. */
 MC_API void mc_tensor_free(mc_tensor *tensor);
 
 MC_API mc_dtype mc_tensor_dtype(const mc_tensor *tensor);
@@ -86,8 +87,9 @@ MC_API void *mc_tensor_data(const mc_tensor *tensor);
 MC_API const mc_lengths *mc_tensor_lengths(const mc_tensor *tensor);
 
 /* Copies `count` elements to host memory as f32 (any floating or integer dtype), waiting for the
- * device. `count` must be the tensor's, and the tensor the context's. On a failed context, and
- * after an error, fills with NaN. Errors: NULL for any, another context's tensor, another count. */
+ * device. `count` must equal the tensor's, and the tensor must belong to the context. On a failed
+ * context, and after an error, fills `out` with NaN. Errors: a NULL argument, a tensor of another
+ * context, another count. */
 MC_API mc_status mc_tensor_read_f32(mc_context *ctx, const mc_tensor *tensor, float *out,
                                     int64_t count);
 
