@@ -1,8 +1,8 @@
-/* Further losses, and how to make a loss of one's own.
+/* Further losses, and how to write your own loss.
  *
- * A loss is what core/ops/ops.h says: a tensor of two f32 (sum, count), which OptimManager,
- * mc_tape_backward, mc_mean_loss and mc_loss_add take. Any tensor of per-row or per-element losses,
- * however it was computed, becomes one with mc_loss_from_rows:
+ * A loss is a tensor of two f32, (sum, count), as in core/ops/ops.h. OptimManager,
+ * mc_tape_backward, mc_mean_loss and mc_loss_add take it. mc_loss_from_rows makes a loss from any
+ * tensor of per-row or per-element losses:
  *
  *     mc_tensor *distance = mc_sqrt(t, mc_sum(t, mc_mul(t, d, d), -1));      (rows)
  *     mc_tensor *loss = mc_loss_from_rows(t, distance, NULL);
@@ -15,11 +15,10 @@
 
 #include "core/ops/ops.h"
 
-/* The loss whose sum is that of all elements of `rows` (f32, f16 or bf16, of any shape), each of
- * which has been weighted already, and whose count is the sum of `counts` (f32, of the shape of
- * `rows`): how much each of them counts in the mean. counts NULL: each counts 1. To leave elements
- * out, give them the value 0 and the count 0. Errors: counts of another shape or dtype, or that
- * require a gradient. */
+/* Returns a loss. Its sum is the sum of all elements of `rows` (f32, f16 or bf16, any shape), which
+ * are already weighted. Its count is the sum of `counts` (f32, the shape of `rows`), the weight of
+ * each element in the mean. counts NULL: each element counts 1. To exclude an element, give it the
+ * value 0 and the count 0. Errors: counts of another shape or dtype, or that require a gradient. */
 MC_API mc_tensor *mc_loss_from_rows(mc_tape *t, mc_tensor *rows, mc_tensor *counts);
 
 /* The mean over all elements of (x - target)^2 (torch.nn.MSELoss). x and target: of equal shape,
@@ -34,9 +33,10 @@ MC_API mc_tensor *mc_mse_loss(mc_tape *t, mc_tensor *x, mc_tensor *target);
 MC_API mc_tensor *mc_bce_loss(mc_tape *t, mc_tensor *logits, mc_tensor *targets,
                               mc_tensor *pos_weight);
 
-/* The cross-entropy of each row of logits (rows, classes) by itself: f32 (rows), 0 where the label
- * is ignored. Arguments and formula are mc_cross_entropy's, class weights included: row r is
- * weighted by w[label], and the weighted mean is the sum of the rows over that of the weights. */
+/* Returns the cross-entropy of each row of logits (rows, classes): f32 (rows), 0 if the label is
+ * ignored. Arguments and formula are those of mc_cross_entropy, class weights included: row r is
+ * weighted by w[label], so the weighted mean is the sum of the rows divided by the sum of their
+ * weights. */
 MC_API mc_tensor *mc_cross_entropy_rows(mc_tape *t, mc_tensor *logits, mc_tensor *labels,
                                         const mc_cross_entropy_options *options);
 

@@ -1,15 +1,15 @@
-/* How the angles of rotary positions are made: part of the configs of models that have them. */
+/* How the angles of rotary positions are computed: part of the configs of models that use them. */
 #ifndef MC_OPS_ROPE_H
 #define MC_OPS_ROPE_H
 
 #include <stdbool.h>
 
-/* How angles are changed for sequences longer than a model was first trained on. */
+/* How angles are scaled for sequences longer than those of a model's first training. */
 typedef enum mc_rotary_type {
-    MC_ROTARY_DEFAULT, /* they are not */
+    MC_ROTARY_DEFAULT, /* not scaled */
     MC_ROTARY_LINEAR,  /* all are divided by `factor` (Chen et al. 2023) */
-    MC_ROTARY_LLAMA3,  /* those of slow pairs are, as in Llama 3.1 */
-    MC_ROTARY_YARN,    /* those of slow pairs are, as in YaRN (Peng et al. 2023) */
+    MC_ROTARY_LLAMA3,  /* only slow pairs, as in Llama 3.1 */
+    MC_ROTARY_YARN,    /* only slow pairs, as in YaRN (Peng et al. 2023) */
 } mc_rotary_type;
 
 typedef struct mc_rotary_scaling {

@@ -8,9 +8,9 @@
  *     mc_plan_run(dry, mc_model_module(model), step, &everything, &plan);
  *     mc_time_plan time = mc_plan_seconds(dry);
  *
- * Each kernel and each collective that the step asks for passes on a clock, by a table of measured
- * rates. What is begun to be waited for later passes on a second clock, so overlap follows from the
- * order in which the step does things. Nothing else in the library uses this part.
+ * Each kernel and collective of the step advances a clock, by a table of measured rates.
+ * Asynchronous work advances a second clock, so overlap follows from the order of the step's calls.
+ * Nothing else in the library uses this part.
  *
  * Not part of the promised interface: it may change in any release (docs/api.md). */
 #ifndef MC_PREDICT_STEP_TIME_H
@@ -18,28 +18,29 @@
 
 #include "core/nn/memory_plan.h"
 
-/* Seconds of a training step; NaN where the rates have nothing like what the step does. What ranks
- * take from each other and from kernels by running at the same time is not in it. */
+/* Seconds of a training step; NaN if the rates lack an operation of the step. The slowdown of ranks
+ * and kernels that run at the same time is not included. */
 typedef struct mc_time_plan {
     double products, attention;
     double elementwise;   /* norms, activations, embeddings, sums, zeroing */
     double loss;          /* the cross-entropy; the head's products are among the products */
     double optimizer;     /* update and gradient norm */
-    double exposed;       /* waiting for other ranks, while nothing else is done */
+    double exposed;       /* waiting for other ranks, with nothing else to do */
     double offload;       /* waiting for the host's part of AdamOffload */
     double total;         /* the sum of these */
-    double communication; /* of all collectives, also those that others of the above hide */
+    double communication; /* all collectives, including those hidden behind the above */
     double product_rate;  /* FLOP/s of the fastest of the products */
 } mc_time_plan;
 
 /* Where rates come from. */
 typedef enum mc_rates_source {
-    /* Measured on the plan's device, each when the step first asks for it: about a second on a CPU.
-     * Ranks that have to share a processor measure at the same time, or are predicted too fast. */
+    /* Measured on the plan's device, each at its first use in the step: about a second on a CPU.
+     * Ranks that share a processor must measure at the same time; otherwise the prediction is too
+     * fast. */
     MC_RATES_HERE = 0,
-    /* The table of an H200 (core/predict/rates.c): products and attention of f16 and bf16,
-     * NVLink. On a CPU the plan becomes that of a GPU, then, without the scratch memory of its
-     * kernels, which only a GPU can tell. */
+    /* The table of an H200 (core/predict/rates.c): products and attention of f16 and bf16, NVLink.
+     * On a CPU the plan is then that of a GPU, without the scratch memory of its kernels, which can
+     * only be measured on a GPU. */
     MC_RATES_H200,
 } mc_rates_source;
 
@@ -49,9 +50,9 @@ typedef enum mc_rates_source {
 
 typedef struct mc_time_options {
     mc_rates_source rates;
-    /* A group of ranks, each of which calls mc_plan_time with it, to measure collectives on. NULL:
-     * the table's, or, of MC_RATES_HERE, what `bus` says. Planned numbers of ranks other than the
-     * group's are taken to have the same bus bandwidth. */
+    /* A group of ranks on which to measure collectives; each of them calls mc_plan_time with it.
+     * NULL: the table's rates or, with MC_RATES_HERE, `bus`. Other planned numbers of ranks are
+     * assumed to have the same bus bandwidth. */
     struct mc_comm *comm;
     double
         bus; /* bytes/s of bus bandwidth within a host. 0: as measured, else 5e9, an assumption */
@@ -63,11 +64,12 @@ typedef struct mc_time_options {
     double host_bus, host_memory;
 } mc_time_options;
 
-/* From now on time passes in plans of this context. `options` may be NULL. Errors, in `dry`:
- * MC_ERR_ARGUMENT for another kind of context or a negative option, what measuring fails with. */
+/* Turns on the clock in plans of this context. `options` may be NULL. Errors, in `dry`:
+ * MC_ERR_ARGUMENT for another kind of context or a negative option, errors of measuring. */
 MC_API mc_status mc_plan_time(mc_context *dry, const mc_time_options *options);
 
-/* The step that mc_plan_run counted last. All 0 without mc_plan_time, and for NULL. */
+/* Returns the times of the step that mc_plan_run ran last. All 0 without mc_plan_time, and for
+ * NULL. */
 MC_API mc_time_plan mc_plan_seconds(mc_context *dry);
 
 #endif
