@@ -1,14 +1,15 @@
-/* A list of blocks: the unit of recompute, of flat storage, and (over several GPUs) of sharding.
+/* A list of blocks. A block is the unit of recompute, of flat storage and, with several ranks, of
+ * sharding.
  *
- * A block is a module of yours and a forward function. The list runs them in order, each on the
- * result of the one before; what a block makes inside is released when it returns, except its
- * result and what backward needs.
+ * A block is a module of your own with a forward function. The list runs the blocks in order, each
+ * on the previous one's result. Tensors created inside a block are released when it returns, except
+ * its result and what backward needs.
  *
- * A list may run several times on a tape. Parameters of a block may be used outside of it too, with
- * the same results; where they are spread over ranks they then stay gathered until the tape ends,
- * and their gradients are summed at the end of its backward pass. mc_linear_cross_entropy, which
- * writes gradients in the forward pass, takes parameters of the block it stands in only at levels 0
- * and 1 (else MC_ERR_STATE). */
+ * A list may run several times on a tape. Parameters of a block may also be used outside of it,
+ * with the same results. If they are sharded, they then stay gathered until the tape ends, and
+ * their gradients are summed at the end of its backward pass. mc_linear_cross_entropy, which writes
+ * gradients in the forward pass, accepts parameters of its own block only at levels 0 and 1 (else
+ * MC_ERR_STATE). */
 #ifndef MC_NN_BLOCK_LIST_H
 #define MC_NN_BLOCK_LIST_H
 
@@ -20,11 +21,11 @@ typedef struct mc_block_list mc_block_list;
 typedef enum mc_recompute {
     MC_RECOMPUTE_DEFAULT = 0, /* none */
     MC_RECOMPUTE_NONE,
-    MC_RECOMPUTE_SELECTIVE, /* outputs of norms and activations, and of dropout after these, are
-                               computed again in backward; bit-equal to none */
+    MC_RECOMPUTE_SELECTIVE, /* backward recomputes outputs of norms, of activations, and of dropout
+                               after these; bit-equal to none */
     MC_RECOMPUTE_FULL, /* only a block's input is kept; backward runs its forward again. Bit-equal
-                               to none, but for the gradient of a call's tensor that several
-                               blocks use: each block's part is rounded before it is added */
+                          to none, except the gradient of a tensor of the call that several blocks
+                          use: each block's part is rounded before it is added */
 } mc_recompute;
 
 typedef struct mc_block_options {
@@ -33,10 +34,10 @@ typedef struct mc_block_options {
     void *config; /* passed to the constructor */
 } mc_block_options;
 
-/* Makes block number `index`: a module added to `list` under `name` with mc_module_add, whose
- * struct begins with its mc_module. NULL after an error. */
+/* Creates block number `index`: adds a module to `list` under `name` with mc_module_add and returns
+ * its struct, which begins with its mc_module. Returns NULL after an error. */
 typedef void *(*mc_block_new_fn)(mc_module *list, const char *name, int index, void *config);
-/* x: the result of the block before; call: the rest of the batch, never NULL. */
+/* x: the previous block's result; call: the rest of the batch, never NULL. */
 typedef mc_tensor *(*mc_block_forward_fn)(mc_tape *t, void *block, mc_tensor *x,
                                           const mc_call *call);
 
@@ -48,15 +49,15 @@ MC_API void *mc_block_list_at(mc_block_list *list, int index); /* NULL out of ra
 /* May be changed between tapes. Errors: a number that is no mc_recompute. */
 MC_API mc_status mc_block_list_set_recompute(mc_block_list *list, mc_recompute recompute);
 
-/* Runs all blocks, each on the result of the one before and with the same call (NULL: an empty
- * one), in which only `layer` differs:
+/* Runs all blocks, each on the previous one's result and with the same call (NULL: an empty one),
+ * in which only `layer` differs:
  *
  *     x = mc_block_list_forward(t, list, x, &(mc_call){.extra = {scale}});
  *     x = mc_block_list_forward(t, list, x, NULL);
  *
  * Results between blocks are released, unless call->hidden keeps them. Blocks of a pre-LN model may
- * return sums that are not computed yet (mc_residual_defer), and so then does the list, except
- * under MC_RECOMPUTE_FULL. */
+ * return deferred sums (mc_residual_defer); the list then returns one too, except under
+ * MC_RECOMPUTE_FULL. */
 MC_API mc_tensor *mc_block_list_forward(mc_tape *t, mc_block_list *list, mc_tensor *x,
                                         const mc_call *call);
 

@@ -1,5 +1,5 @@
-/* What a call of a layer or a block carries beside x: the rest of the batch. One struct for every
- * layer, so that a block passes it on as it is, and a mode never lives on a model. */
+/* The arguments of a layer or block besides x: the rest of the batch. All layers take the same
+ * struct, so a block passes it on unchanged, and a model stores no mode. */
 #ifndef MC_NN_CALL_H
 #define MC_NN_CALL_H
 
@@ -7,15 +7,16 @@
 
 enum { MC_CALL_EXTRA = 4 };
 
-/* Where attention layers find the keys and values of earlier tokens while text is generated.
- * Private: models/generate makes it. */
+/* The keys and values of earlier tokens, for attention layers during generation. Private:
+ * models/generate creates it. */
 typedef struct mc_decode mc_decode;
 
-/* Zero fields are absent. A block list copies the struct; under MC_RECOMPUTE_FULL the blocks that
- * run again in backward get stand-ins for its tensors, and each tensor gets its gradient. */
+/* A zero field means absent. A block list copies the struct. Under MC_RECOMPUTE_FULL the blocks
+ * that run again in backward get substitutes for its tensors, and each original tensor gets its
+ * gradient. */
 typedef struct mc_call {
-    /* u8 (total of x's lengths), 0 = nobody attends to this token, for masks that are not lengths;
-     * and the same for the tokens of `memory`. */
+    /* Masks that lengths cannot express: u8 (total of x's lengths), 0 = no token attends to this
+     * one; memory_mask is the same for the tokens of `memory`. */
     mc_tensor *key_mask, *memory_mask;
     /* f32 (heads, 2 * limit - 1), added to the scores of self-attention by the distance of key and
      * query: see mc_position_bias. */
@@ -24,19 +25,19 @@ typedef struct mc_call {
     mc_tensor *marks;
     /* i32 (rows): each token's position in its sequence, for rotary positions. */
     mc_tensor *positions;
-    /* (rows of the encoder, dim), with lengths: what cross-attention attends to. */
+    /* The encoder's output, (rows of the encoder, dim), with lengths, for cross-attention. */
     mc_tensor *memory;
     mc_tensor *extra[MC_CALL_EXTRA]; /* further tensors, for blocks of your own */
 
-    /* ---- what to keep: arrays of the caller's, one entry a block; NULL: not wanted ---- */
+    /* ---- optional outputs: arrays owned by the caller, one entry per block; NULL: none ---- */
     mc_tensor **hidden; /* gets the input of each block, readable until the tape ends */
     /* The attention probabilities of each block, f32 (sequences, heads, longest, longest), on an
      * evaluation tape: of self-attention, and of cross-attention. */
     mc_tensor **attentions, **cross_attentions;
 
-    /* ---- set for blocks by those who run them ---- */
-    /* While text is generated: of earlier tokens, and of `memory`, which is given in the first step
-     * alone. NULL: none. */
+    /* ---- set by the code that runs the blocks ---- */
+    /* During generation: keys and values of earlier tokens, and of `memory`, which is passed only
+     * in the first step. NULL: none. */
     const mc_decode *decode, *decode_memory;
     int layer; /* the block's number in its list */
 } mc_call;

@@ -1,5 +1,5 @@
-/* The layers models are made of. Each is a module: `_new` makes it a root of its own (a head beside
- * a model), `_add` a child of another module. Names of parameters are ModelCenter's. */
+/* The layers models are made of. Each is a module: `_new` creates a root (such as a head next to a
+ * model), `_add` a child of another module. Names of parameters are ModelCenter's. */
 #ifndef MC_NN_LAYERS_H
 #define MC_NN_LAYERS_H
 
@@ -16,7 +16,7 @@ typedef struct mc_linear_options {
     float init_std;   /* of the weight, normal with mean 0; 0: 0.02 (BERT's). Biases start at 0 */
     float scale;      /* of the product: y = scale * x W^T + b; 0: 1 */
     mc_dtype dtype;   /* of a root; a child has its root's */
-    const char *name; /* of a root, first in its parameters' names; NULL: none */
+    const char *name; /* of a root: prefix of its parameters' names; NULL: none */
 } mc_linear_options;
 
 /* Parameters "weight" (out, in) and "bias" (out). `options` may be NULL. NULL after an error, such
@@ -26,8 +26,8 @@ MC_API mc_linear *mc_linear_new(mc_context *ctx, int64_t in, int64_t out,
 MC_API mc_linear *mc_linear_add(mc_module *parent, const char *name, int64_t in, int64_t out,
                                 const mc_linear_options *options);
 MC_API mc_module *mc_linear_module(mc_linear *linear);
-/* x (..., in) to (..., out). x of another floating dtype than the weight is cast to it, so an f32
- * head may stand on a bf16 model. */
+/* x (..., in) to (..., out). x is cast to the weight's dtype, so an f32 head may follow a bf16
+ * model. */
 MC_API mc_tensor *mc_linear_forward(mc_tape *t, mc_linear *linear, mc_tensor *x);
 /* The same with an activation fused into the product: activation(x W^T + b). */
 MC_API mc_tensor *mc_linear_forward_activated(mc_tape *t, mc_linear *linear, mc_tensor *x,
@@ -42,8 +42,8 @@ typedef struct mc_layernorm mc_layernorm;
 MC_API mc_layernorm *mc_layernorm_new(mc_context *ctx, int64_t dim, float eps);
 MC_API mc_layernorm *mc_layernorm_add(mc_module *parent, const char *name, int64_t dim, float eps);
 /* RMSNorm (Zhang & Sennrich 2019; T5's): a layer norm that subtracts no mean and has no bias. The
- * only parameter is "weight" (ones). eps is added to the mean square; 0: 1e-6. Everything below
- * takes it as it takes a layer norm. NULL after an error. */
+ * only parameter is "weight" (ones). eps is added to the mean square; 0: 1e-6. All functions of
+ * layer norms below accept it. Returns NULL after an error. */
 MC_API mc_layernorm *mc_rmsnorm_new(mc_context *ctx, int64_t dim, float eps);
 MC_API mc_layernorm *mc_rmsnorm_add(mc_module *parent, const char *name, int64_t dim, float eps);
 MC_API mc_module *mc_layernorm_module(mc_layernorm *norm);

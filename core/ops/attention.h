@@ -21,9 +21,9 @@ typedef struct mc_sdpa_options {
     /* A sliding window: the most keys a query attends to on each side, its own position included
      * (window_left 1: no key before it). 0: no limit. */
     int window_left, window_right;
-    float dropout;       /* on the probabilities */
-    mc_tensor *key_mask; /* u8 or bool (total of keys): 0 = no query attends to this key; NULL: no
-        * mask */
+    float dropout; /* on the probabilities */
+    /* u8 or bool (total of keys): 0 = no query attends to this key. NULL: no mask. */
+    mc_tensor *key_mask;
     /* Added to the scaled scores (for example relative positions, Raffel et al. 2020): (heads, n,
      * m), f32 or the dtype of the queries. n and m are at least the longest sequences of queries
      * and keys. Element [h][i][j] is for query i and key j of every sequence. NULL: none. May

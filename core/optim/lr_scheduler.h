@@ -1,19 +1,19 @@
 /* Learning rate schedules.
  *
- * A schedule is a function from the number n of optimizer steps already taken to a learning rate,
- * together with that number. Given to mc_optim_manager_add it sets its optimizer's learning rate:
- * step n + 1 of the optimizer uses the value at n, so the first step of a fresh run uses n = 0 (a
- * rate of 0 where there is a warm-up) and a step that was skipped for overflow does not advance it.
+ * A schedule is a function from the number n of optimizer steps taken to a learning rate, together
+ * with the current n. mc_optim_manager_add attaches it to an optimizer. Step n + 1 of the optimizer
+ * uses the value at n, so the first step of a new run uses n = 0 (with a warm-up, a rate of 0). A
+ * step that is skipped for overflow does not advance it.
  *
  *     mc_optim_manager_add(optim, adam, mc_noam_new(ctx, 1e-5, 100));
  *
  * All values are computed in double. The formulas are those of BMTrain's `lr_scheduler` (W is
  * `warmup`, E is `end`, both in optimizer steps); the first W steps of each rise linearly from 0,
- * and W = 0 means no warm-up. Where BMTrain's own code fails we differ, and say so below.
+ * and W = 0 means no warm-up. Differences from BMTrain, where its code fails, are noted below.
  *
- * Schedules belong to their context. One schedule serves one optimizer. Constructors return NULL
- * with the context's error set to MC_ERR_ARGUMENT (a rate that is negative or not finite, a
- * negative step count) or MC_ERR_NOMEM, and NULL when the context has failed before. */
+ * Schedules belong to their context. One schedule serves one optimizer. Constructors return NULL on
+ * a failed context, and after an error: MC_ERR_ARGUMENT (a rate that is negative or not finite, a
+ * negative step count) or MC_ERR_NOMEM. */
 #ifndef MC_OPTIM_LR_SCHEDULER_H
 #define MC_OPTIM_LR_SCHEDULER_H
 
@@ -41,9 +41,9 @@ MC_API mc_lr_scheduler *mc_cosine_new(mc_context *ctx, double lr, int64_t warmup
 MC_API mc_lr_scheduler *mc_exponential_new(mc_context *ctx, double lr, int64_t warmup,
                                            double gamma);
 
-/* A schedule of your own: the rate after n steps. It is called in order and out of order, and must
- * depend on n and `user` alone; a value that is negative or not finite is an error
- * (MC_ERR_ARGUMENT) at the step that asks for it. `user` must outlive the schedule. */
+/* A custom schedule: returns the rate after n steps. It may be called in any order and must depend
+ * only on n and `user`. A value that is negative or not finite is an error (MC_ERR_ARGUMENT) at the
+ * step that uses it. `user` must outlive the schedule. */
 typedef double (*mc_lr_fn)(void *user, int64_t n);
 MC_API mc_lr_scheduler *mc_lr_scheduler_new(mc_context *ctx, mc_lr_fn fn, void *user);
 
@@ -57,7 +57,7 @@ MC_API double mc_lr_scheduler_at(const mc_lr_scheduler *scheduler, int64_t n);
 MC_API double mc_lr_scheduler_lr(const mc_lr_scheduler *scheduler);
 
 /* The schedule's whole state: the number of steps taken. OptimManagers advance and save it; a
- * program of its own can do the same. NULL counts 0; a negative count is MC_ERR_ARGUMENT. */
+ * program without one does so itself. NULL counts 0; a negative count is MC_ERR_ARGUMENT. */
 MC_API int64_t mc_lr_scheduler_count(const mc_lr_scheduler *scheduler);
 MC_API mc_status mc_lr_scheduler_set_count(mc_lr_scheduler *scheduler, int64_t count);
 

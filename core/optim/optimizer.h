@@ -1,4 +1,4 @@
-/* Optimizers: what is done to parameters with their gradients.
+/* Optimizers: how gradients update parameters.
  *
  *     mc_optimizer *adam = mc_adam_new(ctx, &(mc_adam_options){ .weight_decay = 1e-2f });
  *     mc_optimizer_add(adam, mc_model_module(bert));
@@ -13,21 +13,22 @@
  *     mc_optimizer_step(adam);
  *
  * Arithmetic is f32 whatever the parameter's dtype. f16 and bf16 parameters have an f32 master
- * copy, which is what is updated; the parameter is the master rounded to nearest even. All state is
+ * copy, which the step updates; the parameter is the master rounded to nearest even. All state is
  * f32, flat, in the layout of the parameters' buckets, on the device (AdamOffload's: on the host),
- * and unscaled: a loss scale never gets into it. It is made at the first step, and freed with the
- * module.
+ * and unscaled: it never contains a loss scale. It is allocated at the first step and freed with
+ * the module.
  *
- * Frozen parameters are passed over, and keep their state for when they are thawed. Each parameter
+ * Frozen parameters are skipped, and keep their state in case they are thawed. Each parameter
  * counts its own steps, so one that is thawed late starts with Adam's full bias correction. A
- * parameter that took no part in a step has a gradient of zero, and is stepped with it.
+ * parameter that a step does not use has a gradient of zero and is stepped with it.
  *
- * Options. NULL or a zero field means the default. Where zero is a legitimate other value, write
- * MC_TRUE_ZERO: `.beta1 = MC_TRUE_ZERO` is a beta1 of 0, while `.beta1 = 0` is the default 0.9.
+ * Options. NULL or a zero field means the default. For an actual zero, write MC_TRUE_ZERO: `.beta1
+ * = MC_TRUE_ZERO` is a beta1 of 0, while `.beta1 = 0` is the default 0.9.
  *
- * Everything here does nothing once the context has failed: constructors return NULL, functions the
- * status of the error, numbers NaN. Constructors fail with MC_ERR_ARGUMENT for an option out of its
- * range (named with its value) and MC_ERR_NOMEM. Optimizers belong to their context. */
+ * On a failed context all functions here do nothing: constructors return NULL, functions that
+ * return numbers NaN, the others the status of the error. Constructors fail with MC_ERR_ARGUMENT
+ * for an option out of its range (named with its value) and MC_ERR_NOMEM. Optimizers belong to
+ * their context. */
 #ifndef MC_OPTIM_OPTIMIZER_H
 #define MC_OPTIM_OPTIMIZER_H
 
@@ -43,7 +44,7 @@ typedef struct mc_adam_options {
     float lr;                /* without a schedule: 1e-3; >= 0 */
     float beta1, beta2;      /* decay of the moments: 0.9 and 0.999; in [0, 1) */
     float eps;               /* added to the root: 1e-8; >= 0 */
-    float weight_decay;      /* of parameters that no group says otherwise for; >= 0 */
+    float weight_decay;      /* of parameters whose group sets none; >= 0 */
     bool l2;                 /* weight decay as part of the gradient, instead of decoupled */
     bool no_decay_bias_norm; /* parameters of one dimension (biases, the weights of norms) do not
                                 decay, unless a group gives them a weight_decay */
@@ -57,38 +58,39 @@ typedef struct mc_adam_options {
  *     m = beta1 m + (1 - beta1) g
  *     v = beta2 v + (1 - beta2) g^2
  *     p = p - lr (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps) - lr weight_decay p
- * where the p of the last term is the old one. With `l2`, g + weight_decay p takes the place of g
- * and the last term falls away: what BMTrain does for f32 parameters (and torch.optim.Adam).
- * State: exp_avg (m), exp_avg_sq (v), and master for f16 and bf16. */
+ * where p on the right is the old value. With `l2`, g + weight_decay p replaces g and the last term
+ * is dropped, as in torch.optim.Adam and in BMTrain for f32 parameters. State: exp_avg (m),
+ * exp_avg_sq (v), and master for f16 and bf16. */
 MC_API mc_optimizer *mc_adam_new(mc_context *ctx, const mc_adam_options *options);
 
-/* Adam with its state in host memory and its update computed by the host, for models whose state is
- * more than the GPU holds. The rule, the names in checkpoints and (but for the last bits, which a
- * CPU rounds otherwise) the results are mc_adam_new's; checkpoints of one resume with the other.
+/* Adam with its state in host memory and its update computed by the host, for models whose state
+ * does not fit on the GPU. The update rule, the names in checkpoints and the results (except the
+ * last bits, which a CPU rounds differently) are mc_adam_new's; a checkpoint of either resumes with
+ * the other.
  *
- * The unit is the bucket: a block, or what lies outside of blocks. Of one, the host has m, v, a
- * master copy (of f32 parameters too) and the summed gradient, 16 bytes an element spread over all
- * ranks; the GPU keeps the parameters. `gpu_share` of the elements, the first buckets that fit in
- * it, stay on the GPU whole; so does a bucket of which another kind of optimizer has a part.
- * Gradients leave the GPU while backward goes on: with one micro-step there is never more of them
- * than some blocks have. mc_optim_manager_step comes back before the update is done; it goes on
- * beside the next forward pass, bucket by bucket, and who uses a bucket's parameters waits for that
- * bucket alone. Where ranks have whole copies (zero_level 0 to 2; a bucket on the host is of level
- * 2 at least), the first use after a step is an exchange between all ranks, mc_parameter_read as
- * well.
- * mc_step_run runs such steps without recording them.
+ * The unit is the bucket: a block, or the parameters outside of blocks. The host keeps m, v, a
+ * master copy (of f32 parameters too) and the summed gradient: 16 bytes per element, divided among
+ * all ranks. The GPU keeps the parameters. `gpu_share` is the share of the elements whose state
+ * stays on the GPU, in the first buckets that fit; so does the state of a bucket that another kind
+ * of optimizer shares. Gradients are copied to the host during backward, so with one micro-step the
+ * GPU never holds more of them than those of a few blocks. mc_optim_manager_step returns before the
+ * update is done. The update runs in parallel with the next forward pass, bucket by bucket, and the
+ * use of a parameter waits only for its bucket. If ranks have whole copies (zero_level 0 to 2; a
+ * bucket on the host has at least level 2), the first use after a step, also by mc_parameter_read,
+ * is collective. mc_step_run runs such steps without recording them.
  *
- * Host memory is checked before it is taken, against what the machine and the control groups of the
- * process leave, shared by the ranks of the host: MC_ERR_NOMEM, with both numbers.
+ * Before host memory is allocated, it is compared with what the machine and the process's control
+ * groups have left for the ranks of the host. If it does not fit, this fails with MC_ERR_NOMEM and
+ * reports both numbers.
  *
- * On the CPU device the state is in host memory anyway, and this is mc_adam_new under the name that
- * BMTrain's users know, with the same results to the bit.
+ * On the CPU device the state is in host memory anyway; this is then mc_adam_new, with
+ * bit-identical results, under the name that BMTrain's users know.
  *
  * Environment: MC_OFFLOAD=always does all of the above on the CPU device too (for tests);
  * MC_OFFLOAD_THREADS is the number of the host's threads (default: the rank's cores);
- * MC_HOST_MEMORY the bytes that a rank may take at most. Further errors: MC_ERR_ARGUMENT for a
- * gpu_share out of its range and, when host memory is taken, for an MC_HOST_MEMORY that is no
- * whole number from 1. */
+ * MC_HOST_MEMORY is the most bytes that a rank may allocate. Further errors: MC_ERR_ARGUMENT for a
+ * gpu_share out of its range and, when host memory is allocated, for an MC_HOST_MEMORY that is not
+ * a whole number from 1. */
 MC_API mc_optimizer *mc_adam_offload_new(mc_context *ctx, const mc_adam_options *options);
 
 /* ---- SGD --------------------------------------------------------------------------------- */
@@ -111,33 +113,30 @@ MC_API mc_optimizer *mc_sgd_new(mc_context *ctx, const mc_sgd_options *options);
 
 /* ---- which parameters, and how ----------------------------------------------------------- */
 
-/* Adds every parameter below a module. Those that this optimizer has already stay in their groups,
- * so a module that got new parameters is simply added again. Errors (and then nothing is added):
- * MC_ERR_STATE for a parameter that another optimizer has, MC_ERR_ARGUMENT for NULL or a module of
- * another context. */
+/* Adds every parameter below a module. Parameters that the optimizer already has stay in their
+ * groups, so after declaring new parameters you can add the module again. Errors, which add
+ * nothing: MC_ERR_STATE for a parameter of another optimizer, MC_ERR_ARGUMENT for NULL or a module
+ * of another context. */
 MC_API mc_status mc_optimizer_add(mc_optimizer *optimizer, mc_module *module);
 
 typedef struct mc_param_group {
     float weight_decay; /* 0: the optimizer's own; MC_TRUE_ZERO: none */
-    float lr_factor; /* the learning rate is multiplied by it; 0: 1; MC_TRUE_ZERO: not stepped but
-                        for its moments */
+    float lr_factor;    /* factor of the learning rate; 0: 1; MC_TRUE_ZERO: only the moments are
+                        updated */
 } mc_param_group;
 
-/* Adds the parameters below a module whose full name matches `pattern` (fnmatch(3), where "*"
- * matches dots too; NULL: all), with settings of their own. It may come before or after
- * mc_optimizer_add; of several groups that match a parameter the last one given holds. Parameters
- * that are stored together (query, key and value) may be in different groups, and different
- * optimizers.
- *     mc_optimizer_add(adam, module);
- *     mc_optimizer_add_group(adam, module, "*.bias",
- *                            &(mc_param_group){ .weight_decay = MC_TRUE_ZERO });
- * Errors as mc_optimizer_add, MC_ERR_ARGUMENT for a negative number, and MC_ERR_NOT_FOUND for a
- * pattern that matches nothing. */
+/* Adds the parameters below a module whose full name matches `pattern` (fnmatch(3), where "*" *
+ * matches dots too; NULL: all), with their own settings. May be called before or after
+ * mc_optimizer_add; if several groups match a parameter, the last one added wins. Parameters that
+ * are stored together (query, key and value) may be in different groups and different optimizers. *
+ * mc_optimizer_add(adam, module); *     mc_optimizer_add_group(adam, module, "*.bias", *
+ * &(mc_param_group){ .weight_decay = MC_TRUE_ZERO }); * Errors as mc_optimizer_add, MC_ERR_ARGUMENT
+ * for a negative number, and MC_ERR_NOT_FOUND for a * pattern that matches nothing. */
 MC_API mc_status mc_optimizer_add_group(mc_optimizer *optimizer, mc_module *module,
                                         const char *pattern, const mc_param_group *group);
 
-/* Frees an optimizer now. Its parameters may then be added to another, which starts afresh: the
- * state is zero again for it, but for the master copy. NULL is allowed. */
+/* Frees an optimizer now. Its parameters may then be added to another one, whose state starts at
+ * zero except for the master copies. NULL is allowed. */
 MC_API void mc_optimizer_free(mc_optimizer *optimizer);
 
 /* ---- stepping ---------------------------------------------------------------------------- */
@@ -145,12 +144,12 @@ MC_API void mc_optimizer_free(mc_optimizer *optimizer);
 /* Zeros the gradients of this optimizer's parameters. */
 MC_API mc_status mc_optimizer_zero_grad(mc_optimizer *optimizer);
 
-/* One step with the gradients as they stand and the learning rate of mc_optimizer_lr. Looks neither
- * for infinities nor for NaN. Errors: MC_ERR_NOMEM for the state, before anything has changed. */
+/* Takes one step with the current gradients and the learning rate of mc_optimizer_lr. Does not
+ * check for infinities or NaN. Errors: MC_ERR_NOMEM for the state, before anything has changed. */
 MC_API mc_status mc_optimizer_step(mc_optimizer *optimizer);
 
-/* The learning rate: the option's at first. Under a schedule, the one the last step used. The NaN
- * of a failed context; MC_ERR_ARGUMENT for a rate that is negative or not finite. */
+/* The learning rate: at first the option's; with a schedule, that of the last step; NaN on a failed
+ * context. Setting a rate that is negative or not finite is MC_ERR_ARGUMENT. */
 MC_API double mc_optimizer_lr(const mc_optimizer *optimizer);
 MC_API mc_status mc_optimizer_set_lr(mc_optimizer *optimizer, double lr);
 
@@ -159,31 +158,32 @@ MC_API int64_t mc_optimizer_step_count(const mc_optimizer *optimizer);
 
 /* ---- an optimizer of your own ------------------------------------------------------------ */
 
-/* A run of elements, of one parameter or several neighbours, that are stepped with the same
- * settings. Pointers are to the device's memory. */
+/* Consecutive elements of one parameter, or of several neighbours, that are stepped with the same
+ * settings. Pointers are to device memory. */
 typedef struct mc_optimizer_range {
     int64_t count;  /* elements of each of the following */
     mc_dtype dtype; /* of the parameter: MC_F32, MC_F16, MC_BF16 */
     void *parameter;
-    float *master;         /* NULL where the parameter is f32 itself */
-    const float *gradient; /* to be multiplied by update->gradient_scale */
-    const void *rounded;   /* the same in the parameter's dtype, and `gradient` is NULL, where there
-                              is that (MC_GRAD_PARAMETER) and the kind reads it; else NULL */
-    float *state[2];       /* the kind's slots, zero before the first step; else NULL */
+    float *master;           /* NULL where the parameter is f32 itself */
+    const float *gradient;   /* to be multiplied by update->gradient_scale */
+    const void *rounded;     /* the gradient in the parameter's dtype, if it is stored so
+                              (MC_GRAD_PARAMETER) and the kind reads it; `gradient` is then NULL.
+                              Else NULL */
+    float *state[2];         /* the kind's slots, zero before the first step; else NULL */
     const mc_update *update; /* learning rate, step, gradient scale, whether to skip */
-    float lr_factor;         /* the group's, to multiply update->lr by */
+    float lr_factor;         /* the group's factor of update->lr */
     float weight_decay;
     int64_t step_offset; /* <= 0, to be added to update->step: these parameters joined later */
 } mc_optimizer_range;
 
 typedef struct mc_optimizer_kind {
     const char *name;          /* for messages: "adam" */
-    int state_count;           /* slots of state wanted beside the master: 0, 1 or 2 */
+    int state_count;           /* slots of state besides the master: 0, 1 or 2 */
     const char *state_name[2]; /* in checkpoints: "exp_avg", "exp_avg_sq" */
-    /* Updates master (if there is one), parameter and state in place. Called for range after range
-     * of a step, in no promised order. A status but MC_OK fails the context. */
+    /* Updates master (if not NULL), parameter and state in place. Called for each range of a step,
+     * in no particular order. A status other than MC_OK fails the context. */
     mc_status (*step)(mc_context *ctx, const void *settings, const mc_optimizer_range *range);
-    bool reads_rounded; /* `step` looks at range->rounded; false: it is always given f32 */
+    bool reads_rounded; /* `step` reads range->rounded; false: `gradient` is always set */
 } mc_optimizer_kind;
 
 typedef struct mc_optimizer_options {
