@@ -6,15 +6,19 @@
  *   core/base/context.h        contexts, errors, options
  *   core/tensor/tensor.h       tensors, packed lengths
  *   core/autograd/tape.h       the tape: recording, backward; step.h: a step that a GPU records
- /* *   core/ops/ops.h             operations and losses; general.h and losses.h: building blocks of
-  * custom heads and losses; ranks.h: results of all ranks *   core/nn/module.h           modules
-  * and parameters; layers.h, block_list.h *   core/optim/                optimizers, schedules,
-  * OptimManager *   core/checkpoint/           a module in a file, the state of a training, options
-  * of loading *   tokenizers/tokenizer.h     text to ids and back *   datasets/ datasets, token
-  * files, the data loaders, accuracy *   models/model.h             a model of any family; a header
-  * for each family; adapters/, texts/, *                              generate/ * * A program that
-  * handles signals must run its handlers on an alternate stack (sigaltstack, SA_ONSTACK), because
-  * oneDNN's matrix products on the CPU move the stack pointer into the heap. */
+ *   core/ops/ops.h             operations and losses; general.h and losses.h: building blocks of
+ *                              custom heads and losses; ranks.h: results of all ranks
+ *   core/nn/module.h           modules and parameters; layers.h, block_list.h
+ *   core/optim/                optimizers, schedules, OptimManager
+ *   core/checkpoint/           a module in a file, the state of a training, options of loading
+ *   tokenizers/tokenizer.h     text to ids and back
+ *   datasets/                  datasets, token files, the data loaders, accuracy
+ *   models/model.h             a model of any family; a header for each family; adapters/, texts/,
+ *                              generate/
+ *
+ * A program that handles signals must run its handlers on an alternate stack (sigaltstack,
+ * SA_ONSTACK), because oneDNN's matrix products on the CPU move the stack pointer into the heap.
+ */
 #ifndef MODELCENTER_H
 #define MODELCENTER_H
 

@@ -14,27 +14,27 @@
  *
  * The run's folder holds
  *
- *     config.json, model.safetensors, ...   the newest weights: a folder for from_pretrained
+ *     config.json, model.safetensors, ...   the newest weights, for from_pretrained
  *     checkpoint-2000/                      all of step 2000:
  *         config.json, model.safetensors ...    what `save_files` wrote
  *         optimizer.safetensors                 see optim_state.h; with the f32 master copies
  *         training.json                         step, random numbers, settings, checksums
  *     checkpoint-1000/ ...                  older ones
  *
- * A checkpoint is written to checkpoint-2000.tmp, synced to disk, and then takes its name in one
- * step; only after that older ones go. So whenever a process or the machine dies, whatever bears
- * such a name is whole: weights and state of one step. The files beside the checkpoints are links
- * to those of the newest one, or of the one that `best` names (copies where the file system has no
- * links), each replaced in one step.
+ * A checkpoint is written to checkpoint-2000.tmp, synced to disk, and then renamed atomically;
+ * older ones are removed only after that. So a checkpoint with a final name is always complete,
+ * even if a process or the machine dies: weights and state of one step. The files beside the
+ * checkpoints are links to those of the newest checkpoint, or of the one that `best` names (copies
+ * if the file system has no links). Each is replaced atomically.
  *
- * Ranks save, open and restore together, in a folder that all of them see. What is saved does not
- * depend on how many there are, and can be restored by any other number, at any level of sharding.
- * Each writes and reads its share; rank 0 does what is to be done once, and `save_files` leaves it
- * to rank 0 in the same way (mc_model_save and mc_tokenizer_save do).
+ * Ranks save, open and restore together, in a folder that all of them can access. A checkpoint does
+ * not depend on the number of ranks: any number can restore it, at any level of sharding. Each rank
+ * writes and reads its shard; rank 0 does the work that is done once. `save_files` must follow the
+ * same rule (mc_model_save and mc_tokenizer_save do).
  *
  * What is restored: the optimizers' moments and master copies, step counts, schedules, the loss
- * scale with its growth counter, and the position of the random numbers of dropout. Settings are
- * the caller's own: the position in the data, the options that a run must go on with. */
+ * scale with its growth counter, and the position of the random numbers of dropout. Settings belong
+ * to the caller: for example the position in the data, and options that a resumed run must keep. */
 #ifndef MC_CHECKPOINT_TRAINING_STATE_H
 #define MC_CHECKPOINT_TRAINING_STATE_H
 
@@ -42,72 +42,71 @@
 
 enum { MC_CHECKPOINT_BEST_BESIDE = -1 }; /* mc_checkpoint_options.best */
 
-/* A text that is kept with a checkpoint. */
+/* A text saved with a checkpoint. */
 typedef struct mc_checkpoint_setting {
     const char *name, *value; /* UTF-8 */
 } mc_checkpoint_setting;
 
 typedef struct mc_checkpoint_options {
-    int64_t step; /* the last that was trained, > 0; names the checkpoint */
+    int64_t step; /* the last completed step, > 0; names the checkpoint */
     int keep;     /* older checkpoints that stay beside the new one */
-    /* The step of the checkpoint whose weights are the run's result so far: the files beside the
-     * checkpoints are its, and it stays, whatever `keep` says. 0: this step's; an older step's
-     * checkpoint must be there. MC_CHECKPOINT_BEST_BESIDE: the files beside the checkpoints are
-     * the program's own, and stay as they are. */
+    /* The step of the best checkpoint so far: the files beside the checkpoints are its files, and
+     * it is kept regardless of `keep`. 0: this step; the checkpoint of an older step must exist.
+     * MC_CHECKPOINT_BEST_BESIDE: the files beside the checkpoints belong to the program, and stay
+     * unchanged. */
     int64_t best;
-    /* The first checkpoint of a run that takes the place of another model: files of that model
-     * beside the checkpoints which this one lacks (a tokenizer's) are removed. false: they stay, as
-     * a program's own. */
+    /* For the first checkpoint of a run that replaces another model: remove that model's files
+     * beside the checkpoints that this one lacks (a tokenizer's). false: they stay, as the
+     * program's own files. */
     bool replaces_model;
     mc_optim_manager *optim;
-    /* Writes the model, and what belongs to it, into an existing folder. Its files must be synced,
-     * as those of mc_model_save and mc_tokenizer_save are. No folders within it. */
+    /* Writes the model and its other files into an existing folder. The files must be synced, as
+     * those of mc_model_save and mc_tokenizer_save are. It must not create subfolders. */
     mc_status (*save_files)(void *user, const char *folder);
     void *user;
     const mc_checkpoint_setting *settings; /* (setting_count), names unique; copied */
     int setting_count;
-    /* Only copies weights and state, into host memory, and writes them while the program goes on,
-     * on a thread of its own. One checkpoint is under way at a time: the next call of
-     * mc_checkpoint_save or mc_checkpoint_wait waits for it. What `save_files` writes by other
-     * means than this library's save functions for models is written at once; and so is everything
-     * where any rank's host memory has no room for the copy, which the log says. */
+    /* Copy weights and state to host memory, and write them on a background thread while the
+     * program continues. Only one checkpoint is written at a time: the next call of
+     * mc_checkpoint_save or mc_checkpoint_wait waits for it. Files that `save_files` writes without
+     * this library's save functions for models are written at once. If the copy does not fit in the
+     * host memory of one of the ranks, everything is written at once, and the log reports that. */
     bool background;
 } mc_checkpoint_options;
 
-/* Saves a checkpoint of a run into `folder`, which is made if need be. To be called between a step
- * and the next zero_grad. A checkpoint of the same step is replaced. Errors, set in the context:
- * what `save_files` returns, MC_ERR_IO and MC_ERR_NOMEM; the older checkpoints are untouched then.
+/* Saves a checkpoint of a run into `folder`, which is created if needed. Call it between a step and
+ * the next zero_grad. Replaces a checkpoint of the same step. Errors, set in the context, which
+ * leave older checkpoints unchanged: those of `save_files`, MC_ERR_IO and MC_ERR_NOMEM.
  */
 MC_API mc_status mc_checkpoint_save(mc_context *ctx, const char *folder,
                                     const mc_checkpoint_options *options);
 
-/* Waits for the checkpoint that is being saved in the background, if there is one; ranks call it
- * together. Returns, and sets, the error that saving it ended with. Of several ranks' an error is
- * also one of the job, as soon as it happens. Freeing the context waits too, but only logs what
- * failed. A checkpoint that is not whole yet has no name that anybody looks for. */
+/* Waits for the checkpoint that is being saved in the background, if any; ranks call it together.
+ * Returns, and sets, the error of that save. With several ranks an error reaches the whole job as
+ * soon as it happens. Freeing the context also waits, but only logs a failure. An incomplete
+ * checkpoint has a temporary name, which mc_checkpoint_open ignores. */
 MC_API mc_status mc_checkpoint_wait(mc_context *ctx);
 
-/* How saving fares, without waiting: to be called now and then, by each rank for itself. *step
- * (`step` may be NULL) is that of the newest checkpoint that this context has saved whole, 0 while
- * there is none; ranks but the first learn of one in the background when they next wait. Returns,
- * and sets, the error that saving in the background has ended with. */
+/* Polls the progress of saving, without waiting; each rank may call it at any time. *step (`step`
+ * may be NULL) becomes the step of the newest checkpoint that this context has saved completely, 0
+ * before the first. Ranks other than 0 learn of a background checkpoint only at their next wait.
+ * Returns, and sets, the error of saving in the background. */
 MC_API mc_status mc_checkpoint_poll(mc_context *ctx, int64_t *step);
 
-/* Whether the folder holds a checkpoint, whole or not, as this rank sees it. */
+/* Whether the folder holds a checkpoint, complete or not, as seen by this rank. */
 MC_API bool mc_checkpoint_exists(const char *folder);
 
-/* Removes all checkpoints of a folder: those of a run that another one replaces. Not collective:
- * for one rank. MC_ERR_IO. */
+/* Removes all checkpoints of a folder, before another run replaces the old one. Not collective:
+ * call it on one rank. Errors: MC_ERR_IO. */
 MC_API mc_status mc_checkpoint_remove_all(mc_context *ctx, const char *folder);
 
-/* A checkpoint that was opened. Owned by its context. */
+/* An open checkpoint. Owned by its context. */
 typedef struct mc_checkpoint mc_checkpoint;
 
-/* Opens the newest whole checkpoint of a run: sizes and checksums of all its files are compared
- * with those in training.json, and a damaged one is passed over with a warning, as one is whose
- * best (mc_checkpoint_options.best) is damaged. NULL without an
- * error if there is none at all; MC_ERR_FORMAT where all are damaged, naming what is wrong with
- * the newest. */
+/* Opens the newest complete checkpoint of a run. Compares sizes and checksums of all its files with
+ * those in training.json; skips a checkpoint that is damaged, or whose best one
+ * (mc_checkpoint_options.best) is, with a warning. Returns NULL without an error if the run has no
+ * checkpoint; fails with MC_ERR_FORMAT, naming the damage of the newest, if all are damaged. */
 MC_API mc_checkpoint *mc_checkpoint_open(mc_context *ctx, const char *folder);
 MC_API void mc_checkpoint_free(mc_checkpoint *checkpoint); /* NULL is allowed */
 
@@ -116,11 +115,11 @@ MC_API int64_t mc_checkpoint_step(const mc_checkpoint *checkpoint);
 MC_API const char *mc_checkpoint_folder(const mc_checkpoint *checkpoint);
 MC_API const char *mc_checkpoint_setting_of(const mc_checkpoint *checkpoint, const char *name);
 
-/* Restores an OptimManager that was made as the saved one, and the context's random numbers; to be
- * called when the parameters have been loaded. Newer checkpoints, which mc_checkpoint_open found
- * damaged, get the ending ".damaged", and the files beside the checkpoints are those of this one,
- * or of its best.
- * MC_ERR_ARGUMENT for a context of another seed, and the errors of mc_optim_manager_load. */
+/* Restores an OptimManager that was set up like the saved one, and the state of the context's
+ * random numbers. Call it after loading the parameters. Newer checkpoints, which mc_checkpoint_open
+ * found damaged, are renamed to end in ".damaged", and the files beside the checkpoints become
+ * those of this one, or of its best. Errors: MC_ERR_ARGUMENT for a context with another seed, and
+ * those of mc_optim_manager_load. */
 MC_API mc_status mc_checkpoint_restore(mc_checkpoint *checkpoint, mc_optim_manager *optim);
 
 #endif

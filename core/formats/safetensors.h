@@ -13,8 +13,8 @@
  *     mc_safetensors_writer_commit(out);
  *     mc_safetensors_writer_free(out);
  *
- * Errors go to the context; while it holds one, everything here does nothing and returns NULL, zero
- * or the context's status, and NULL objects are accepted everywhere.
+ * Errors go to the context. On a failed context all functions here do nothing and return NULL, zero
+ * or the context's status. NULL objects are accepted everywhere.
  *
  * Not part of the promised interface: it may change in any release (docs/api.md). */
 #ifndef MC_FORMATS_SAFETENSORS_H
@@ -25,7 +25,7 @@
 #include "core/base/context.h"
 #include "core/tensor/dtype.h"
 
-/* What a tensor of a new file will be. */
+/* Declares a tensor of a new file. */
 typedef struct mc_safetensors_spec {
     const char *name;       /* UTF-8, unique in the file, not "__metadata__" */
     mc_dtype dtype;         /* F32 for MC_DTYPE_DEFAULT */
@@ -42,33 +42,31 @@ typedef struct mc_safetensors_string {
 /* A file being written. Owned by its context. */
 typedef struct mc_safetensors_writer mc_safetensors_writer;
 
-/* Begins the file `path`, written beside it under a temporary name. The tensors' bytes will follow
- * in the order of `specs` (`count` of them; copied, as is all that is given here). Every tensor has
- * to start at a multiple of its element size, which is so when larger elements come first:
- * mc_safetensors_sort() orders specs like that. `__metadata__` holds {"format": "pt"}, which
- * Hugging Face's loaders want, and the given strings; a given "format" replaces it. NULL on error:
- * MC_ERR_ARGUMENT for specs that make no file, MC_ERR_IO or MC_ERR_NOT_FOUND where the folder
- * cannot be written, MC_ERR_NOMEM. */
+/* Begins the file `path`, under a temporary name beside it. The tensors' bytes follow in the order
+ * of `specs` (`count` of them; all arguments are copied). Every tensor must start at a multiple of
+ * its element size, which holds if larger elements come first: mc_safetensors_sort() sorts specs
+ * that way. `__metadata__` holds {"format": "pt"}, which Hugging Face's loaders require, and the
+ * given strings; a given "format" replaces it. Returns NULL after an error: MC_ERR_ARGUMENT for
+ * invalid specs, MC_ERR_IO or MC_ERR_NOT_FOUND if the folder cannot be written, MC_ERR_NOMEM. */
 MC_API mc_safetensors_writer *
 mc_safetensors_writer_new(mc_context *ctx, const char *path, const mc_safetensors_spec *specs,
                           size_t count, const mc_safetensors_string *strings, size_t string_count);
 
-/* Appends `size` bytes of tensor data, cut anywhere. More than was declared is MC_ERR_ARGUMENT; a
- * full disk MC_ERR_IO. After a failed call the file can only be freed. */
+/* Appends `size` bytes of tensor data, in pieces of any size. More than was declared is
+ * MC_ERR_ARGUMENT; a full disk is MC_ERR_IO. After a failed call the writer can only be freed. */
 MC_API mc_status mc_safetensors_write(mc_safetensors_writer *writer, const void *data, size_t size);
 
 /* Finishes the file: syncs it to disk and renames it to its name, replacing an old file in one
- * step. MC_ERR_STATE when declared bytes are still missing. A file that belongs together with
- * others is synced first and renamed when all of them are synced; commit does both. Each may be
- * called once. */
+ * step. MC_ERR_STATE when declared bytes are still missing. To write several files as one, sync all
+ * of them first and then rename them; commit does both for one file. Each may be called once. */
 MC_API mc_status mc_safetensors_writer_commit(mc_safetensors_writer *writer);
 MC_API mc_status mc_safetensors_writer_sync(mc_safetensors_writer *writer);
 MC_API mc_status mc_safetensors_writer_rename(mc_safetensors_writer *writer);
 
-/* Frees the writer. What was not renamed is removed, and an old file of that name is untouched. */
+/* Frees the writer. Removes a file that was not renamed; an old file of that name then stays. */
 MC_API void mc_safetensors_writer_free(mc_safetensors_writer *writer);
 
-/* Sorts specs by falling element size, then by name, which is the order Hugging Face writes. */
+/* Sorts specs by descending element size, then by name: Hugging Face's order. */
 MC_API void mc_safetensors_sort(mc_safetensors_spec *specs, size_t count);
 
 #endif

@@ -1,33 +1,32 @@
-/* Files of tensors: pretrained weights, checkpoints, whatever their format.
+/* Reading files of tensors: pretrained weights and checkpoints, in several formats.
  *
- * A file is mapped into memory and everything in it that says where tensors lie is checked before
- * anything is returned; opening copies no data. One handle serves all formats and any number of
- * shards:
+ * Opening maps a file into memory and copies no data. It checks all offsets, shapes and sizes
+ * before it returns. One handle serves all formats and any number of shards:
  *
  *     mc_tensor_file *file = mc_tensor_file_open(ctx, "models/minilm", NULL);
  *     const mc_tensor_entry *w = mc_tensor_file_find(file, "pooler.dense.weight");
  *     if (w) mc_tensor_file_read_f32(file, w, 0, w->count, values);
  *     mc_tensor_file_free(file);
  *
- * The format is found out from the file's first bytes, whatever its name:
+ * The format is detected from the file's first bytes, whatever its name:
  *
  *     safetensors      a JSON header, then the data (see safetensors.h, which writes it)
  *     PyTorch zip      what torch.save writes (pytorch_model.bin, .pt, .pth): a zip archive, mapped
- *                      as it is, of a pickle and the data, with a CRC-32 of each storage unless its
+ *                      in place, of a pickle and the data, with a CRC-32 of each storage unless its
  *                      field is 0
  *     PyTorch legacy   what torch.save wrote before 1.6: pickles, then the data
  *     llm.c            its checkpoints of GPT-2, versions 3 (f32) and 5 (bf16), under Hugging
  *                      Face's names: matrices are views, the vocabulary's padding is left out
  *
- * Pickles are programs. The reader knows those opcodes and names that tensors and plain containers
- * are made of, executes nothing, and refuses all others by name. A tensor is called by the keys of
- * the dicts that it is in, with dots between them. Of a training checkpoint only the weights are
- * seen, under their bare names: those under the first of the keys state_dict, model_state_dict,
- * model, module, model_state, net, network and weights that holds tensors; how many others there
- * are is logged. Views and tensors that share storage are entries that point to the same bytes.
+ * Pickles are programs. The reader executes nothing. It knows only the opcodes and names of tensors
+ * and plain containers, and refuses all others by name. A tensor's name consists of the keys of the
+ * dicts that contain it, joined by dots. From a training checkpoint only the weights are read,
+ * under their bare names: the tensors under the first of the keys state_dict, model_state_dict,
+ * model, module, model_state, net, network and weights that holds any. The log reports how many
+ * others there are. Views and tensors that share storage are entries that point to the same bytes.
  *
- * Errors go to the context; while it holds one, everything here does nothing and returns NULL, zero
- * or the context's status, and NULL objects are accepted everywhere.
+ * Errors go to the context. On a failed context all functions here do nothing and return NULL, zero
+ * or the context's status. NULL objects are accepted everywhere.
  *
  * Not part of the promised interface: it may change in any release (docs/api.md). */
 #ifndef MC_FORMATS_TENSOR_FILE_H
@@ -45,7 +44,7 @@ typedef struct mc_tensor_file mc_tensor_file;
 /* One tensor of an open file. Everything it points to lives as long as the mc_tensor_file. */
 typedef struct mc_tensor_entry {
     const char *name; /* as in the file; UTF-8, any length, "" is possible */
-    mc_dtype dtype;   /* MC_DTYPE_DEFAULT when the file's dtype is none of ours (F64, I16, ...) */
+    mc_dtype dtype;   /* MC_DTYPE_DEFAULT if mc_dtype lacks the file's dtype (F64, I16, ...) */
     const char *dtype_name; /* as safetensors calls it: "F32", "BF16", "F8_E4M3", ... */
     int ndim;               /* 0 for a scalar */
     const int64_t *shape;   /* ndim numbers, each >= 0 */
@@ -55,19 +54,19 @@ typedef struct mc_tensor_entry {
     size_t size;            /* bytes of that many elements */
     const void *data;       /* the first element, in the mapped file; may be unaligned for its
                                dtype. Valid (but not to be read) when size is 0 */
-    bool dense;             /* data holds the tensor's `size` bytes as they would lie in memory: in
-                               row-major order, little-endian. Else only the read functions give
-                               them */
-    bool big_endian;        /* the bytes of an element come in the other order */
+    bool dense;             /* data holds the tensor's `size` bytes in row-major order,
+                               little-endian. Otherwise use the read functions */
+    bool big_endian;        /* elements are stored big-endian */
     const char *file;       /* the path of the file that holds it, for messages */
 } mc_tensor_entry;
 
 typedef struct mc_tensor_file_options {
-    const char *variant; /* in a folder: read model.<variant>.safetensors, as "fp16"; see below */
+    const char *variant; /* in a folder: read model.<variant>.safetensors, for example "fp16"; see
+                            below */
 } mc_tensor_file_options;
 
-/* Opens `path`: a file of tensors, an index (.json), or a folder. In a folder the first of these
- * that exists is taken:
+/* Opens `path`: a file of tensors, an index (.json), or a folder. In a folder it opens the first of
+ * these that exists:
  *     model.safetensors
  *     model.safetensors.index.json      and the shards that its weight_map names
  *     model.<variant>.safetensors       or model.safetensors.index.<variant>.json, if there is
@@ -75,61 +74,60 @@ typedef struct mc_tensor_file_options {
  *     pytorch_model.bin
  *     pytorch_model.bin.index.json      and its shards
  *     pytorch_model.pt                  ModelCenter's
- *     adapter_model.safetensors         PEFT's, of an adapter: what its base lacks
+ *     adapter_model.safetensors         of a PEFT adapter, without its base's weights
  *     adapter_model.bin
- * Several variants without a PyTorch file are an error that lists them. With options->variant only
- * that variant is looked for, as pytorch_model.<variant>.bin and its index too. `options` may be
- * NULL.
+ * Several variants without a PyTorch file are an error that lists them. With options->variant it
+ * opens only that variant, which may also be pytorch_model.<variant>.bin or its index. `options`
+ * may be NULL.
  *
  * Returns NULL with the context's error set to
  *     MC_ERR_NOT_FOUND  nothing there, a shard is missing, or a shard lacks a tensor of the index
  *     MC_ERR_FORMAT     a damaged file: the message names file, tensor and what is wrong
- *     MC_ERR_ARGUMENT   several variants and none asked for
+ *     MC_ERR_ARGUMENT   several variants and none requested
  *     MC_ERR_IO, MC_ERR_NOMEM
  * The files must not be truncated while they are open; replacing them by renaming is harmless. */
 MC_API mc_tensor_file *mc_tensor_file_open(mc_context *ctx, const char *path,
                                            const mc_tensor_file_options *options);
 
-/* Unmaps the files. Entries and their data are gone with it. */
+/* Unmaps the files. Entries and their data become invalid. */
 MC_API void mc_tensor_file_free(mc_tensor_file *file);
 
-/* The number of tensors, and the i-th of them in the byte order of their names (NULL when i is out
- * of range). */
+/* The number of tensors, and the i-th tensor in the byte order of names (NULL if i is out of
+ * range). */
 MC_API size_t mc_tensor_file_count(const mc_tensor_file *file);
 MC_API const mc_tensor_entry *mc_tensor_file_at(const mc_tensor_file *file, size_t i);
 
-/* The tensor of that name, or NULL, which is no error. Takes O(log n). */
+/* Returns the tensor of that name, or NULL without an error. Takes O(log n). */
 MC_API const mc_tensor_entry *mc_tensor_file_find(const mc_tensor_file *file, const char *name);
 
-/* The format of the file (of several shards, the first), as it is called above: "safetensors". */
+/* The format of the file (or of its first shard), named as above: "safetensors". */
 MC_API const char *mc_tensor_file_format(const mc_tensor_file *file);
 
-/* The strings that the file says about itself (`__metadata__` of safetensors; of llm.c's files what
- * a config.json says: model_type, n_layer, ...): the value of a key
- * (NULL when absent; of several shards the first that has it), the number of strings, and the key
- * and value of the i-th. */
+/* The file's metadata (`__metadata__` of safetensors; for llm.c's files the keys of a config.json:
+ * model_type, n_layer, ...): the value of a key (NULL if absent; with several shards that of the
+ * first that has it), the number of strings, and the i-th key and value. */
 MC_API const char *mc_tensor_file_metadata(const mc_tensor_file *file, const char *key);
 MC_API size_t mc_tensor_file_metadata_count(const mc_tensor_file *file);
 MC_API const char *mc_tensor_file_metadata_key(const mc_tensor_file *file, size_t i);
 MC_API const char *mc_tensor_file_metadata_value(const mc_tensor_file *file, size_t i);
 
-/* How many of a file's storages have a checksum, and how many have none. */
+/* How many of a file's storages have a checksum, and how many do not. */
 typedef struct mc_tensor_checksums {
     size_t checked, absent;
 } mc_tensor_checksums;
 
-/* Compares the checksums that the file has of its tensors' bytes with those bytes, which it reads:
- * the CRC-32 of each entry of a PyTorch zip, where a field of 0 means that there is none. Other
- * formats have none, and *found, which may be NULL, is zeros. MC_ERR_FORMAT names the entry that
- * differs. Loading a model or a module checks them too, as it reads. */
+/* Reads the tensors' bytes and compares them with the file's checksums: the CRC-32 of each entry of
+ * a PyTorch zip (0 means no checksum). Other formats have none, and *found (`found` may be NULL)
+ * becomes zeros. MC_ERR_FORMAT names the entry that differs. Loading a model or a module checks
+ * them too. */
 MC_API mc_status mc_tensor_file_verify(mc_tensor_file *file, mc_tensor_checksums *found);
 
-/* The same without reading: how many storages have a checksum that mc_tensor_file_verify compares,
- * and how many of a PyTorch zip have none. */
+/* Counts, without reading data, the storages whose checksum mc_tensor_file_verify would compare,
+ * and those of a PyTorch zip that have none. */
 MC_API mc_status mc_tensor_file_checksums(mc_tensor_file *file, mc_tensor_checksums *found);
 
 /* The CRC-32 of zip files (polynomial 0xedb88320) over a tensor's bytes, in row-major order: *own
- * becomes that of the tensor, and *all, 0 before the first tensor, goes on over its bytes. */
+ * becomes the tensor's CRC, and *all (0 before the first tensor) is continued over its bytes. */
 MC_API mc_status mc_tensor_file_crc32(mc_tensor_file *file, const mc_tensor_entry *entry,
                                       uint32_t *own, uint32_t *all);
 
@@ -143,14 +141,14 @@ MC_API mc_status mc_tensor_file_read_f32(mc_tensor_file *file, const mc_tensor_e
 MC_API mc_status mc_tensor_file_read_f64(mc_tensor_file *file, const mc_tensor_entry *entry,
                                          int64_t first, int64_t count, double *out);
 
-/* For programs that read mc_tensor_entry.data, which is mapped: call it afterwards. Where some of
- * a file could not be read, for it has become shorter meanwhile, it returns MC_ERR_IO and sets the
- * context's error; this needs the handler of core/base/fault.h. Functions that read tensors do so
- * by themselves. */
+/* Call this after reading mc_tensor_entry.data, which is mapped. If a part of the file could not be
+ * read, for example because the file has become shorter, it sets the context's error and returns
+ * MC_ERR_IO. This needs the handler of core/base/fault.h. The functions that read tensors check
+ * this themselves. */
 MC_API mc_status mc_tensor_file_check(mc_tensor_file *file);
 
-/* The same without conversion, for any dtype of whole bytes: `out` gets count * (size / count)
- * bytes, little-endian. */
+/* Reads elements without conversion, for any dtype of whole bytes: writes count * (entry->size /
+ * entry->count) bytes to `out`, little-endian. */
 MC_API mc_status mc_tensor_file_read_bytes(mc_tensor_file *file, const mc_tensor_entry *entry,
                                            int64_t first, int64_t count, void *out);
 

@@ -1,5 +1,5 @@
-/* Writing PyTorch files: a state dict as torch.save writes it, for torch.load (weights_only too),
- * BMTrain's bmt.load and whatever reads pytorch_model.bin. tensor_file.h reads it.
+/* Writing PyTorch files: a state dict as torch.save writes it, for torch.load (also with
+ * weights_only), BMTrain's bmt.load and other readers of pytorch_model.bin. tensor_file.h reads it.
  *
  * The file is an OrderedDict from names to contiguous tensors on the CPU, each with a storage of
  * its own. Like safetensors.h, writing streams, and nothing is visible under the file's name until
@@ -10,8 +10,8 @@
  *     mc_torch_writer_commit(out);
  *     mc_torch_writer_free(out);
  *
- * Errors go to the context; while it holds one, everything here does nothing and returns NULL or
- * the context's status, and NULL objects are accepted everywhere.
+ * Errors go to the context. On a failed context all functions here do nothing and return NULL or
+ * the context's status. NULL objects are accepted everywhere.
  *
  * Not part of the promised interface: it may change in any release (docs/api.md). */
 #ifndef MC_FORMATS_TORCH_WRITER_H
@@ -23,24 +23,23 @@
 /* A file being written. Owned by its context. */
 typedef struct mc_torch_writer mc_torch_writer;
 
-/* Begins the file `path`, written beside it under a temporary name. The tensors' bytes will follow
- * in the order of `specs` (`count` of them; copied), row-major and little-endian. A spec's
- * dtype_name may be any that PyTorch has: those of mc_tensor_entry but F6 and F4. NULL on error:
- * MC_ERR_ARGUMENT for specs that make no state dict, MC_ERR_IO or MC_ERR_NOT_FOUND where the folder
- * cannot be written, MC_ERR_NOMEM. */
+/* Begins the file `path`, under a temporary name beside it. The tensors' bytes follow in the order
+ * of `specs` (`count` of them; copied), row-major and little-endian. A spec's dtype_name may be any
+ * dtype of mc_tensor_entry except F6 and F4, which PyTorch lacks. Returns NULL after an error:
+ * MC_ERR_ARGUMENT for invalid specs, MC_ERR_IO or MC_ERR_NOT_FOUND if the folder cannot be written,
+ * MC_ERR_NOMEM. */
 MC_API mc_torch_writer *mc_torch_writer_new(mc_context *ctx, const char *path,
                                             const mc_safetensors_spec *specs, size_t count);
 
-/* Appends `size` bytes of tensor data, cut anywhere. More than was declared is MC_ERR_ARGUMENT; a
- * full disk MC_ERR_IO. After a failed call the file can only be freed. */
+/* Appends `size` bytes of tensor data, in pieces of any size. More than was declared is
+ * MC_ERR_ARGUMENT; a full disk is MC_ERR_IO. After a failed call the writer can only be freed. */
 MC_API mc_status mc_torch_write(mc_torch_writer *writer, const void *data, size_t size);
 
 /* Finishes the file: syncs it to disk and renames it to its name, replacing an old file in one
- * step. MC_ERR_STATE when declared bytes are still missing, or the second time. */
+ * step. MC_ERR_STATE if declared bytes are still missing, or if it was called before. */
 MC_API mc_status mc_torch_writer_commit(mc_torch_writer *writer);
 
-/* Frees the writer. What was not committed is removed, and an old file of that name is
- * untouched. */
+/* Frees the writer. Removes a file that was not committed; an old file of that name then stays. */
 MC_API void mc_torch_writer_free(mc_torch_writer *writer);
 
 /* Writes all tensors of an open file, of any format, to a PyTorch file under the same names:
