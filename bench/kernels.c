@@ -119,7 +119,7 @@ static void run_few(bench *b, const void *argument)
                     .data = (uint8_t *)b->b,
                     .scale = b->e};
     if (c->setup->format)
-        b->k->linear_eight(b->d, c->rows, 1, x, q, (mc_matrix){0}, MC_ACTIVATION_NONE, y);
+        b->k->linear_quantized(b->d, c->rows, 1, x, q, (mc_matrix){0}, MC_ACTIVATION_NONE, y);
     else
         b->k->gemm(b->d, false, true, c->rows, n, DIM, 1, x,
                    (mc_matrix){b->b, c->setup->dtype, DIM}, 0, y);

@@ -29,7 +29,7 @@ static const shape SHAPES[] = {{"gpt2", 12, 768, 3072, 12, 50257, false},
 
 typedef struct linear {
     mc_matrix weight, bias;
-    mc_matrix8 eight; /* data NULL: the weight is not in 8 bits */
+    mc_matrix8 quantized; /* data NULL: the weight is not in 8 bits */
 } linear;
 
 typedef struct layer {
@@ -76,16 +76,16 @@ static mc_matrix filled(work *w, int64_t rows, int64_t columns, int shift)
 }
 
 /* Weights about 1 / sqrt(in). */
-static linear linear_new(work *w, int64_t in, int64_t out, bool eight)
+static linear linear_new(work *w, int64_t in, int64_t out, bool quantized)
 {
     linear l = {.weight = filled(w, out, in, -(int)lround(log2((double)in) / 2)),
                 .bias = filled(w, 1, out, -3)};
-    bool small = eight && w->format;
+    bool small = quantized && w->format;
     w->bytes += (double)(in * out) * (small ? 1 : 2);
     if (!small) return l;
-    l.eight = (mc_matrix8){w->format, out, in, take(w, (size_t)(in * out), NULL),
-                           take(w, (size_t)out * sizeof(float), NULL)};
-    w->status = w->status ? w->status : w->d->kernels->quantize(w->d, l.weight, l.eight);
+    l.quantized = (mc_matrix8){w->format, out, in, take(w, (size_t)(in * out), NULL),
+                               take(w, (size_t)out * sizeof(float), NULL)};
+    w->status = w->status ? w->status : w->d->kernels->quantize(w->d, l.weight, l.quantized);
     w->d->free(w->d, l.weight.data, (size_t)(in * out) * 2);
     return l;
 }
@@ -160,8 +160,9 @@ static void run_linear(work *w, const linear *l, mc_matrix x, mc_matrix y, mc_ac
                            .activation = activation,
                            .y = y};
     const mc_kernels *k = w->d->kernels;
-    keep(w, l->eight.data ? k->linear_eight(w->d, w->rows, 1, x, l->eight, l->bias, activation, y)
-                          : k->linear(w->d, &call));
+    keep(w, l->quantized.data
+                ? k->linear_quantized(w->d, w->rows, 1, x, l->quantized, l->bias, activation, y)
+                : k->linear(w->d, &call));
 }
 
 /* *x = x + f, y = its norm; f.data NULL: nothing is added. */

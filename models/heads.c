@@ -1,5 +1,5 @@
 /* What stands on the stacks: logits, losses, labels, classifiers. */
-#include "core/nn/eight_bit_internal.h"
+#include "core/nn/quantized_internal.h"
 #include "core/ops/losses.h"
 #include "models/model_internal.h"
 #include "core/nn/stored.h"
@@ -39,7 +39,7 @@ mc_tensor *mc_model_logits(mc_tape *t, mc_model *m, mc_tensor *hidden)
     if (!x) return NULL;
     mc_parameter *head = head_of(m);
     mc_tensor *bias = m->head_bias ? mc_parameter_tensor(t, m->head_bias) : NULL;
-    if (mc_stored_has_eight(head->stored))
+    if (mc_stored_has_quantized(head->stored))
         return mc_stored_product(t, x, head->stored, m->shape.vocab_size, bias, MC_ACTIVATION_NONE,
                                  m->head_scale);
     mc_tensor *weight = mc_parameter_tensor(t, head);
@@ -49,8 +49,9 @@ mc_tensor *mc_model_logits(mc_tape *t, mc_model *m, mc_tensor *hidden)
 static mc_tensor *lm_loss(mc_tape *t, mc_model *m, mc_tensor *x, mc_tensor *labels)
 {
     mc_parameter *head = head_of(m);
-    mc_tensor *weight = mc_stored_has_eight(head->stored) ? mc_stored_dequantized(t, head->stored)
-                                                          : mc_parameter_whole(t, head);
+    mc_tensor *weight = mc_stored_has_quantized(head->stored)
+                            ? mc_stored_dequantized(t, head->stored)
+                            : mc_parameter_whole(t, head);
     mc_tensor *bias = m->head_bias ? mc_parameter_whole(t, m->head_bias) : NULL;
     return mc_linear_cross_entropy(t, x, weight, bias, m->shape.vocab_size, labels,
                                    &(mc_cross_entropy_options){.logit_scale = m->head_scale});

@@ -30,7 +30,7 @@ typedef struct mc_matrix {
 } mc_matrix;
 
 /* A matrix (rows, columns) in 8 bits, without gaps between its rows: element (i, k) is scale[i]
- * times what byte i * columns + k stands for in the format (eight_bit_internal.h). */
+ * times what byte i * columns + k stands for in the format (quantized_internal.h). */
 typedef struct mc_matrix8 {
     mc_weight_format format;
     int64_t rows, columns;
@@ -629,8 +629,9 @@ typedef struct mc_kernels {
     /* y (rows, q.rows) = activation(alpha * x q^T + bias), x (rows, q.columns), bias (q.rows) or
      * NULL data. Bytes are converted without loss, and the sums are those of f32; but CUDA, where
      * there are many rows or x is f32, multiplies by q as rounded to x's dtype. */
-    mc_status (*linear_eight)(mc_device *d, int64_t rows, float alpha, mc_matrix x, mc_matrix8 q,
-                              mc_matrix bias, mc_activation activation, mc_matrix y);
+    mc_status (*linear_quantized)(mc_device *d, int64_t rows, float alpha, mc_matrix x,
+                                  mc_matrix8 q, mc_matrix bias, mc_activation activation,
+                                  mc_matrix y);
 } mc_kernels;
 
 #endif

@@ -571,13 +571,13 @@ static mc_status plan_dequantize(mc_device *d, mc_matrix8 q, mc_matrix y)
     DO(d, copied(d, y.dtype, q.rows, q.columns, size_of(y) + 1), dequantize, q, y);
 }
 
-static mc_status plan_linear_eight(mc_device *d, int64_t rows, float alpha, mc_matrix x,
-                                   mc_matrix8 q, mc_matrix bias, mc_activation activation,
-                                   mc_matrix y)
+static mc_status plan_linear_quantized(mc_device *d, int64_t rows, float alpha, mc_matrix x,
+                                       mc_matrix8 q, mc_matrix bias, mc_activation activation,
+                                       mc_matrix y)
 {
     mc_status status = product(d, MC_WORK_PRODUCT_NT, x.dtype, rows, q.rows, q.columns);
     if (!status) status = biased(d, rows, q.rows, y, bias, activation);
-    DO(d, status, linear_eight, rows, alpha, x, q, bias, activation, y);
+    DO(d, status, linear_quantized, rows, alpha, x, q, bias, activation, y);
 }
 
 const mc_kernels mc_plan_kernels = {

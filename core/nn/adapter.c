@@ -1,5 +1,5 @@
 #include "core/nn/adapter_internal.h"
-#include "core/nn/eight_bit_internal.h"
+#include "core/nn/quantized_internal.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -117,7 +117,7 @@ static mc_tensor *product(mc_tape *t, mc_tensor *x, mc_parameter *weight, mc_ten
 {
     mc_stored *stored = weight->stored;
     float scale = stored->product_scale;
-    if (mc_stored_has_eight(stored))
+    if (mc_stored_has_quantized(stored))
         return mc_stored_product(t, x, stored, stored->shape.dim[0], b, activation, scale);
     mc_tensor *w = mc_parameter_whole(t, weight);
     return w ? mc_scaled_linear(t, x, w, b, activation, scale) : NULL;
@@ -210,7 +210,7 @@ mc_status mc_adapters_merge(mc_module_root *root)
 {
     size_t first;
     if (mc_failed(root->ctx) || !find_factors(root, &first)) return mc_error_status(root->ctx);
-    if (mc_module_has_eight(root))
+    if (mc_module_has_quantized(root))
         return mc_fail(root->ctx, MC_ERR_UNSUPPORTED,
                        "merging adapters: the weights are in 8 bits: merge before they are");
     for (size_t i = 0; i < root->stored_count && !mc_failed(root->ctx); i++) {

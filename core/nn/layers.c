@@ -1,7 +1,7 @@
 #include "core/nn/transformer.h"
 
 #include "core/nn/adapter_internal.h"
-#include "core/nn/eight_bit_internal.h"
+#include "core/nn/quantized_internal.h"
 #include "core/nn/stored.h"
 #include "core/ops/fused.h"
 

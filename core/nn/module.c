@@ -13,7 +13,7 @@ static void free_root(void *object)
     mc_tape_unhook(root->ctx, root);
     mc_zero_free(&root->zero, root->zero.buckets, root->zero.bucket_count);
     if (root->zero.home) root->zero.home->close(&root->zero);
-    for (size_t i = 0; i < root->stored_count; i++) mc_stored_free_eight(root->stored[i]);
+    for (size_t i = 0; i < root->stored_count; i++) mc_stored_free_quantized(root->stored[i]);
     for (size_t i = 0; i < root->piece_count; i++) mc_free(root->pieces[i]);
     mc_free(root->pieces);
     mc_free(root->parameters);
@@ -405,7 +405,7 @@ mc_status mc_module_set_trainable(mc_module *module, const char *pattern, bool t
                 pattern ? pattern : "*", stored->parts[0]->name, stored->part_count);
     }
     for (size_t i = 0; i < root->stored_count && trainable; i++)
-        if (root->stored[i]->eight.data && matching_parts(root->stored[i], module, pattern))
+        if (root->stored[i]->quantized.data && matching_parts(root->stored[i], module, pattern))
             return mc_fail(root->ctx, MC_ERR_UNSUPPORTED,
                            "parameter \"%s\" is in 8 bits, and is not trained",
                            root->stored[i]->parts[0]->name);

@@ -39,10 +39,10 @@ struct mc_stored {
     bool trainable;
     float product_scale;        /* of a linear layer's weight: the factor of its product; else 0 */
     struct mc_adapter *adapter; /* NULL: none */
-    mc_matrix8 eight;           /* eight_bit_internal.h; data NULL: none */
-    bool leaves;                /* `eight` stands for it: it has, or is about to have, no bucket */
-    mc_bucket *bucket;          /* NULL before the first layout, and where `leaves` */
-    mc_span *span;              /* of the bucket */
+    mc_matrix8 quantized;       /* quantized_internal.h; data NULL: none */
+    bool leaves;       /* `quantized` stands for it: it has, or is about to have, no bucket */
+    mc_bucket *bucket; /* NULL before the first layout, and where `leaves` */
+    mc_span *span;     /* of the bucket */
     /* the leaf of the newest tape that used it, so that one tape has one leaf a stored tensor */
     mc_tensor *leaf;
     uint64_t leaf_tape;
@@ -89,8 +89,8 @@ mc_status mc_module_move_bucket(mc_module_root *root, mc_bucket *bucket, mc_buck
 
 /* Where a stored tensor's values begin, where they are there as a whole. */
 void *mc_stored_data(const mc_stored *stored);
-/* Frees its copy in 8 bits, if it has one (eight_bit.c). */
-void mc_stored_free_eight(mc_stored *stored);
+/* Frees its copy in 8 bits, if it has one (quantized.c). */
+void mc_stored_free_quantized(mc_stored *stored);
 
 /* The elements of a parameter that this rank holds: `count` of them, from `element` of the bucket
  * on. */

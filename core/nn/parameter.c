@@ -1,7 +1,7 @@
 /* Parameters as tensors of tapes, and as values on the host. */
 #include <string.h>
 #include "core/autograd/step_internal.h"
-#include "core/nn/eight_bit_internal.h"
+#include "core/nn/quantized_internal.h"
 #include "core/nn/stored.h"
 
 /* ---- leaves ---------------------------------------------------------------------------------- */
@@ -247,7 +247,7 @@ mc_status mc_parameter_read(mc_parameter *p, float *values)
     mc_module_root *root = p->module->root;
     mc_status status = mc_module_layout(root);
     if (status) return status;
-    if (p->stored->leaves) return mc_stored_read_eight(p, values);
+    if (p->stored->leaves) return mc_stored_read_quantized(p, values);
     mc_bucket *bucket = p->stored->bucket;
     status = mc_bucket_gather(&root->zero, bucket);
     if (!status) status = transfer(root, values_of(p), mc_shape_count(p->shape), values, false);

@@ -68,8 +68,8 @@ mc_tensor *mc_low_rank_add(mc_tape *t, mc_tensor *y, mc_tensor *h, const mc_low_
 
 /* activation(scale * x w^T + bias) with a weight in 8 bits, which the caller keeps as long as the
  * tape; bias (w->rows) may be NULL. x that requires a gradient is an error: there is none. */
-mc_tensor *mc_linear_eight(mc_tape *t, mc_tensor *x, const mc_matrix8 *w, mc_tensor *bias,
-                           mc_activation activation, float scale);
+mc_tensor *mc_linear_quantized(mc_tape *t, mc_tensor *x, const mc_matrix8 *w, mc_tensor *bias,
+                               mc_activation activation, float scale);
 
 /* The contents of an integer tensor on the host. Waits for the device only if they were computed
  * there. NULL after an error. */

@@ -334,8 +334,8 @@ static void divided_in(scene *s, mc_weight_format format)
         const int weight = 1 + 2 * i, x = i % 2 ? weight - 1 : 0, y = weight + 1;
         const mc_activation activation = i % 2 ? MC_ACTIVATION_RELU : MC_ACTIVATION_NONE;
         if (format)
-            assert_ok(gpu->kernels->linear_eight(gpu, s->rows, 0.75f, at(s, x), q[i],
-                                                 (mc_matrix){0}, activation, at(s, y)));
+            assert_ok(gpu->kernels->linear_quantized(gpu, s->rows, 0.75f, at(s, x), q[i],
+                                                     (mc_matrix){0}, activation, at(s, y)));
         else
             linear(s, x, weight, NONE, activation, y);
     }

@@ -76,7 +76,7 @@ static void test_tokens_of_the_cpu(void **state)
 }
 
 /* The same with weights in 8 bits: bytes and scales are the same on both. */
-static void test_eight_bits(void **state)
+static void test_quantized(void **state)
 {
     (void)state;
     for (int f = 0; f < TINY_FAMILIES; f++) {
@@ -250,7 +250,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_tokens_of_the_cpu),
-        cmocka_unit_test(test_eight_bits),
+        cmocka_unit_test(test_quantized),
         cmocka_unit_test(test_one_kernel),
         cmocka_unit_test(test_steps_are_free),
     };

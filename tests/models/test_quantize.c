@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
-#include "core/nn/eight_bit_internal.h"
+#include "core/nn/quantized_internal.h"
 #include "tests/models/family_test.h"
 
 static const mc_weight_format formats[] = {MC_WEIGHTS_INT8, MC_WEIGHTS_FP8};
@@ -63,15 +63,15 @@ static mc_model *quantized(mc_context *ctx, const tiny_family *f, mc_weight_form
 static void quantize_head(mc_model *plain, const mc_model *model)
 {
     mc_stored *from = model->head_weight ? NULL : mc_embedding_weight(model->words)->stored;
-    if (!from || !from->eight.data) return;
+    if (!from || !from->quantized.data) return;
     mc_stored *to = mc_embedding_weight(plain->words)->stored;
     mc_device *device = plain->module.ctx->device;
-    size_t bytes = (size_t)from->count, scales = (size_t)from->eight.rows * sizeof(float);
-    to->eight = from->eight;
-    to->eight.data = device->alloc(device, bytes);
-    to->eight.scale = device->alloc(device, scales);
-    memcpy(to->eight.data, from->eight.data, bytes);
-    memcpy(to->eight.scale, from->eight.scale, scales);
+    size_t bytes = (size_t)from->count, scales = (size_t)from->quantized.rows * sizeof(float);
+    to->quantized = from->quantized;
+    to->quantized.data = device->alloc(device, bytes);
+    to->quantized.scale = device->alloc(device, scales);
+    memcpy(to->quantized.data, from->quantized.data, bytes);
+    memcpy(to->quantized.scale, from->quantized.scale, scales);
 }
 
 static void compare_answers(const char *name, mc_model *model, mc_model *plain, int beams)

@@ -174,13 +174,13 @@ static mc_status plan_batched_gemm(mc_device *d, int64_t batch, bool transpose_a
     return batch ? plan_gemm(d, transpose_a, transpose_b, m, n, k, 1, a, b, beta, c) : MC_OK;
 }
 
-static mc_status plan_linear_eight(mc_device *d, int64_t rows, float alpha, mc_matrix x,
-                                   mc_matrix8 q, mc_matrix bias, mc_activation activation,
-                                   mc_matrix y)
+static mc_status plan_linear_quantized(mc_device *d, int64_t rows, float alpha, mc_matrix x,
+                                       mc_matrix8 q, mc_matrix bias, mc_activation activation,
+                                       mc_matrix y)
 {
     bool direct = x.dtype == MC_F32 && y.dtype == MC_F32 && rows <= MC_SKINNY_ROWS;
     if (direct || !rows || !q.rows) return MC_OK;
-    ASK(d, linear_eight, rows, alpha, x, q, bias, activation, y);
+    ASK(d, linear_quantized, rows, alpha, x, q, bias, activation, y);
 }
 
 const mc_kernels mc_cpu_planning = {
@@ -203,5 +203,5 @@ const mc_kernels mc_cpu_planning = {
     .cross_entropy = plan_cross_entropy,
     .gradient_stats = plan_gradient_stats,
     .batched_gemm = plan_batched_gemm,
-    .linear_eight = plan_linear_eight,
+    .linear_quantized = plan_linear_quantized,
 };

@@ -3,7 +3,7 @@
 #define MC_DEVICE_CPU_ROWS_INTERNAL_H
 
 #include "core/device/cpu/isa/convert_internal.h"
-#include "core/device/eight_bit_internal.h"
+#include "core/device/quantized_internal.h"
 
 typedef enum mc_stored {
     MC_STORED_F32,

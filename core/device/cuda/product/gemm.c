@@ -417,7 +417,7 @@ static mc_status by_cublas(mc_device *d, const void *call)
 {
     const mc_product *p = call;
     mc_status status = MC_OK;
-    if (p->eight.data) return mc_eight_by_copies(d, p);
+    if (p->quantized.data) return mc_quantized_by_copies(d, p);
     if (p->kind == MC_PRODUCT_FORWARD) return linear_passes(d, p);
     if (p->x_sums) status = mc_cuda_column_sums(d, p->rows, p->terms, p->x, p->x_sums);
     if (!status) status = backward_input(d, p);
@@ -447,7 +447,7 @@ static void describe(const void *call, char *text, size_t size)
     const mc_product *p = call;
     snprintf(text, size, "a linear of %lld rows, weight (%lld, %lld)%s, %s%s", (long long)p->rows,
              (long long)(p->kind ? p->terms : p->columns),
-             (long long)(p->kind ? p->columns : p->terms), p->eight.data ? " in 8 bits" : "",
+             (long long)(p->kind ? p->columns : p->terms), p->quantized.data ? " in 8 bits" : "",
              mc_dtype_name(p->x.dtype), kinds[p->kind]);
 }
 
@@ -476,8 +476,8 @@ mc_status mc_cuda_linear(mc_device *d, const mc_linear_call *c)
                                 .activation = c->activation});
 }
 
-mc_product mc_product_eight(int64_t rows, float alpha, mc_matrix x, mc_matrix8 q, mc_matrix bias,
-                            mc_activation activation, mc_matrix y)
+mc_product mc_product_quantized(int64_t rows, float alpha, mc_matrix x, mc_matrix8 q,
+                                mc_matrix bias, mc_activation activation, mc_matrix y)
 {
     return (mc_product){.rows = rows,
                         .columns = q.rows,
@@ -485,16 +485,17 @@ mc_product mc_product_eight(int64_t rows, float alpha, mc_matrix x, mc_matrix8 q
                         .x = x,
                         .bias = bias,
                         .y = y,
-                        .eight = q,
+                        .quantized = q,
                         .alpha = alpha,
                         .activation = activation};
 }
 
-mc_status mc_cuda_linear_eight(mc_device *d, int64_t rows, float alpha, mc_matrix x, mc_matrix8 q,
-                               mc_matrix bias, mc_activation activation, mc_matrix y)
+mc_status mc_cuda_linear_quantized(mc_device *d, int64_t rows, float alpha, mc_matrix x,
+                                   mc_matrix8 q, mc_matrix bias, mc_activation activation,
+                                   mc_matrix y)
 {
     if (!rows || !q.rows) return MC_OK;
-    const mc_product p = mc_product_eight(rows, alpha, x, q, bias, activation, y);
+    const mc_product p = mc_product_quantized(rows, alpha, x, q, bias, activation, y);
     return run(d, &p);
 }
 

@@ -91,7 +91,7 @@ typedef struct mc_product {
     mc_product_kind kind;
     int64_t rows, columns, terms;
     mc_matrix x, weight, bias, pre, y;
-    mc_matrix8 eight; /* forward, in place of `weight`: in 8 bits; NULL data: it is not */
+    mc_matrix8 quantized; /* forward, in place of `weight`: in 8 bits; NULL data: it is not */
     float alpha, beta;
     mc_activation activation;
     float *sums, *x_sums; /* (columns), (terms) */
@@ -112,15 +112,15 @@ mc_status mc_skinny_hopper(mc_device *d, const void *call);
 mc_status mc_hopper_product_takes(mc_device *d, const void *call, bool asked);
 mc_status mc_hopper_product(mc_device *d, const void *call);
 
-/* A forward call of a weight in 8 bits by way of copies of it in the dtype of x (eight_bit.cu), and
+/* A forward call of a weight in 8 bits by way of copies of it in the dtype of x (quantized.cu), and
  * the bytes that it takes for them. */
-mc_status mc_eight_by_copies(mc_device *d, const mc_product *p);
-size_t mc_eight_copy_bytes(const mc_product *p);
+mc_status mc_quantized_by_copies(mc_device *d, const mc_product *p);
+size_t mc_quantized_copy_bytes(const mc_product *p);
 
 /* Calls of the kernel table as such ones. */
 mc_product mc_product_backward(const mc_linear_backward_call *c);
-mc_product mc_product_eight(int64_t rows, float alpha, mc_matrix x, mc_matrix8 q, mc_matrix bias,
-                            mc_activation activation, mc_matrix y);
+mc_product mc_product_quantized(int64_t rows, float alpha, mc_matrix x, mc_matrix8 q,
+                                mc_matrix bias, mc_activation activation, mc_matrix y);
 
 #ifdef __cplusplus
 }

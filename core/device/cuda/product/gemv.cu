@@ -25,9 +25,9 @@ enum { MOST_BYTES = 160 << 10, MOST_X = 64 << 10 }; /* of shared memory; of x th
 
 /* A unit: TERMS terms of PAIR rows. A warp's ring has STAGES stages of TOGETHER units. */
 template <int FORMAT> struct unit {
-    static constexpr bool EIGHT = FORMAT != MC_WEIGHTS_FLOAT;
-    static constexpr int EACH = mc_few_each<FORMAT>, TERMS = 32 * EACH, PAIR = EIGHT ? 2 : 1;
-    static constexpr int STAGES = EIGHT ? 6 : 8, TOGETHER = EIGHT ? 1 : 2;
+    static constexpr bool QUANTIZED = FORMAT != MC_WEIGHTS_FLOAT;
+    static constexpr int EACH = mc_few_each<FORMAT>, TERMS = 32 * EACH, PAIR = QUANTIZED ? 2 : 1;
+    static constexpr int STAGES = QUANTIZED ? 6 : 8, TOGETHER = QUANTIZED ? 1 : 2;
     static constexpr int RING = STAGES * TOGETHER * PAIR * 32; /* pieces of 16 bytes */
 };
 
@@ -133,7 +133,7 @@ __global__ void __launch_bounds__(WARPS * 32) gemv(const __grid_constant__ mc_fe
     float *sums = (float *)(x + ROWS * s.per_row * 32 * X);
     float *to = sums + warp * (int)slots_of<FORMAT>(s.rows, WARPS) * PAIR * ROWS;
     const auto stride = [&] { /* 8 bits are dense, which takes no product of 64 bits */
-                              if constexpr (U::EIGHT)
+                              if constexpr (U::QUANTIZED)
                                   return c.in;
                               else
                                   return c.weight_stride;
@@ -230,7 +230,7 @@ mc_status launch(mc_device *d, const mc_few_call &c)
  * one (GPT-2 XL: 612 instead of 577; bench/notebook/2026-11-23-few-rows.md). In 8 bits it is one. */
 template <class T, int FORMAT> mc_status launch_rows(mc_device *d, const mc_few_call &c)
 {
-    constexpr int WARPS = unit<FORMAT>::EIGHT ? 16 : 8;
+    constexpr int WARPS = unit<FORMAT>::QUANTIZED ? 16 : 8;
     if (c.rows == 1 && c.out * c.weight_stride >= LARGE &&
         bytes_of<FORMAT, 16>(d, c, 1) <= mc_shared_limit(d))
         return launch<T, FORMAT, 1, 16>(d, c);

@@ -143,15 +143,15 @@ mc_status launch(mc_device *d, const call &c)
  * warps where there are few columns and many terms of 16 bits. */
 template <class T, int FORMAT, int GROUPS> mc_status launch_groups(mc_device *d, const call &c)
 {
-    constexpr bool EIGHT = FORMAT != MC_WEIGHTS_FLOAT;
-    constexpr int WIDE = EIGHT ? 4 : GROUPS == 4 ? 2 : 16; /* tiles a multiprocessor */
+    constexpr bool QUANTIZED = FORMAT != MC_WEIGHTS_FLOAT;
+    constexpr int WIDE = QUANTIZED ? 4 : GROUPS == 4 ? 2 : 16; /* tiles a multiprocessor */
     int64_t blocks = mc_ceil_div(c.out, TILE), processors = mc_cuda_of(d)->multiprocessors;
     if constexpr (GROUPS == 8) {
         return launch<T, FORMAT, 2, 8, 4>(d, c);
     } else {
         if (blocks > WIDE * processors)
-            return launch < T, FORMAT, 2, GROUPS, EIGHT && GROUPS == 4 ? 4 : 8 > (d, c);
-        if constexpr (!EIGHT) {
+            return launch < T, FORMAT, 2, GROUPS, QUANTIZED && GROUPS == 4 ? 4 : 8 > (d, c);
+        if constexpr (!QUANTIZED) {
             bool room = ring<FORMAT, 1, GROUPS, 16>::BYTES <= mc_shared_limit(d);
             if (room && blocks < processors && c.in >= 2048)
                 return launch<T, FORMAT, 1, GROUPS, 16>(d, c);
@@ -183,7 +183,7 @@ bool mc_is_few(const mc_product *p)
         p->terms > 1 << 28 || p->columns > 1 << 30 || !is_whole(p->x, p->rows) ||
         mc_common_dtype(p->x, p->bias, p->pre, p->y) != dtype)
         return false;
-    if (p->eight.data) return p->terms % 16 == 0 && mc_is(p->eight.data, 16);
+    if (p->quantized.data) return p->terms % 16 == 0 && mc_is(p->quantized.data, 16);
     return p->weight.dtype == dtype && p->terms % 8 == 0 && p->terms >= LEAST_TERMS &&
            is_whole(p->weight, p->columns);
 }

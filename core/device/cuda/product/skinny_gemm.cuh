@@ -7,7 +7,7 @@
 
 #include "core/device/cuda/elementwise/activation.cuh"
 #include "core/device/cuda/product/gemm_internal.h"
-#include "core/device/eight_bit_internal.h"
+#include "core/device/quantized_internal.h"
 
 /* Rows of x and of the weight, and `in`, are whole pieces of 16 bytes. */
 struct mc_few_call {
@@ -25,7 +25,7 @@ struct mc_few_call {
 bool mc_is_few(const mc_product *p);
 static inline mc_few_call mc_few_call_of(const mc_product *p)
 {
-    const mc_matrix8 &q = p->eight;
+    const mc_matrix8 &q = p->quantized;
     return {(int)p->rows,
             (int)p->terms,
             (int)p->columns,
@@ -102,7 +102,7 @@ template <class Pair> __device__ __forceinline__ Pair mc_pair_of(uint32_t word)
     return pair;
 }
 
-/* Two bytes of a word as two numbers of type T, divided by mc_eight_unit. Integers: bits of 128 +
+/* Two bytes of a word as two numbers of type T, divided by mc_quantized_unit. Integers: bits of 128 +
  * the low seven (bf16) or 1024 + the byte without its sign (f16), less what that is too much. E4M3
  * has its bits in place for a number of 16 bits whose exponent counts from elsewhere. All exact. */
 template <class T, int FORMAT> __device__ __forceinline__ uint32_t mc_widen(uint32_t word, int i)
@@ -127,7 +127,7 @@ template <class T, int FORMAT> __device__ __forceinline__ uint32_t mc_widen(uint
 }
 
 template <class T, int FORMAT>
-constexpr float mc_eight_unit =
+constexpr float mc_quantized_unit =
     FORMAT == MC_WEIGHTS_FP8 &&std::is_same_v<T, __half> ? 256.0f : 1.0f;
 
 /* Terms in 16 bytes of a row of the weight. */
@@ -220,7 +220,7 @@ __device__ __forceinline__ void mc_few_store(const mc_few_call &c, int row, int 
         sum = (float)(T)fmaf(sum, c.alpha, own.bias);
         if (c.pre.data) mc_store_one(c.pre, row * c.pre.stride + column, sum);
     } else {
-        sum = fmaf(sum * mc_eight_unit<T, FORMAT> * c.alpha, own.factor, own.bias);
+        sum = fmaf(sum * mc_quantized_unit<T, FORMAT> * c.alpha, own.factor, own.bias);
     }
     mc_store_one(c.y, row * c.y.stride + column, mc_few_activated(c.activation, sum));
 }

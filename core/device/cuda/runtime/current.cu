@@ -74,7 +74,7 @@ template <auto entry> struct late {
     };
 #ifdef MC_HAVE_HOPPER
 PUTS_OFF(linear)
-PUTS_OFF(linear_eight)
+PUTS_OFF(linear_quantized)
 PUTS_OFF(residual_norm)
 PUTS_OFF(residual_sum)
 PUTS_OFF(gated)

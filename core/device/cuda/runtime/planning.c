@@ -126,19 +126,19 @@ static mc_status plan_gradient_stats(mc_device *d, int64_t count, mc_matrix grad
     ASK(d, gradient_stats, count, gradient, power, first, stats);
 }
 
-static mc_status plan_linear_eight(mc_device *d, int64_t rows, float alpha, mc_matrix x,
-                                   mc_matrix8 q, mc_matrix bias, mc_activation activation,
-                                   mc_matrix y)
+static mc_status plan_linear_quantized(mc_device *d, int64_t rows, float alpha, mc_matrix x,
+                                       mc_matrix8 q, mc_matrix bias, mc_activation activation,
+                                       mc_matrix y)
 {
-    const mc_product p = mc_product_eight(rows, alpha, x, q, bias, activation, y);
+    const mc_product p = mc_product_quantized(rows, alpha, x, q, bias, activation, y);
     const mc_route *route;
     if (!rows || !q.rows) return MC_OK;
     mc_status status = mc_route_choose(mc_plan_like(d), MC_ROUTE_PRODUCT, &p, &route);
-    return status || route->takes ? status : mc_plan_scratch(d, mc_eight_copy_bytes(&p));
+    return status || route->takes ? status : mc_plan_scratch(d, mc_quantized_copy_bytes(&p));
 }
 
 const mc_kernels mc_cuda_planning_kernels = {
-    .linear_eight = plan_linear_eight,
+    .linear_quantized = plan_linear_quantized,
     .linear_backward_input = plan_linear_backward_input,
     .column_sums = plan_column_sums,
     .sum_leading = plan_sum_leading,

@@ -274,11 +274,12 @@ bool mc_cuda_defer_linear(mc_device *d, const mc_linear_call *l)
     return put(d, c);
 }
 
-bool mc_cuda_defer_linear_eight(mc_device *d, int64_t rows, float alpha, mc_matrix x, mc_matrix8 q,
-                                mc_matrix bias, mc_activation activation, mc_matrix y)
+bool mc_cuda_defer_linear_quantized(mc_device *d, int64_t rows, float alpha, mc_matrix x,
+                                    mc_matrix8 q, mc_matrix bias, mc_activation activation,
+                                    mc_matrix y)
 {
     late_call *c = next_call(d, rows, 0);
-    if (!c || !mc_persistent_take_eight(d, rows, alpha, x, q, bias, activation, y, &c->step))
+    if (!c || !mc_persistent_take_quantized(d, rows, alpha, x, q, bias, activation, y, &c->step))
         return leave(d, c, rows);
     c->memory = (touched){.reads = {rows_of(x, rows, q.columns)},
                           .writes = {rows_of(y, rows, q.rows)},

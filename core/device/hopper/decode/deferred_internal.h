@@ -40,8 +40,9 @@ void mc_cuda_defer_end(mc_device *d);
 
 /* Calls of the kernel table that can be deferred: true if it was. */
 bool mc_cuda_defer_linear(mc_device *d, const mc_linear_call *call);
-bool mc_cuda_defer_linear_eight(mc_device *d, int64_t rows, float alpha, mc_matrix x, mc_matrix8 q,
-                                mc_matrix bias, mc_activation activation, mc_matrix y);
+bool mc_cuda_defer_linear_quantized(mc_device *d, int64_t rows, float alpha, mc_matrix x,
+                                    mc_matrix8 q, mc_matrix bias, mc_activation activation,
+                                    mc_matrix y);
 bool mc_cuda_defer_residual_norm(mc_device *d, const mc_residual_norm_call *call);
 bool mc_cuda_defer_residual_sum(mc_device *d, int64_t rows, int64_t columns, mc_matrix x,
                                 mc_matrix f, mc_dropout_mask dropout, mc_matrix s);

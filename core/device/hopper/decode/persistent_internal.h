@@ -119,9 +119,9 @@ bool mc_persistent_usable(mc_device *d);
  * where the kernel can't run it. The list is not full. The step goes to *step, which is where the
  * caller wants it; only attention looks at the list, for its shapes. */
 bool mc_persistent_take_linear(mc_device *d, const mc_linear_call *call, mc_persistent_step *step);
-bool mc_persistent_take_eight(mc_device *d, int64_t rows, float alpha, mc_matrix x, mc_matrix8 q,
-                              mc_matrix bias, mc_activation activation, mc_matrix y,
-                              mc_persistent_step *step);
+bool mc_persistent_take_quantized(mc_device *d, int64_t rows, float alpha, mc_matrix x,
+                                  mc_matrix8 q, mc_matrix bias, mc_activation activation,
+                                  mc_matrix y, mc_persistent_step *step);
 bool mc_persistent_take_norm(const mc_residual_norm_call *call, mc_persistent_step *step);
 bool mc_persistent_take_sum(mc_device *d, int64_t rows, int64_t columns, mc_matrix x, mc_matrix f,
                             mc_dropout_mask dropout, mc_matrix s, mc_persistent_step *step);

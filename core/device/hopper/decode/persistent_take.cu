@@ -99,9 +99,9 @@ extern "C" bool mc_persistent_take_linear(mc_device *d, const mc_linear_call *c,
     return true;
 }
 
-extern "C" bool mc_persistent_take_eight(mc_device *d, int64_t rows, float alpha, mc_matrix x,
-                                         mc_matrix8 q, mc_matrix bias, mc_activation activation,
-                                         mc_matrix y, mc_persistent_step *step)
+extern "C" bool mc_persistent_take_quantized(mc_device *d, int64_t rows, float alpha, mc_matrix x,
+                                             mc_matrix8 q, mc_matrix bias, mc_activation activation,
+                                             mc_matrix y, mc_persistent_step *step)
 {
     const mc_linear_call c = {rows, q.columns, q.rows, alpha, x, {}, bias, activation, {}, y};
     if (q.columns % 16 != 0 || !mc_is(q.data, 16) || !take_linear(d, &c, step)) return false;

@@ -201,7 +201,7 @@ __device__ __forceinline__ void multiply_stage(uint64_t weight, uint64_t x,
 /* A thread's bytes of COUNT steps of a warp's 16 rows of a weight in 8 bits, as matrix instructions deal
  * them out: pairs of them, of two rows, 8 terms further on, too. Rows of 64 bytes lie so that pieces of
  * 16 bytes change places by bits 1 and 2 of the row. */
-template <class T, int FORMAT, int COUNT> struct eight_steps {
+template <class T, int FORMAT, int COUNT> struct quantized_steps {
     uint32_t pair[COUNT][4];
 
     /* Where in a unit of the weight a thread's begin. */
@@ -273,13 +273,13 @@ __device__ __forceinline__ void multiply_tile(const rows_call &c, const place &p
 /* The same with a weight in 8 bits, over the stages of a team. The next bytes come to registers while
  * matrix instructions multiply. */
 template <class T, int ROWS, int FORMAT, class C>
-__device__ __forceinline__ void multiply_eight(const rows_call &c, const place &p, int team,
-                                               int group, stage_place *at,
-                                               float (&sums)[C::PARTS][ROWS / 2])
+__device__ __forceinline__ void multiply_quantized(const rows_call &c, const place &p, int team,
+                                                   int group, stage_place *at,
+                                                   float (&sums)[C::PARTS][ROWS / 2])
 {
     enum { SETS = ROWS == 16 ? 1 : 2 / C::PARTS, COUNT = TERMS / STEP };
     const uint64_t x = descriptor(p.shared + c.x_at, 0);
-    using steps = eight_steps<T, FORMAT, COUNT>;
+    using steps = quantized_steps<T, FORMAT, COUNT>;
     uint32_t own = p.shared + group * GROUP * 64 + steps::place(), before = 0;
     asm volatile("" : "+r"(own)); /* computed once */
     float set[SETS][C::PARTS][ROWS / 2] = {};
@@ -451,7 +451,7 @@ template <class T, class C, int FORMAT> struct own_columns {
                 ends[k][i] = {c.f.alpha, column < end ? mc_few_bias(c.f, column) : 0.0f};
                 if (FORMAT != MC_WEIGHTS_FLOAT)
                     ends[k][i].factor *=
-                        mc_eight_unit<T, FORMAT> * (column < end ? c.f.scale[column] : 0.0f);
+                        mc_quantized_unit<T, FORMAT> * (column < end ? c.f.scale[column] : 0.0f);
             }
         }
     }
@@ -498,7 +498,7 @@ __device__ __forceinline__ void multiply_all(const rows_call &c, const place &p,
         else if constexpr (FORMAT == MC_WEIGHTS_FLOAT)
             multiply_tile<T, ROWS, C>(c, p, group, &at, v);
         else
-            multiply_eight<T, ROWS, FORMAT, C>(c, p, team, group, &at, v);
+            multiply_quantized<T, ROWS, FORMAT, C>(c, p, team, group, &at, v);
         if constexpr (C::TEAMS > 1) join_teams<ROWS, C>(c, p, team, v);
         if (tile == p.cluster) wait_in_cluster();
         if (group >= c.units || team) continue;

@@ -16,11 +16,11 @@ __global__ void __launch_bounds__(THREADS) quantize(mc_view x, mc_matrix8 q)
     for (int64_t k = threadIdx.x; k < q.columns; k += THREADS)
         own = max(own, __float_as_uint(mc_load_one(x, row * x.stride + k)) & 0x7fffffffu);
     own = mc_block_largest(own, largest);
-    float scale = mc_eight_bit_scale(q.format, __uint_as_float(own));
+    float scale = mc_quantized_scale(q.format, __uint_as_float(own));
     if (threadIdx.x == 0) q.scale[row] = scale;
     for (int64_t k = threadIdx.x; k < q.columns; k += THREADS)
         q.data[row * q.columns + k] =
-            mc_to_eight_bit(q.format, mc_load_one(x, row * x.stride + k), scale);
+            mc_to_quantized(q.format, mc_load_one(x, row * x.stride + k), scale);
 }
 
 struct dequantize {
@@ -33,7 +33,7 @@ struct dequantize {
         const uint8_t *from = q.data + row * q.columns + column;
 #pragma unroll
         for (int i = 0; i < mc_width<T>; i++)
-            v[i] = i < n ? scale * mc_from_eight_bit(q.format, from[i]) : 0.0f;
+            v[i] = i < n ? scale * mc_from_quantized(q.format, from[i]) : 0.0f;
         mc_store<T>(y, row * y.stride + column, n, v);
     }
 };
@@ -67,18 +67,18 @@ extern "C" mc_status mc_cuda_dequantize(mc_device *d, mc_matrix8 q, mc_matrix y)
     return mc_cuda_launched(d, "dequantize");
 }
 
-extern "C" size_t mc_eight_copy_bytes(const mc_product *p)
+extern "C" size_t mc_quantized_copy_bytes(const mc_product *p)
 {
-    return (size_t)(rows_of_block(p->eight) * p->terms) * mc_dtype_size(p->x.dtype);
+    return (size_t)(rows_of_block(p->quantized) * p->terms) * mc_dtype_size(p->x.dtype);
 }
 
-extern "C" mc_status mc_eight_by_copies(mc_device *d, const mc_product *p)
+extern "C" mc_status mc_quantized_by_copies(mc_device *d, const mc_product *p)
 {
-    const mc_matrix8 &q = p->eight;
+    const mc_matrix8 &q = p->quantized;
     const mc_matrix y = p->y, bias = p->bias;
     int64_t most = rows_of_block(q);
     mc_matrix copy = {NULL, p->x.dtype, q.columns};
-    size_t bytes = mc_eight_copy_bytes(p);
+    size_t bytes = mc_quantized_copy_bytes(p);
     if (!(copy.data = d->alloc(d, bytes))) return MC_ERR_NOMEM;
     mc_status status = MC_OK;
     const bool decoding = d->decoding;

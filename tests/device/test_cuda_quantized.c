@@ -1,9 +1,9 @@
 /* Weights in 8 bits on the GPU: against their definition, in double. */
-#include "tests/device/eight_test.h"
+#include "tests/device/quantized_test.h"
 #include "tests/device/gpu_test.h"
 
 /* The same bytes and scales on the GPU, at an address that is whole or not. */
-static mc_matrix8 upload_eight(const mc_matrix8 *q)
+static mc_matrix8 upload_quantized(const mc_matrix8 *q)
 {
     mc_matrix8 there = *q;
     there.data = upload(q->data, (size_t)(q->rows * q->columns));
@@ -11,7 +11,7 @@ static mc_matrix8 upload_eight(const mc_matrix8 *q)
     return there;
 }
 
-static void take_eight(mc_matrix8 there, mc_matrix8 *q)
+static void take_quantized(mc_matrix8 there, mc_matrix8 *q)
 {
     size_t bytes = (size_t)(q->rows * q->columns), scales = (size_t)q->rows * sizeof *q->scale;
     assert_true(gpu->copy_out(gpu, q->data, there.data, bytes));
@@ -26,15 +26,15 @@ static void test_quantize(void **state)
     FOR_TYPES(d)
     FOR_FORMATS(f)
     {
-        matrix x = eight_matrix(float_types[d], 9, 1031);
-        eight e = eight_new(eight_formats[f], x.rows, x.columns);
+        matrix x = quantized_matrix(float_types[d], 9, 1031);
+        quantized e = quantized_new(quantized_formats[f], x.rows, x.columns);
         mc_matrix on_gpu = upload_matrix(&x);
-        mc_matrix8 there = upload_eight(&e.q);
+        mc_matrix8 there = upload_quantized(&e.q);
         assert_ok(gpu->kernels->quantize(gpu, on_gpu, there));
-        take_eight(there, &e.q);
+        take_quantized(there, &e.q);
         take_matrix(on_gpu, &x);
-        eight_check(&x, &e.q, "cuda");
-        eight_free(&e);
+        quantized_check(&x, &e.q, "cuda");
+        quantized_free(&e);
         matrix_free(&x);
     }
 }
@@ -45,16 +45,16 @@ static void test_dequantize(void **state)
     FOR_TYPES(d)
     FOR_FORMATS(f)
     {
-        eight e = eight_random(eight_formats[f], 5, 291);
+        quantized e = quantized_random(quantized_formats[f], 5, 291);
         matrix y = matrix_new(float_types[d], 5, 291, 2, 0, 1);
         mc_matrix on_gpu = upload_matrix(&y);
-        mc_matrix8 there = upload_eight(&e.q);
+        mc_matrix8 there = upload_quantized(&e.q);
         assert_ok(gpu->kernels->dequantize(gpu, there, on_gpu));
-        take_eight(there, &e.q);
+        take_quantized(there, &e.q);
         take_matrix(on_gpu, &y);
         /* half a unit of f16's least, of 0.25 */
         assert_matrix(&y, e.v, 0x1p-23, "cuda", "dequantize");
-        eight_free(&e);
+        quantized_free(&e);
         matrix_free(&y);
     }
 }
@@ -64,25 +64,25 @@ static void test_dequantize(void **state)
 static void run_product(const int64_t *shape, mc_dtype dtype, mc_weight_format format,
                         mc_activation activation, double tolerance)
 {
-    eight_case c = eight_case_new(shape, dtype, format, activation);
+    quantized_case c = quantized_case_new(shape, dtype, format, activation);
     mc_matrix none = {0}, x = upload_matrix(&c.x), y = upload_matrix(&c.y),
               bias = upload_matrix(&c.bias);
-    mc_matrix8 w = upload_eight(&c.w.q);
+    mc_matrix8 w = upload_quantized(&c.w.q);
     bool biased = activation != MC_ACTIVATION_NONE;
-    assert_ok(gpu->kernels->linear_eight(gpu, c.rows, c.alpha, x, w, biased ? bias : none,
-                                         activation, y));
-    take_eight(w, &c.w.q);
+    assert_ok(gpu->kernels->linear_quantized(gpu, c.rows, c.alpha, x, w, biased ? bias : none,
+                                             activation, y));
+    take_quantized(w, &c.w.q);
     take_matrix(x, &c.x);
     take_matrix(bias, &c.bias);
     take_matrix(y, &c.y);
     assert_matrix(&c.y, c.expected, tolerance, "cuda", "linear in 8 bits");
-    eight_case_free(&c);
+    quantized_case_free(&c);
 }
 
 static void run_shapes(const int64_t (*shapes)[3], int count, mc_dtype dtype, double tolerance)
 {
     for (int i = 0; i < count; i++) FOR_FORMATS(f)
-    run_product(shapes[i], dtype, eight_formats[f],
+    run_product(shapes[i], dtype, quantized_formats[f],
                 (i + f) % 2 ? MC_ACTIVATION_RELU : MC_ACTIVATION_NONE, tolerance);
 }
 

@@ -19,8 +19,8 @@ static bool check(mc_tape *t, const mc_tensor *x, const mc_matrix8 *w, const mc_
            mc_op_shape(t, op, "bias", bias, MC_SHAPE(w->rows));
 }
 
-mc_tensor *mc_linear_eight(mc_tape *t, mc_tensor *x, const mc_matrix8 *w, mc_tensor *bias,
-                           mc_activation activation, float scale)
+mc_tensor *mc_linear_quantized(mc_tape *t, mc_tensor *x, const mc_matrix8 *w, mc_tensor *bias,
+                               mc_activation activation, float scale)
 {
     if (!check(t, x, w, bias)) return NULL;
     mc_shape shape = x->shape;
@@ -28,7 +28,8 @@ mc_tensor *mc_linear_eight(mc_tape *t, mc_tensor *x, const mc_matrix8 *w, mc_ten
     mc_tensor *y = mc_tape_tensor(t, x->dtype, shape, x);
     mc_matrix none = {0};
     if (y)
-        MC_KERNEL(t, "linear in 8 bits", linear_eight, mc_tensor_rows(x), scale, mc_matrix_of(x),
-                  *w, bias ? mc_matrix_flat(bias) : none, activation, mc_matrix_of(y));
+        MC_KERNEL(t, "linear in 8 bits", linear_quantized, mc_tensor_rows(x), scale,
+                  mc_matrix_of(x), *w, bias ? mc_matrix_flat(bias) : none, activation,
+                  mc_matrix_of(y));
     return mc_failed(mc_tape_context(t)) ? NULL : y;
 }

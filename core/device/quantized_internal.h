@@ -1,6 +1,6 @@
 /* Numbers in 8 bits, in plain C that the CPU and the CUDA device both compile. */
-#ifndef MC_DEVICE_EIGHT_BIT_INTERNAL_H
-#define MC_DEVICE_EIGHT_BIT_INTERNAL_H
+#ifndef MC_DEVICE_QUANTIZED_INTERNAL_H
+#define MC_DEVICE_QUANTIZED_INTERNAL_H
 
 #include <math.h>
 #include <stdint.h>
@@ -15,7 +15,7 @@
 
 /* The scale of a row whose largest magnitude is `largest`: the largest number of the format is
  * that. Not finite where a value of the row is not. */
-MC_ON_ANY float mc_eight_bit_scale(mc_weight_format format, float largest)
+MC_ON_ANY float mc_quantized_scale(mc_weight_format format, float largest)
 {
     return largest / (format == MC_WEIGHTS_INT8 ? 127.0f : 448.0f);
 }
@@ -50,14 +50,14 @@ MC_ON_ANY uint8_t mc_to_int8(float x)
 }
 
 /* x as a byte of a row with that scale; 0 where that is 0. */
-MC_ON_ANY uint8_t mc_to_eight_bit(mc_weight_format format, float x, float scale)
+MC_ON_ANY uint8_t mc_to_quantized(mc_weight_format format, float x, float scale)
 {
     float units = scale > 0 ? x / scale : 0.0f;
     return format == MC_WEIGHTS_INT8 ? mc_to_int8(units) : mc_to_fp8(units);
 }
 
 /* What a byte stands for, without its row's scale: exact in f32, f16 and bf16. */
-MC_ON_ANY float mc_from_eight_bit(mc_weight_format format, uint8_t code)
+MC_ON_ANY float mc_from_quantized(mc_weight_format format, uint8_t code)
 {
     return format == MC_WEIGHTS_INT8 ? (float)(int8_t)code : mc_from_fp8(code);
 }

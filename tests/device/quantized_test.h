@@ -1,13 +1,13 @@
 /* Weights in 8 bits against their definition, in double: for the CPU's tables and the GPU. */
-#ifndef MC_TESTS_EIGHT_TEST_H
-#define MC_TESTS_EIGHT_TEST_H
+#ifndef MC_TESTS_QUANTIZED_TEST_H
+#define MC_TESTS_QUANTIZED_TEST_H
 
 #include "core/device/weights.h"
 #include "tests/device/kernel_test.h"
 
 /* What a byte stands for, without its scale. E4M3: a sign, 4 bits of exponent that count from 2^-7,
  * 3 of mantissa; exponent 0: units of 2^-9; all ones: NaN. */
-static inline double eight_value(mc_weight_format format, int code)
+static inline double quantized_value(mc_weight_format format, int code)
 {
     if (format == MC_WEIGHTS_INT8) return code < 128 ? code : code - 256;
     int exponent = code >> 3 & 15, mantissa = code & 7;
@@ -17,12 +17,12 @@ static inline double eight_value(mc_weight_format format, int code)
 }
 
 /* The byte nearest to x, of two that are as near the even one; the sign of zero is left open. */
-static inline int eight_nearest(mc_weight_format format, double x)
+static inline int quantized_nearest(mc_weight_format format, double x)
 {
     int best = 0;
     double distance = (double)INFINITY;
     for (int code = 0; code < 256; code++) {
-        double value = eight_value(format, code), d = fabs(value - x);
+        double value = quantized_value(format, code), d = fabs(value - x);
         if (isnan(value) || (format == MC_WEIGHTS_INT8 && code == 128)) continue;
         if (d > distance || (d == distance && code % 2)) continue;
         best = code;
@@ -32,14 +32,14 @@ static inline int eight_nearest(mc_weight_format format, double x)
 }
 
 /* Bytes and scales of a matrix on the host. */
-typedef struct eight {
+typedef struct quantized {
     mc_matrix8 q;
     double *v; /* (rows, columns): what they stand for */
-} eight;
+} quantized;
 
-static inline eight eight_new(mc_weight_format format, int64_t rows, int64_t columns)
+static inline quantized quantized_new(mc_weight_format format, int64_t rows, int64_t columns)
 {
-    eight e = {.q = {.format = format, .rows = rows, .columns = columns}};
+    quantized e = {.q = {.format = format, .rows = rows, .columns = columns}};
     e.q.data = calloc((size_t)(rows * columns) + 1, 1);
     e.q.scale = calloc((size_t)rows + 1, sizeof *e.q.scale);
     e.v = doubles(rows * columns);
@@ -49,12 +49,12 @@ static inline eight eight_new(mc_weight_format format, int64_t rows, int64_t col
 }
 
 /* Any bytes that are numbers; scales of many sizes, and one of 0. */
-static inline eight eight_random(mc_weight_format format, int64_t rows, int64_t columns)
+static inline quantized quantized_random(mc_weight_format format, int64_t rows, int64_t columns)
 {
-    eight e = eight_new(format, rows, columns);
+    quantized e = quantized_new(format, rows, columns);
     for (int64_t i = 0; i < rows * columns; i++) {
         int code = (int)(random_bits() & 255);
-        if (isnan(eight_value(format, code)) || (format == MC_WEIGHTS_INT8 && code == 128))
+        if (isnan(quantized_value(format, code)) || (format == MC_WEIGHTS_INT8 && code == 128))
             code = 5;
         e.q.data[i] = (uint8_t)code;
     }
@@ -62,11 +62,11 @@ static inline eight eight_random(mc_weight_format format, int64_t rows, int64_t 
     for (int64_t i = 0; i < rows; i++)
         e.q.scale[i] = i == 2 ? 0 : (float)(unit * uniform(0.01, 0.3));
     for (int64_t i = 0; i < rows * columns; i++)
-        e.v[i] = (double)e.q.scale[i / columns] * eight_value(format, e.q.data[i]);
+        e.v[i] = (double)e.q.scale[i / columns] * quantized_value(format, e.q.data[i]);
     return e;
 }
 
-static inline void eight_free(eight *e)
+static inline void quantized_free(quantized *e)
 {
     free(e->q.data);
     free(e->q.scale);
@@ -75,7 +75,7 @@ static inline void eight_free(eight *e)
 
 /* Rows of many sizes, of which one is zero and one ends in a huge value, as scales and bytes of the
  * definition have them. */
-static inline matrix eight_matrix(mc_dtype dtype, int64_t rows, int64_t columns)
+static inline matrix quantized_matrix(mc_dtype dtype, int64_t rows, int64_t columns)
 {
     matrix x = matrix_new(dtype, rows, columns, 3, -1, 1);
     for (int64_t i = 0; i < rows * columns; i++) {
@@ -89,7 +89,7 @@ static inline matrix eight_matrix(mc_dtype dtype, int64_t rows, int64_t columns)
     return x;
 }
 
-static inline void eight_check(const matrix *x, const mc_matrix8 *q, const char *isa)
+static inline void quantized_check(const matrix *x, const mc_matrix8 *q, const char *isa)
 {
     float largest_code = q->format == MC_WEIGHTS_INT8 ? 127.0f : 448.0f;
     for (int64_t r = 0; r < q->rows; r++) {
@@ -102,8 +102,8 @@ static inline void eight_check(const matrix *x, const mc_matrix8 *q, const char 
                      (double)q->scale[r], (double)scale);
         for (int64_t k = 0; k < q->columns; k++) {
             float units = scale > 0 ? (float)x->v[r * q->columns + k] / scale : 0;
-            int got = q->data[r * q->columns + k], expected = eight_nearest(q->format, units);
-            if (eight_value(q->format, got) == eight_value(q->format, expected)) continue;
+            int got = q->data[r * q->columns + k], expected = quantized_nearest(q->format, units);
+            if (quantized_value(q->format, got) == quantized_value(q->format, expected)) continue;
             fail_msg("%s, %s: (%lld, %lld): %.9g is byte %d, expected %d", isa,
                      mc_dtype_name(x->m.dtype), (long long)r, (long long)k, (double)units, got,
                      expected);
@@ -111,27 +111,27 @@ static inline void eight_check(const matrix *x, const mc_matrix8 *q, const char 
     }
 }
 
-static const mc_weight_format eight_formats[] = {MC_WEIGHTS_INT8, MC_WEIGHTS_FP8};
+static const mc_weight_format quantized_formats[] = {MC_WEIGHTS_INT8, MC_WEIGHTS_FP8};
 #define FOR_FORMATS(i) for (int i = 0; i < 2; i++)
 
 /* One product and what it has to be; activation RELU comes with a bias, NONE without. */
-typedef struct eight_case {
+typedef struct quantized_case {
     int64_t rows, in, out;
     mc_activation activation;
     float alpha;
     matrix x, bias, y;
-    eight w;
+    quantized w;
     double *expected;
-} eight_case;
+} quantized_case;
 
-static inline eight_case eight_case_new(const int64_t *shape, mc_dtype dtype,
-                                        mc_weight_format format, mc_activation activation)
+static inline quantized_case quantized_case_new(const int64_t *shape, mc_dtype dtype,
+                                                mc_weight_format format, mc_activation activation)
 {
-    eight_case c = {shape[0], shape[1], shape[2], activation, .alpha = 0.5f};
+    quantized_case c = {shape[0], shape[1], shape[2], activation, .alpha = 0.5f};
     c.x = matrix_new(dtype, c.rows, c.in, 8, -1, 1);
     c.bias = matrix_new(dtype, 1, c.out, 0, -1, 1);
     c.y = matrix_new(dtype, c.rows, c.out, 3, -1, 1);
-    c.w = eight_random(format, c.out, c.in);
+    c.w = quantized_random(format, c.out, c.in);
     c.expected = doubles(c.rows * c.out);
     for (int64_t i = 0; i < c.rows * c.out; i++) {
         for (int64_t k = 0; k < c.in; k++)
@@ -144,12 +144,12 @@ static inline eight_case eight_case_new(const int64_t *shape, mc_dtype dtype,
     return c;
 }
 
-static inline void eight_case_free(eight_case *c)
+static inline void quantized_case_free(quantized_case *c)
 {
     matrix_free(&c->x);
     matrix_free(&c->bias);
     matrix_free(&c->y);
-    eight_free(&c->w);
+    quantized_free(&c->w);
     free(c->expected);
 }
 

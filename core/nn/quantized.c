@@ -1,21 +1,21 @@
-#include "core/nn/eight_bit_internal.h"
+#include "core/nn/quantized_internal.h"
 
 #include <math.h>
 
 static mc_device *device_of(const mc_stored *s) { return s->owner->ctx->device; }
 
-void mc_stored_free_eight(mc_stored *s)
+void mc_stored_free_quantized(mc_stored *s)
 {
     mc_device *device = device_of(s);
-    device->free(device, s->eight.data, (size_t)s->count);
-    device->free(device, s->eight.scale, (size_t)s->eight.rows * sizeof(float));
-    s->eight = (mc_matrix8){.format = MC_WEIGHTS_FLOAT};
+    device->free(device, s->quantized.data, (size_t)s->count);
+    device->free(device, s->quantized.scale, (size_t)s->quantized.rows * sizeof(float));
+    s->quantized = (mc_matrix8){.format = MC_WEIGHTS_FLOAT};
 }
 
-bool mc_module_has_eight(const mc_module_root *root)
+bool mc_module_has_quantized(const mc_module_root *root)
 {
     for (size_t i = 0; i < root->stored_count; i++)
-        if (mc_stored_has_eight(root->stored[i])) return true;
+        if (mc_stored_has_quantized(root->stored[i])) return true;
     return false;
 }
 
@@ -25,7 +25,7 @@ bool mc_module_has_eight(const mc_module_root *root)
 static const mc_parameter *parameter_of(const mc_stored *s, int64_t row)
 {
     int k = 0;
-    while (k + 1 < s->part_count && s->parts[k + 1]->first <= row * s->eight.columns) k++;
+    while (k + 1 < s->part_count && s->parts[k + 1]->first <= row * s->quantized.columns) k++;
     return s->parts[k];
 }
 
@@ -33,7 +33,7 @@ static mc_status check_scales(const mc_stored *s)
 {
     mc_context *ctx = s->owner->ctx;
     mc_device *device = device_of(s);
-    const mc_matrix8 *q = &s->eight;
+    const mc_matrix8 *q = &s->quantized;
     size_t bytes = (size_t)q->rows * sizeof(float);
     float *scale = mc_malloc(bytes);
     if (!scale) return mc_fail_nomem(ctx, "weights in 8 bits");
@@ -64,14 +64,14 @@ static mc_status quantize(mc_stored *s, mc_weight_format format)
         return mc_fail_memory(ctx, device, bytes + scales, MC_HELP_MODEL, "\"%s\" in 8 bits",
                               s->parts[0]->name);
     }
-    s->eight = q;
+    s->quantized = q;
     mc_matrix values = {mc_stored_data(s), s->bucket->dtype, q.columns};
     mc_status status = device->kernels->quantize(device, values, q);
     if (status)
         mc_fail(ctx, status, "weights in 8 bits: %s", device->failure);
     else
         status = check_scales(s);
-    if (status) mc_stored_free_eight(s);
+    if (status) mc_stored_free_quantized(s);
     return status;
 }
 
@@ -95,7 +95,7 @@ static mc_status shrink(mc_module_root *root, mc_bucket *b)
     return MC_OK;
 }
 
-static mc_status quantize_bucket(mc_module_root *root, mc_bucket *b, const mc_eight_plan *plan)
+static mc_status quantize_bucket(mc_module_root *root, mc_bucket *b, const mc_quantized_plan *plan)
 {
     mc_zero *z = &root->zero;
     bool leaves = false;
@@ -103,10 +103,10 @@ static mc_status quantize_bucket(mc_module_root *root, mc_bucket *b, const mc_ei
     if (status) return status;
     for (int i = 0; i < b->span_count && !status; i++) {
         mc_stored *s = mc_stored_of(&b->spans[i]);
-        mc_eight_choice choice = plan->choose(s, plan->user);
-        if (choice == MC_EIGHT_NOT) continue;
-        if (!mc_stored_has_eight(s)) status = quantize(s, plan->format);
-        s->leaves = !status && choice == MC_EIGHT_ALONE;
+        mc_quantized_choice choice = plan->choose(s, plan->user);
+        if (choice == MC_QUANTIZED_NOT) continue;
+        if (!mc_stored_has_quantized(s)) status = quantize(s, plan->format);
+        s->leaves = !status && choice == MC_QUANTIZED_ALONE;
         leaves |= s->leaves;
     }
     mc_bucket_release(z, b);
@@ -114,20 +114,20 @@ static mc_status quantize_bucket(mc_module_root *root, mc_bucket *b, const mc_ei
 }
 
 /* Whether there is something to do: the rest, where memory ran out the last time. */
-static mc_status check_left(mc_module_root *root, const mc_eight_plan *plan)
+static mc_status check_left(mc_module_root *root, const mc_quantized_plan *plan)
 {
     bool left = false, other = false;
     for (size_t i = 0; i < root->stored_count; i++) {
         const mc_stored *s = root->stored[i];
-        left |= s->bucket && (s->leaves || (!s->eight.data && plan->choose(s, plan->user)));
-        other |= s->eight.data && s->eight.format != plan->format;
+        left |= s->bucket && (s->leaves || (!s->quantized.data && plan->choose(s, plan->user)));
+        other |= s->quantized.data && s->quantized.format != plan->format;
     }
     if (left && !other) return MC_OK;
     return mc_fail(root->ctx, MC_ERR_STATE, "weights in 8 bits: the model has %s",
-                   mc_module_has_eight(root) ? "them already" : "no linear layer in a block");
+                   mc_module_has_quantized(root) ? "them already" : "no linear layer in a block");
 }
 
-static mc_status check_model(mc_module_root *root, const mc_eight_plan *plan)
+static mc_status check_model(mc_module_root *root, const mc_quantized_plan *plan)
 {
     mc_context *ctx = root->ctx;
     bool trains = false;
@@ -147,7 +147,7 @@ static mc_status check_model(mc_module_root *root, const mc_eight_plan *plan)
     return check_left(root, plan);
 }
 
-mc_status mc_module_quantize(mc_module_root *root, const mc_eight_plan *plan)
+mc_status mc_module_quantize(mc_module_root *root, const mc_quantized_plan *plan)
 {
     mc_status status = mc_module_layout(root);
     if (!status) status = check_model(root, plan);
@@ -165,9 +165,9 @@ mc_tensor *mc_stored_product(mc_tape *t, mc_tensor *x, mc_stored *s, int64_t row
 {
     mc_module_root *root = s->owner->root;
     if (!mc_op_ready(t, "linear in 8 bits", x) || !mc_tape_note_owner(t, root)) return NULL;
-    mc_matrix8 w = s->eight;
+    mc_matrix8 w = s->quantized;
     w.rows = rows;
-    return mc_linear_eight(t, x, &w, bias, activation, scale);
+    return mc_linear_quantized(t, x, &w, bias, activation, scale);
 }
 
 mc_tensor *mc_stored_dequantized(mc_tape *t, mc_stored *s)
@@ -178,20 +178,20 @@ mc_tensor *mc_stored_dequantized(mc_tape *t, mc_stored *s)
         return NULL;
     }
     mc_tensor *y = mc_tape_tensor(t, s->owner->root->dtype, s->shape, NULL);
-    if (y) MC_KERNEL(t, "weights in 8 bits", dequantize, s->eight, mc_matrix_of(y));
+    if (y) MC_KERNEL(t, "weights in 8 bits", dequantize, s->quantized, mc_matrix_of(y));
     return mc_failed(mc_tape_context(t)) ? NULL : y;
 }
 
-mc_status mc_stored_read_eight(const mc_parameter *p, float *values)
+mc_status mc_stored_read_quantized(const mc_parameter *p, float *values)
 {
     const mc_stored *s = p->stored;
     mc_context *ctx = s->owner->ctx;
     mc_device *device = ctx->device;
-    int64_t columns = s->eight.columns, count = mc_shape_count(p->shape);
+    int64_t columns = s->quantized.columns, count = mc_shape_count(p->shape);
     size_t bytes = (size_t)count * sizeof *values;
     float *whole = device->alloc(device, bytes);
     if (!whole) return mc_fail_nomem(ctx, "reading a parameter");
-    mc_matrix8 part = s->eight;
+    mc_matrix8 part = s->quantized;
     part.rows = count / columns;
     part.data += p->first;
     part.scale += p->first / columns;

@@ -1,5 +1,5 @@
 /* Weights in 8 bits on the CPU, in every instruction set. */
-#include "tests/device/eight_test.h"
+#include "tests/device/quantized_test.h"
 
 /* ---- to bytes and back ----------------------------------------------------------------------- */
 
@@ -9,13 +9,13 @@ static void test_quantize(void **state)
     FOR_TYPES(d)
     FOR_FORMATS(f)
     {
-        matrix x = eight_matrix(float_types[d], 9, 1031);
+        matrix x = quantized_matrix(float_types[d], 9, 1031);
         FOR_TABLES(t)
         {
-            eight e = eight_new(eight_formats[f], x.rows, x.columns);
+            quantized e = quantized_new(quantized_formats[f], x.rows, x.columns);
             assert_int_equal(t->k->quantize(device, x.m, e.q), MC_OK);
-            eight_check(&x, &e.q, t->name);
-            eight_free(&e);
+            quantized_check(&x, &e.q, t->name);
+            quantized_free(&e);
         }
         matrix_free(&x);
     }
@@ -31,23 +31,23 @@ static void test_ties(void **state)
     {
         matrix x = matrix_new(MC_F32, 1, COUNT, 0, 0, 1);
         for (int code = 0; code < 127; code++) {
-            double low = eight_value(eight_formats[f], code),
-                   high = eight_value(eight_formats[f], code + 1);
+            double low = quantized_value(quantized_formats[f], code),
+                   high = quantized_value(quantized_formats[f], code + 1);
             if (isnan(high)) high = low;
             float middle = (float)((low + high) / 2), sign = code % 3 ? 1.0f : -1.0f;
             x.v[3 * code] = (double)(sign * nextafterf(middle, 0));
             x.v[3 * code + 1] = (double)(sign * middle);
             x.v[3 * code + 2] = (double)(sign * fminf(nextafterf(middle, INFINITY), (float)high));
         }
-        x.v[COUNT - 1] = eight_formats[f] == MC_WEIGHTS_INT8 ? 127 : 448;
+        x.v[COUNT - 1] = quantized_formats[f] == MC_WEIGHTS_INT8 ? 127 : 448;
         matrix_reset(&x);
         FOR_TABLES(t)
         {
-            eight e = eight_new(eight_formats[f], 1, COUNT);
+            quantized e = quantized_new(quantized_formats[f], 1, COUNT);
             assert_int_equal(t->k->quantize(device, x.m, e.q), MC_OK);
             assert_true(e.q.scale[0] == 1.0f);
-            eight_check(&x, &e.q, t->name);
-            eight_free(&e);
+            quantized_check(&x, &e.q, t->name);
+            quantized_free(&e);
         }
         matrix_free(&x);
     }
@@ -62,11 +62,11 @@ static void test_not_finite(void **state)
     for (int i = 0; i < 3; i++) {
         matrix x = matrix_new(MC_F32, 2, 40, 0, -1, 1);
         ((float *)x.m.data)[40 + 7] = bad[i];
-        eight e = eight_new(MC_WEIGHTS_FP8, 2, 40);
+        quantized e = quantized_new(MC_WEIGHTS_FP8, 2, 40);
         assert_int_equal(t->k->quantize(device, x.m, e.q), MC_OK);
         assert_true(isfinite(e.q.scale[0]));
         assert_false(isfinite(e.q.scale[1]));
-        eight_free(&e);
+        quantized_free(&e);
         matrix_free(&x);
     }
 }
@@ -76,7 +76,7 @@ static void test_dequantize(void **state)
     (void)state;
     FOR_FORMATS(f)
     {
-        eight e = eight_random(eight_formats[f], 5, 1290);
+        quantized e = quantized_random(quantized_formats[f], 5, 1290);
         FOR_TABLES(t)
         FOR_TYPES(d)
         {
@@ -86,18 +86,18 @@ static void test_dequantize(void **state)
             assert_matrix(&y, e.v, 0x1p-23, t->name, "dequantize");
             matrix_free(&y);
         }
-        eight_free(&e);
+        quantized_free(&e);
     }
 }
 
 /* ---- products -------------------------------------------------------------------------------- */
 
-static void run_product(const isa_table *t, eight_case *c)
+static void run_product(const isa_table *t, quantized_case *c)
 {
     mc_matrix none = {0};
     bool biased = c->activation != MC_ACTIVATION_NONE;
-    assert_int_equal(t->k->linear_eight(device, c->rows, c->alpha, c->x.m, c->w.q,
-                                        biased ? c->bias.m : none, c->activation, c->y.m),
+    assert_int_equal(t->k->linear_quantized(device, c->rows, c->alpha, c->x.m, c->w.q,
+                                            biased ? c->bias.m : none, c->activation, c->y.m),
                      MC_OK);
     assert_matrix(&c->y, c->expected, 1e-6, t->name, "linear in 8 bits");
 }
@@ -112,9 +112,10 @@ static void test_product(void **state)
     FOR_FORMATS(f)
     {
         mc_activation activation = (s + (size_t)f) % 2 ? MC_ACTIVATION_RELU : MC_ACTIVATION_NONE;
-        eight_case c = eight_case_new(shapes[s], float_types[d], eight_formats[f], activation);
+        quantized_case c =
+            quantized_case_new(shapes[s], float_types[d], quantized_formats[f], activation);
         FOR_TABLES(t) run_product(t, &c);
-        eight_case_free(&c);
+        quantized_case_free(&c);
     }
 }
 

@@ -24,16 +24,16 @@ static float largest_of_row(mc_matrix x, int64_t row, int64_t columns)
 static void quantize_row(mc_matrix x, mc_matrix8 q, int64_t row)
 {
     float buffer[MC_CHUNK];
-    float scale = mc_eight_bit_scale(q.format, largest_of_row(x, row, q.columns));
+    float scale = mc_quantized_scale(q.format, largest_of_row(x, row, q.columns));
     q.scale[row] = scale;
     for (int64_t first = 0; first < q.columns; first += MC_CHUNK) {
         int64_t n = mc_min_i64(MC_CHUNK, q.columns - first);
         const float *v = mc_read(x, row * x.stride + first, n, buffer);
         uint8_t *to = q.data + row * q.columns + first;
         if (q.format == MC_WEIGHTS_INT8)
-            for (int64_t i = 0; i < n; i++) to[i] = mc_to_eight_bit(MC_WEIGHTS_INT8, v[i], scale);
+            for (int64_t i = 0; i < n; i++) to[i] = mc_to_quantized(MC_WEIGHTS_INT8, v[i], scale);
         else
-            for (int64_t i = 0; i < n; i++) to[i] = mc_to_eight_bit(MC_WEIGHTS_FP8, v[i], scale);
+            for (int64_t i = 0; i < n; i++) to[i] = mc_to_quantized(MC_WEIGHTS_FP8, v[i], scale);
     }
 }
 
@@ -151,8 +151,8 @@ static mc_status finish(mc_device *d, const product *p, int64_t j, int64_t n, mc
     return status;
 }
 
-mc_status MC_K(linear_eight)(mc_device *d, int64_t rows, float alpha, mc_matrix x, mc_matrix8 q,
-                             mc_matrix bias, mc_activation activation, mc_matrix y)
+mc_status MC_K(linear_quantized)(mc_device *d, int64_t rows, float alpha, mc_matrix x, mc_matrix8 q,
+                                 mc_matrix bias, mc_activation activation, mc_matrix y)
 {
     product p = {.rows = rows};
     if (!rows || !q.rows) return MC_OK;
