@@ -32,9 +32,10 @@ typedef struct mc_bert_config {
     float init_std;           /* initializer_range [att_init_std] */
     float embedding_std;      /* initializer_range [emb_init_std] */
     float ffn_std;            /* initializer_range [ffn_init_std] */
-    bool tied; /* tie_word_embeddings [tied]: the masked language model has the words' matrix */
-    /* Of a RoBERTa: model_type, a static string: roberta, xlm-roberta, camembert. NULL: the first.
-     * Nothing is computed differently; a saved config.json has it. */
+    bool tied; /* tie_word_embeddings [tied]: the masked language model's head is the word
+                  embedding */
+    /* For a RoBERTa: model_type, a static string: roberta, xlm-roberta or camembert. NULL: roberta.
+     * It is only saved in config.json; results do not depend on it. */
     const char *model_type;
 } mc_bert_config;
 

@@ -1,10 +1,10 @@
-/* CPM-1 (Zhang et al. 2020), a decoder whose context tokens see each other on both sides, and CPM-2
- * (Zhang et al. 2021), an encoder and a decoder. Both have RMSNorm, gated feed-forwards, no biases,
- * and relative positions that the layers of a stack share.
+/* CPM-1 (Zhang et al. 2020), a decoder whose context tokens attend to each other in both
+ * directions, and CPM-2 (Zhang et al. 2021), an encoder and a decoder. Both have RMSNorm, gated
+ * feed-forwards, no biases, and relative positions that the layers of a stack share.
  *
  * The released models are trained in ModelCenter's parametrisation: weights of standard deviation
  * 1, products divided by the square root of the weight's columns ("length_scale"). Its class
- * defaults are without. Files are ModelCenter's: there is no Hugging Face form.
+ * defaults do not use it. Files are ModelCenter's: there is no Hugging Face form.
  *
  *     mc_model_output out = mc_model_forward(
  *         t, cpm1, &(mc_model_input){.ids = ids, .lengths = l, .context = context, .span = span});

@@ -1,4 +1,4 @@
-/* A model's folder in another form.
+/* Converting a model's folder to another form.
  *
  * Not part of the promised interface: it may change in any release (docs/api.md). */
 #ifndef MC_MODELS_CONVERT_H
@@ -8,7 +8,8 @@
 
 typedef struct mc_convert_options {
     mc_save_options save; /* the form, and the size of files */
-    mc_dtype dtype;       /* of the weights; default: the narrowest that holds those of the files */
+    mc_dtype dtype;       /* of the weights; default: the narrowest that holds the dtypes of the
+                             files */
     const char *family;   /* "t5": another family's folder is an error; NULL: any */
     bool merge;           /* an adapter (models/adapters/adapter.h) and its base as one model */
     const char *base;     /* of an adapter: see mc_load_options */
@@ -16,13 +17,13 @@ typedef struct mc_convert_options {
 } mc_convert_options;
 
 /* Reads the model `identifier` as mc_model_from_pretrained does, with the heads that it has, and
- * writes it into another folder (made if need be) as mc_model_save_as does; in ModelCenter's form
- * as pytorch_model.pt, which alone it reads. The other files of a model's folder come along
- * unchanged: tokenizer, generation_config.json, task.json, modules of sentence-transformers; of an
- * adapter its base's, where it has none of its own. `options` may be NULL. Errors: those of loading
- * and saving, of which a form that cannot say the model is MC_ERR_UNSUPPORTED; the same folder
- * twice, an adapter without `merge`, and `merge` without one, MC_ERR_ARGUMENT. Ranks call it
- * together. */
+ * writes it into another folder (created if needed) as mc_model_save_as does; in ModelCenter's form
+ * as pytorch_model.pt, the only file that ModelCenter reads. The other files of the folder are
+ * copied unchanged: tokenizer, generation_config.json, task.json, modules of sentence-transformers;
+ * for an adapter without such a file, its base's. `options` may be NULL. Errors: those of loading
+ * and saving (MC_ERR_UNSUPPORTED if the form cannot express the model); MC_ERR_ARGUMENT for input
+ * and output in the same folder, an adapter without `merge`, and `merge` without an adapter. Ranks
+ * call it together. */
 MC_API mc_status mc_model_convert(mc_context *ctx, const char *identifier, const char *folder,
                                   const mc_convert_options *options);
 
