@@ -61,6 +61,7 @@
 #include "models/llama/llama.h"
 #include "models/model.h"
 #include "models/mpnet/mpnet.h"
+#include "models/opt/opt.h"
 #include "models/quantize.h"
 #include "models/roberta/roberta.h"
 #include "models/t5/t5.h"

@@ -1,5 +1,9 @@
 #include "models/decoder_internal.h"
 
+#include <stdio.h>
+#include "core/ops/fused.h"
+#include "core/ops/ops_internal.h"
+
 typedef struct decoder_block {
     mc_module module;
     const mc_decoder_stack *stack;
@@ -50,6 +54,34 @@ static mc_tensor *parallel_forward(mc_tape *t, void *object, mc_tensor *x, const
                                 mc_feed_forward_branch(b->ffn), call, b->stack->o.dropout);
 }
 
+static mc_tensor *norm_after_forward(mc_tape *t, void *object, mc_tensor *x, const mc_call *call)
+{
+    decoder_block *b = object;
+    float p = b->stack->o.dropout;
+    x = mc_sublayer_post_norm(t, x, mc_attention_branch(b->attention), call, p, b->norm);
+    return mc_sublayer_post_norm(t, x, mc_feed_forward_branch(b->ffn), call, p, b->ffn_norm);
+}
+
+/* The blocks and what stands around them. */
+static void declare_blocks(mc_model *m, mc_decoder_stack *s, const mc_load_options *load)
+{
+    const mc_decoder_options *o = &s->o;
+    const char *list = o->list ? o->list : "encoder";
+    char layers[64], norm[64];
+    snprintf(layers, sizeof layers, "%s.layers", list);
+    snprintf(norm, sizeof norm, "%s.output_layernorm", list);
+    mc_linear_options plain = {.no_bias = true, .init_std = mc_literal(o->init_std)};
+    bool apart = o->word_dim && o->word_dim != o->dim;
+    if (apart) s->in = mc_linear_add(&m->module, "project_in", o->word_dim, o->dim, &plain);
+    m->decoder = mc_block_list_new(&m->module, layers, (int)o->layers, new_block,
+                                   o->parallel     ? parallel_forward
+                                   : o->norm_after ? norm_after_forward
+                                                   : block_forward,
+                                   &(mc_block_options){.recompute = load->recompute, .config = s});
+    if (!o->no_last_norm) s->norm = add_norm(&m->module, norm, o);
+    if (apart) s->out = mc_linear_add(&m->module, "project_out", o->dim, o->word_dim, &plain);
+}
+
 bool mc_decoder_declare(mc_model *m, const mc_decoder_options *options, const mc_load_options *load)
 {
     mc_decoder_stack *s = m->parts;
@@ -58,29 +90,68 @@ bool mc_decoder_declare(mc_model *m, const mc_decoder_options *options, const mc
     s->o = *options;
     mc_declare_words(m, std);
     if (o->positions)
-        s->positions =
-            mc_embedding_add(&m->module, "position_embedding", o->positions, o->dim, std);
-    m->decoder = mc_block_list_new(&m->module, "encoder.layers", (int)o->layers, new_block,
-                                   o->parallel ? parallel_forward : block_forward,
-                                   &(mc_block_options){.recompute = load->recompute, .config = s});
-    s->norm = add_norm(&m->module, "encoder.output_layernorm", o);
+        s->positions = mc_embedding_add(&m->module, "position_embedding",
+                                        o->positions + o->rows_before, o->dim, std);
+    declare_blocks(m, s, load);
     mc_declare_lm_head(m, "output_projection", o->tied, o->head_bias, std);
     mc_declare_token_head(m, !o->no_token_bias, mc_literal(o->init_std));
     mc_declare_score(m, mc_literal(o->init_std));
-    return s->norm;
+    return !mc_failed(m->module.ctx);
+}
+
+/* Rows of the table of positions for a mask that hides tokens. */
+static mc_tensor *count_unmasked(mc_tape *t, const mc_stack_input *in, int64_t before)
+{
+    static const char op[] = "positions";
+    const mc_lengths *l = in->lengths;
+    int32_t *index = mc_tape_alloc(t, ((size_t)l->capacity + 1) * sizeof *index);
+    const uint8_t *mask = mc_op_host(t, op, in->call.key_mask);
+    if (!index || !mask || !mc_op_host_lengths(t, op, l)) return NULL;
+    for (int i = 0; i < l->count; i++) {
+        int32_t seen = (int32_t)before - 1;
+        for (int32_t k = 0, at = l->offset[i]; k < l->length[i]; k++, at++)
+            index[at] = mask[at] ? ++seen : (int32_t)before - 1;
+    }
+    return mc_tape_input(t, MC_I32, MC_SHAPE(l->capacity), index, false);
+}
+
+/* The table of positions and the row of each token. */
+static void find_positions(mc_tape *t, const mc_decoder_stack *s, const mc_stack_input *in,
+                           mc_embedding_options *o)
+{
+    int64_t before = s->o.rows_before;
+    mc_tensor *table = mc_embedding_table(t, s->positions);
+    bool masked = before && in->call.key_mask;
+    o->others = 1;
+    o->table[0] = before && !masked ? mc_slice(t, table, 0, before, s->o.positions) : table;
+    o->index[0] = masked ? count_unmasked(t, in, before) : in->positions;
+}
+
+/* Words that are narrower than the blocks: projected, and then positions are added. */
+static mc_tensor *embed_apart(mc_tape *t, mc_model *m, const mc_stack_input *in,
+                              const mc_embedding_options *o)
+{
+    const mc_decoder_stack *s = m->parts;
+    mc_embedding_options alone = {.scale = o->scale};
+    mc_tensor *x = mc_run_embedding(t, m, in, &alone);
+    x = x ? mc_linear_forward(t, s->in, x) : NULL;
+    for (int i = 0; x && i < o->others; i++)
+        x = mc_add(t, x, mc_embed(t, 1, &o->table[i], &o->index[i]));
+    if (!x) return NULL;
+    return mc_with_lengths(t, mc_dropout(t, x, o->dropout), in->lengths);
 }
 
 mc_tensor *mc_decoder_decode(mc_tape *t, mc_model *m, mc_stack_input *in)
 {
     const mc_decoder_stack *s = m->parts;
     mc_embedding_options o = {.dropout = s->o.embedding_dropout, .scale = s->o.embedding_scale};
-    if (s->positions) {
-        o.others = 1;
-        o.table[0] = mc_embedding_table(t, s->positions);
-        o.index[0] = in->positions;
-    }
-    mc_tensor *x = mc_run_embedding(t, m, in, &o);
-    return mc_run_stack(t, m->decoder, x, s->norm, &in->call);
+    if (s->positions) find_positions(t, s, in, &o);
+    mc_tensor *x = s->in ? embed_apart(t, m, in, &o) : mc_run_embedding(t, m, in, &o);
+    mc_tensor *y = mc_run_stack(t, m->decoder, x, s->norm, &in->call);
+    if (!y || !s->out) return y;
+    y = mc_linear_forward(t, s->out, y);
+    if (in->call.hidden) in->call.hidden[mc_block_list_count(m->decoder)] = y;
+    return y;
 }
 
 void mc_decoder_set_dropout(mc_model *m, float p)

@@ -6,8 +6,15 @@
 #include "models/family_internal.h"
 
 typedef struct mc_decoder_options {
+    const char *list; /* of the blocks' and the last norm's names; NULL: "encoder" */
     int64_t layers, dim, dim_ff, heads;
+    int64_t word_dim;  /* of words and of the result, projected to dim and back; 0: dim */
     int64_t positions; /* rows of the table of learned positions; 0: no table */
+    /* Rows of that table before the one of position 0. Not 0: positions are a running sum of the
+     * mask, and what it hides has the last of these rows, as OPT has it. */
+    int64_t rows_before;
+    bool norm_after;   /* a block's sublayers end in their norms, as BERT's */
+    bool no_last_norm; /* none after the last block */
     bool parallel;     /* attention and feed-forward both read the block's input */
     bool one_norm;     /* which one norm of it serves then; else each has its own */
     bool rms_norm;     /* norms are RMSNorms */
@@ -26,7 +33,8 @@ typedef struct mc_decoder_options {
 typedef struct mc_decoder_stack {
     mc_decoder_options o;
     mc_embedding *positions; /* NULL: no table */
-    mc_layernorm *norm;      /* after the last block */
+    mc_linear *in, *out;     /* from word_dim to dim and back; NULL: they are the same */
+    mc_layernorm *norm;      /* after the last block; NULL: none */
 } mc_decoder_stack;
 
 /* For `declare`: words, positions, blocks, norm and heads, in this order. False after an error. */

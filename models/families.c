@@ -4,12 +4,21 @@
 
 extern const mc_family mc_family_bert, mc_family_roberta, mc_family_gpt2, mc_family_gptj,
     mc_family_t5, mc_family_cpm1, mc_family_cpm2, mc_family_llama, mc_family_distilbert,
-    mc_family_electra, mc_family_mpnet;
+    mc_family_electra, mc_family_mpnet, mc_family_opt;
 
-const mc_family *const mc_families[] = {&mc_family_bert,    &mc_family_gpt2,  &mc_family_t5,
-                                        &mc_family_gptj,    &mc_family_cpm1,  &mc_family_cpm2,
-                                        &mc_family_roberta, &mc_family_llama, &mc_family_distilbert,
-                                        &mc_family_electra, &mc_family_mpnet, NULL};
+const mc_family *const mc_families[] = {&mc_family_bert,
+                                        &mc_family_gpt2,
+                                        &mc_family_t5,
+                                        &mc_family_gptj,
+                                        &mc_family_cpm1,
+                                        &mc_family_cpm2,
+                                        &mc_family_roberta,
+                                        &mc_family_llama,
+                                        &mc_family_distilbert,
+                                        &mc_family_electra,
+                                        &mc_family_mpnet,
+                                        &mc_family_opt,
+                                        NULL};
 
 const mc_family *mc_family_find(const char *name)
 {

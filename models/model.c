@@ -307,6 +307,8 @@ mc_tensor *mc_run_stack(mc_tape *t, mc_block_list *blocks, mc_tensor *x, mc_laye
         hidden = mc_layernorm_forward_stream(t, norm, s, &last);
         mc_scope_end(t, scope, hidden);
         if (hidden) mc_tape_release(t, s);
+    } else {
+        hidden = mc_residual_sum(t, s); /* which the last block may have left to a norm */
     }
     if (call->hidden) call->hidden[mc_block_list_count(blocks)] = hidden;
     return mc_failed(mc_tape_context(t)) ? NULL : hidden;

@@ -54,12 +54,16 @@ LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_fr
 YARN = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 12, "rope_theta": 90.0,
         "mscale": 0.5, "mscale_all_dim": 1.5}
 WINDOWS = dict(LLAMA, use_sliding_window=True, sliding_window=3, max_window_layers=1)
+OPT = {"vocab_size": VOCABULARY, "hidden_size": 16, "ffn_dim": 40, "num_hidden_layers": 2,
+       "num_attention_heads": 4, "max_position_embeddings": 24, "bos_token_id": 2, "eos_token_id": EOS,
+       "pad_token_id": PAD, "dropout": 0.0}
+OPT350 = dict(OPT, word_embed_proj_dim=8, do_layer_norm_before=False)
 
 # A norm before a product in the head and after it in the blocks: ours are all in one order
 OTHER_ORDER = ("electra masked", "electra untied")
 
-# Families that ModelCenter does not have
-ONLY_HERE = ("llama", "distilbert", "electra", "mpnet")
+# Families of which ModelCenter has some models or none
+ONLY_HERE = ("llama", "opt", "distilbert", "electra", "mpnet")
 
 # Name, model_type, config, heads as check_exports takes them, transformers' class
 KINDS = [
@@ -114,6 +118,12 @@ KINDS = [
     ("qwen3 lm", "qwen3", dict(LLAMA, tie_word_embeddings=True), "lm", "Qwen3ForCausalLM"),
     ("qwen3 windows", "qwen3", WINDOWS, "lm", "Qwen3ForCausalLM"),
     ("qwen3 classes", "qwen3", LLAMA, "labels=3", "Qwen3ForSequenceClassification"),
+    ("opt lm", "opt", OPT, "lm", "OPTForCausalLM"),
+    ("opt 350m", "opt", OPT350, "lm", "OPTForCausalLM"),
+    ("opt without biases", "opt", dict(OPT, enable_bias=False, activation_function="gelu",
+                                       _remove_final_layer_norm=True), "lm", "OPTForCausalLM"),
+    ("opt classes", "opt", OPT, "labels=3", "OPTForSequenceClassification"),
+    ("opt 350m classes", "opt", OPT350, "labels=3", "OPTForSequenceClassification"),
     ("t5 v1.0", "t5", T5, "lm", "T5ForConditionalGeneration"),
     ("t5 v1.0 untied", "t5", dict(T5, tie_word_embeddings=False), "lm",
      "T5ForConditionalGeneration"),

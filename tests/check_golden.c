@@ -501,7 +501,8 @@ static bool load(golden *g, const char *folder, const char *family)
 static bool has_relu(const golden *g)
 {
     mc_t5_config t5 = mc_t5_get_config(g->model);
-    return t5.activation == MC_ACTIVATION_RELU;
+    mc_opt_config opt = mc_opt_get_config(g->model);
+    return t5.activation == MC_ACTIVATION_RELU || opt.activation == MC_ACTIVATION_RELU;
 }
 
 static int check_all(golden *g, const char *folder, const tolerances *common)

@@ -88,6 +88,9 @@ static const struct {
     {"qwen2-window-lm", "gen."},
     {"qwen3-lm", "gen."},
     {"mc-llama", "grad."},
+    {"opt-lm", "grad."},
+    {"opt-350m-lm", "gen."},
+    {"mc-opt", "grad."},
 };
 enum { GOLDENS = sizeof goldens / sizeof *goldens };
 

@@ -138,7 +138,8 @@ static const char *architecture(const mc_model *m)
 
 static const char *const model_types[] = {"gpt2", NULL};
 static const char *const mc_has[] = {"position_embedding.weight", NULL};
-static const char *const mc_lacks[] = {"token_type_embedding.weight", NULL};
+static const char *const mc_lacks[] = {"token_type_embedding.weight",
+                                       "decoder.output_layernorm.weight", NULL};
 
 static const char *const lora_targets[] = {"c_attn", NULL};
 

@@ -67,6 +67,15 @@ static const tiny_family tiny_families[] = {
               "\"max_position_embeddings\": 24, \"scale_emb\": 3, \"scale_depth\": 1.4, "
               "\"dim_model_base\": 8, \"initializer_range\": 0.2, \"bos_token_id\": 0, "
               "\"eos_token_id\": 1}"},
+    {"opt", "{\"model_type\": \"opt\", \"vocab_size\": 50, \"hidden_size\": 16, "
+            "\"ffn_dim\": 40, \"num_hidden_layers\": 2, \"num_attention_heads\": 4, "
+            "\"max_position_embeddings\": 24, \"init_std\": 0.2, \"bos_token_id\": 0, "
+            "\"eos_token_id\": 1}"},
+    {"opt", "{\"model_type\": \"opt\", \"vocab_size\": 50, \"hidden_size\": 24, "
+            "\"ffn_dim\": 40, \"num_hidden_layers\": 2, \"num_attention_heads\": 4, "
+            "\"word_embed_proj_dim\": 16, \"do_layer_norm_before\": false, "
+            "\"max_position_embeddings\": 24, \"init_std\": 0.2, \"bos_token_id\": 0, "
+            "\"eos_token_id\": 1}"},
 };
 enum { TINY_FAMILIES = sizeof tiny_families / sizeof *tiny_families };
 

@@ -97,8 +97,10 @@ static const tiny_family llama = {
              "\"intermediate_size\": 24, \"num_hidden_layers\": 2, \"num_attention_heads\": 4, "
              "\"num_key_value_heads\": 2, \"head_dim\": 6, \"max_position_embeddings\": 24}"};
 
+/* ModelCenter's OPT is pre-norm, its words as wide as the blocks. */
 static const tiny_family *example(int i)
 {
+    if (strcmp(tiny_families[i].name, "opt") == 0) return tiny("opt");
     if (strcmp(tiny_families[i].name, "llama") == 0) return &llama;
     return strcmp(tiny_families[i].name, "roberta") == 0 ? &roberta : &tiny_families[i];
 }

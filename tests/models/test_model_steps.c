@@ -124,14 +124,15 @@ static void assert_same_values(mc_context *ctx, mc_tensor *a, mc_tensor *b)
     assert_memory_equal(of_a, of_b, (size_t)mc_tensor_count(a) * sizeof *of_a);
 }
 
-/* All are there, differ from each other, and the last is `last`. */
+/* All are there, differ from each other, and the last is `last`. Those before may be wider. */
 static void check_hidden(mc_context *ctx, mc_tensor **hidden, int64_t layers, mc_tensor *last)
 {
-    float before[2 * BATCH * WIDTH * DIM], after[2 * BATCH * WIDTH * DIM];
+    float before[4 * BATCH * WIDTH * DIM], after[4 * BATCH * WIDTH * DIM];
     assert_non_null(hidden);
     for (int64_t i = 0; i <= layers; i++) {
-        assert_true(hidden[i] && mc_shape_equal(hidden[i]->shape, last->shape));
-        int64_t count = mc_tensor_count(last);
+        assert_true(hidden[i] && mc_tensor_rows(hidden[i]) == mc_tensor_rows(last));
+        int64_t count = mc_tensor_count(hidden[i]);
+        assert_true(count <= 4 * BATCH * WIDTH * DIM);
         mc_tensor_read_f32(ctx, hidden[i], after, count);
         assert_good(ctx);
         if (i) assert_memory_not_equal(before, after, (size_t)count * sizeof *after);

@@ -58,6 +58,7 @@ static const char *family_of(const char *function)
                                         "gptj",    "t5",         "cpm1",    "cpm2",  "llama"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (strstr(function, names[i])) return names[i];
+    if (strstr(function, "mc_opt_")) return "opt";
     if (is(function, "mc_model_shift_right")) return "t5";
     bool decodes = strstr(function, "generat") || strstr(function, "text_prompt") ||
                    strstr(function, "text_stream") || strstr(function, "stop");
@@ -104,6 +105,7 @@ CONFIG(t5)
 CONFIG(cpm1)
 CONFIG(cpm2)
 CONFIG(llama)
+CONFIG(opt)
 
 MADE(mc_tokenizer, mc_tokenizer_from_pretrained(the_context(), tokenizer_folder()))
 MADE(mc_embedder, mc_embedder_new(live_mc_model("bert", ""), THE(mc_tokenizer), NULL))

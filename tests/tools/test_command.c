@@ -134,11 +134,12 @@ static void test_families_in_help(void **state)
         const char *command, *families;
     } rows[] = {
         {"pretrain",
-         "bert, gpt2, t5, gptj, cpm1, cpm2, roberta, llama, distilbert, electra, mpnet"},
-        {"generate", "gpt2, t5, gptj, cpm1, cpm2, llama"},
+         "bert, gpt2, t5, gptj, cpm1, cpm2, roberta, llama, distilbert, electra, mpnet, opt"},
+        {"generate", "gpt2, t5, gptj, cpm1, cpm2, llama, opt"},
         {"finetune",
-         "bert, gpt2, t5, gptj, cpm1, cpm2, roberta, llama, distilbert, electra, mpnet"},
-        {"eval", "bert, gpt2, t5, gptj, cpm1, cpm2, roberta, llama, distilbert, electra, mpnet"},
+         "bert, gpt2, t5, gptj, cpm1, cpm2, roberta, llama, distilbert, electra, mpnet, opt"},
+        {"eval",
+         "bert, gpt2, t5, gptj, cpm1, cpm2, roberta, llama, distilbert, electra, mpnet, opt"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char line[100], expected[200];

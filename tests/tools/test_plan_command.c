@@ -231,7 +231,7 @@ static void test_plan_errors(void **state)
         {"plan", "required and missing"},
         {"plan gpt3 --config gpt2-base",
          "expected one of bert, gpt2, t5, gptj, cpm1, cpm2, roberta, llama, distilbert, electra, "
-         "mpnet"},
+         "mpnet, opt"},
         {"plan gpt2", "required and missing: --config"},
         {"plan gpt2 --config gpt2-base --gpus 0", "--gpus"},
         {"plan gpt2 --config gpt2-base --gpus 65537", "--gpus"},
