@@ -1,14 +1,13 @@
-/* Datasets: rows of text with what is to be learned of them, from files of one's own, from memory,
- * from a function of the program's, or of a benchmark.
+/* Datasets: rows of text with their labels or targets, from your own files, from memory, from a
+ * function of the program, or from a benchmark.
  *
  *     mc_dataset *train = mc_dataset_open(ctx, "BoolQ", "data/boolq", "train", tok, NULL);
  *     mc_dataset *own = mc_dataset_from_file(ctx, "reviews.csv",
  *         &(mc_data_columns){.text = "review", .label = "stars"}, tok, NULL);
  *
- * All rows are read and checked when the dataset is opened, so that an error in the last one shows
- * before the first training step; what is kept is the text each row becomes and its answer.
- * Tokenizing is the loader's work (datasets/loader.h). Every rank reads all rows, and has the same
- * dataset.
+ * Opening a dataset reads and checks all rows, so that an error in the last one shows before the
+ * first training step. It keeps the text of each row and its answer. The loader tokenizes
+ * (datasets/loader.h). Every rank reads all rows and has the same dataset.
  *
  * What a row is, by the kind of its task:
  *
@@ -62,8 +61,8 @@
  *
  * Decoders, T5 and CPM get the same rows as prompts (ANSWER), and have further tasks: MultiRC,
  * ReCoRD, SQuAD, HellaSwag, LCQMC. docs/benchmarks.md has all prompts, the words that stand for
- * classes, and what is measured. A family that is to be trained as a classifier is given the prompt
- * of encoders (zeros), whatever it is.
+ * classes, and what is measured. To train a model of any family as a classifier, use the prompt of
+ * encoders (zeros).
  *
  * Their files are UTF-8, one JSON object a line (but SQuAD's, one document, and LCQMC's, TSV); a
  * byte order mark, CRLF line ends, blank lines and a last line without an end are fine, and so is a
@@ -95,12 +94,12 @@ typedef enum mc_task_kind {
     MC_TASK_TEXT,
 } mc_task_kind;
 
-/* What results a model's scores are computed from, and how: datasets/scorer.h. */
+/* The results that a model's scores are computed from, and how: datasets/scorer.h. */
 typedef enum mc_scoring {
     MC_SCORING_NONE = 0,  /* not by a scorer: REGRESS, MULTI_LABEL, TEXT */
     MC_SCORING_CLASSES,   /* classes of rows */
     MC_SCORING_QUESTIONS, /* classes of rows, several of which make a question: MultiRC */
-    MC_SCORING_TEXTS,     /* texts of rows: SQuAD, and GENERATE with data of one's own */
+    MC_SCORING_TEXTS,     /* texts of rows: SQuAD, and GENERATE with your own data */
     MC_SCORING_ENTITIES,  /* rows are candidates, whose texts count: ReCoRD */
     MC_SCORING_ENDINGS,   /* rows are candidates, of which one is right: HellaSwag */
 } mc_scoring;
@@ -137,9 +136,9 @@ MC_API mc_dataset *mc_dataset_open(mc_context *ctx, const char *task, const char
                                    const char *split, const mc_tokenizer *tok,
                                    const mc_dataset_options *options);
 
-/* ---- data of one's own ----------------------------------------------------------------------- */
+/* ---- your own data ----------------------------------------------------------------------- */
 
-/* Which columns of a table hold what. NULL: there is none. */
+/* The columns of a table and their use. NULL: no such column. */
 typedef struct mc_data_columns {
     const char *text;  /* required; of GENERATE the prompt or source */
     const char *pair;  /* the second text of a pair */
@@ -178,8 +177,8 @@ MC_API mc_dataset *mc_dataset_from_files(mc_context *ctx, const char *const *pat
                                          const mc_data_columns *columns, const mc_tokenizer *tok,
                                          const mc_dataset_options *options);
 
-/* One row of a source of one's own. Texts are UTF-8, closed with a NUL, and are copied. What the
- * kind has no use for is passed over. */
+/* One row of a custom source. Texts are UTF-8, end with a NUL, and are copied. Fields that the kind
+ * does not use are ignored. */
 typedef struct mc_data_row {
     const char *text, *pair;
     const char *target;        /* GENERATE */
@@ -191,13 +190,15 @@ typedef struct mc_data_row {
     size_t text_size, pair_size, target_size;
 } mc_data_row;
 
-/* Fills in row number i (from 0), which is all zeros before. False: there are no more. Strings have
- * to last until the next call. An error that it sets itself (mc_set_error) ends the reading. */
+/* Fills in row number i (from 0), which is all zeros before. Returns false after the last row.
+ * Strings must stay valid until the next call. An error that it sets (mc_set_error) ends the
+ * reading. */
 typedef bool (*mc_data_fn)(void *user, int64_t i, mc_data_row *row);
 
-/* The rows that a function of the program gives, in its order. Of `columns` those members count
- * that name no column: kind (0 is TEXT), label names, and whether rows have pairs: `pair` is not
- * NULL. `name` stands for the source in errors: "NAME: row 7: ...", from 1 on. Errors as above. */
+/* Creates a dataset from the rows that a function of the program returns, in their order. Uses only
+ * the members of `columns` that name no column: kind (0 is TEXT), label names, and whether `pair`
+ * is not NULL (rows have pairs). `name` stands for the source in errors: "NAME: row 7: ...", from 1
+ * on. Errors as above. */
 MC_API mc_dataset *mc_dataset_from_source(mc_context *ctx, const char *name, mc_data_fn next,
                                           void *user, const mc_data_columns *columns,
                                           const mc_tokenizer *tok,
@@ -208,12 +209,12 @@ MC_API mc_dataset *mc_dataset_from_rows(mc_context *ctx, const char *name, const
                                         int64_t count, const mc_data_columns *columns,
                                         const mc_tokenizer *tok, const mc_dataset_options *options);
 
-/* Takes a share of the rows out of a dataset, into a new one: the nearest whole number to
- * `fraction` of them, at least 1 and at most all but one. Rows of one conversation stay together:
- * conversations are counted then. Which, `seed` says; both keep the order
- * of the file. A row is drawn by its number alone, so that ranks agree and a run that goes on finds
- * the same split. Before loaders are made of it. Errors: a fraction that is not between 0 and 1,
- * fewer than two rows, a dataset with repeated rows (CB's training rows) or in use. */
+/* Moves a random share of the rows from a dataset to a new one: `fraction` of them, rounded to the
+ * nearest whole number, at least 1 and at most all but one. Rows of one conversation stay together,
+ * and conversations are then counted instead of rows. `seed` selects the rows; both datasets keep
+ * the order of the file. The choice depends only on the row numbers, so all ranks and a resumed run
+ * get the same split. Call it before creating loaders. Errors: a fraction that is not between 0 and
+ * 1, fewer than two rows, a dataset with repeated rows (CB's training rows) or in use. */
 MC_API mc_dataset *mc_dataset_split(mc_dataset *dataset, double fraction, uint64_t seed);
 
 /* ---- what it holds --------------------------------------------------------------------------- */
@@ -232,7 +233,7 @@ MC_API const char *mc_dataset_label_name(const mc_dataset *dataset, int k);
  * inputs, whose logits side by side, (rows * choices, 1) seen as (rows, choices), are those of the
  * row. 0: none, of GENERATE, ANSWER and TEXT. */
 MC_API int mc_dataset_outputs(const mc_dataset *dataset);
-/* "BoolQ"; NULL for data of one's own. */
+/* "BoolQ"; NULL for your own data. */
 MC_API const char *mc_dataset_task(const mc_dataset *dataset);
 MC_API const char *mc_dataset_path(const mc_dataset *dataset); /* the (first) file that was read */
 

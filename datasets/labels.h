@@ -15,7 +15,7 @@
 #include <stdbool.h>
 #include "core/base/status.h"
 
-/* Different labels of a data set of one's own, at most. */
+/* The most different labels of your own data set. */
 enum { MC_DATASET_MAX_LABELS = 1024 };
 
 /* The number of the name, 0 to count - 1, that `label` means; -1: none. */

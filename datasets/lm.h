@@ -57,7 +57,7 @@ MC_API void mc_token_file_free(mc_token_file *file);
 
 MC_API int64_t mc_token_file_count(const mc_token_file *file); /* tokens of all shards */
 
-/* ---- tokens of a program's own ---- */
+/* ---- a program's own tokens ---- */
 
 /* Writes tokens [first, first + count) to out (count); false if it cannot, which is an error. It is
  * called by the functions of a file and of its loaders, on their thread. */
@@ -73,9 +73,10 @@ typedef struct mc_token_source {
     int64_t document_count;
 } mc_token_source;
 
-/* Tokens that a function of the program gives, as if they were a file of one shard: for loaders and
- * blends as any other. It may be called for any part, in any order, and has to give the same tokens
- * each time. Errors (NULL): no function, no tokens, documents that are negative or do not add up.
+/* Creates a token file of one shard from tokens that a function of the program returns, for loaders
+ * and blends like any other file. The function may be called for any range, in any order, and must
+ * return the same tokens each time. Errors (NULL): no function, no tokens, documents that are
+ * negative or do not add up.
  */
 MC_API mc_token_file *mc_token_file_from_source(mc_context *ctx, const mc_token_source *source);
 /* The same of arrays: document i is counts[i] >= 0 ids at documents[i]. They are copied. */
@@ -173,8 +174,8 @@ MC_API const mc_lm_batch *mc_lm_loader_next(mc_lm_loader *loader);
 
 MC_API int64_t mc_lm_loader_batches(const mc_lm_loader *loader); /* of an epoch, on every rank */
 
-/* Where a loader stands: plain numbers to be saved in a checkpoint. The same on all ranks, and
- * valid for any batch size and number of ranks. */
+/* A loader's position: plain numbers for a checkpoint, the same on all ranks, and valid for any
+ * batch size and number of ranks. */
 typedef struct mc_lm_position {
     uint64_t seed;      /* the real one, no default */
     int64_t epoch;      /* of the next batch */

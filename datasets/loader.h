@@ -10,17 +10,18 @@
  * by (seed, epoch), and rows of similar length go into the same batch: the shuffled rows are taken
  * in windows of 16 batches, sorted by tokens within each, and the batches shuffled again
  * (`batching` chooses otherwise). For this the background thread counts the tokens of every row
- * before the first batch, once. It evens out what the ranks of a step have to do, and the lengths
- * within a batch; against that, the longest batch holds more tokens than a mixed one would, so the
- * peak of memory is higher.
+ * before the first batch, once. It balances the work of the ranks in a step, and the lengths within
+ * a batch. On the other hand the longest batch has more tokens than a mixed one, so peak memory is
+ * higher.
  *
  * Sizes. A GPU runs a recorded step (core/autograd/step.h) only for batches of the shape that was
- * recorded. With `sizes` all batches have one of so few shapes: the capacity of packed tensors is
- * rounded up to one of them, there are always as many sequences and labels as in a full batch, of
- * which those after the last row are empty and MC_NO_LABEL, and `key` says which shape it is.
- * Which sizes is chosen before the first batch, from the lengths of all rows, so that little is
- * added (a few percent of a batch); the same on all ranks, and for every seed. The tensors then
- * stay where they are for the life of the loader, and are refilled:
+ * recorded. With `sizes` all batches have one of this number of shapes: the capacity of packed
+ * tensors is rounded up to one of `sizes` values; the numbers of sequences and labels are always
+ * those of a full batch, where sequences after the last row are empty with the label MC_NO_LABEL;
+ * and `key` identifies the shape. The values are chosen before the first batch, from the lengths of
+ * all rows, so that little padding is added (a few percent of a batch); they are the same on all
+ * ranks and for every seed. The tensors keep their addresses for the life of the loader, and are
+ * refilled:
  *
  *     static void step(mc_context *ctx, void *user) { ... forward from run->batch, backward ... }
  *     ...
@@ -62,7 +63,7 @@ typedef struct mc_dataloader_options {
     bool drop_last;      /* leave out the last batch of an epoch if it is not full */
     mc_batching batching;
     int round_to;    /* round the capacity of packed tensors up to a multiple of this. 0: 1 */
-    int sizes;       /* batches of at most so many shapes, 1 to 16. 0: each has its own */
+    int sizes;       /* the most shapes of batches, 1 to 16. 0: each batch has its own */
     int prefetch;    /* batches made ahead, 1 to 64. 0: 2 */
     int world, rank; /* world 0: mc_data_rank and mc_data_size of the context */
 } mc_dataloader_options;
@@ -124,8 +125,8 @@ MC_API mc_batch *mc_dataloader_next(mc_dataloader *loader);
 MC_API int64_t mc_dataloader_batches(const mc_dataloader *loader); /* of an epoch, on every rank */
 MC_API mc_dataset *mc_dataloader_dataset(const mc_dataloader *loader);
 
-/* Where a loader stands: plain numbers to be saved in a checkpoint. The same on all ranks, and
- * valid for any number of ranks with the same batch_size * world. */
+/* A loader's position: plain numbers for a checkpoint, the same on all ranks, and valid for any
+ * number of ranks with the same batch_size * world. */
 typedef struct mc_data_position {
     uint64_t seed; /* the real one, no default */
     int64_t epoch;

@@ -5,12 +5,11 @@
  *                       NULL, &r);
  *
  * Inputs. A file whose name ends in .jsonl, .ndjson or .json is JSON: an object a line with the
- * text of a document (JSON Lines; blank lines are passed over), or one list of such objects, on any
- * number of lines. Any other file is a text and one
- * document. All are UTF-8; a byte order mark is not part of the text. Each may be a gzip file,
- * whose name ends in .gz after that (.jsonl.gz), of one or several members; in a library without
- * zlib that is an error. Its bytes are inflated by one thread at a time, while others tokenize: so
- * one .gz is read no faster than one core inflates.
+ * text of a document (JSON Lines; blank lines are skipped), or one list of such objects, on any
+ * number of lines. Any other file is a text and one document. All are UTF-8; a byte order mark is
+ * not part of the text. Each may be a gzip file, whose name ends in .gz after that (.jsonl.gz), of
+ * one or several members; in a library without zlib that is an error. Its bytes are inflated by one
+ * thread at a time, while others tokenize: so one .gz is read no faster than one core inflates.
  *
  * Threads tokenize pieces of about a megabyte, which are written in their order: the files do not
  * depend on how many threads there are. A long text is cut where tokens end whatever surrounds

@@ -1,7 +1,7 @@
-/* How texts are put to a model of a family, as far as data sets have to know it.
+/* How texts are presented to a model of a family, as far as data sets need to know.
  *
- * A model says it itself (mc_model_prompt in models/model.h); in a program with a model of its own
- * it is a plain struct. */
+ * mc_model_prompt (models/details.h) returns it for a model; a program with its own model fills in
+ * this plain struct. */
 #ifndef MC_DATASETS_PROMPT_H
 #define MC_DATASETS_PROMPT_H
 

@@ -13,8 +13,8 @@ MC_API mc_dataset *mc_dataset_from_memory(mc_context *ctx, const char *task, con
                                           const mc_tokenizer *tok,
                                           const mc_dataset_options *options);
 
-/* Replaces the options that it was opened with, once a model is there that says them. Before
- * loaders are made of it. Errors: those of the options; a loader. */
+/* Replaces the options that the dataset was opened with, for example once the model is known. Call
+ * it before creating loaders. Errors: those of the options; an existing loader. */
 MC_API mc_status mc_dataset_set_options(mc_dataset *dataset, const mc_dataset_options *options);
 /* Inputs (sequences) of a row: 2 for COPA, else 1. */
 MC_API int mc_dataset_choices(const mc_dataset *dataset);
@@ -24,10 +24,10 @@ MC_API mc_prompt mc_dataset_prompt(const mc_dataset *dataset);
 /* Of ANSWER: the tokens that stand for the classes, (labels); NULL of other kinds. */
 MC_API const int32_t *mc_dataset_answers(const mc_dataset *dataset);
 
-/* A row: its file, its line in the file (from 1; of a source of one's own its number, from 1; of
- * SQuAD's file, which is one document, 0), its label (or MC_NO_LABEL), the text, and pair (NULL
- * for a single text), of its input `choice`, and the text to be generated (NULL: none). Strings
- * belong to the dataset. Out of range: NULL, 0, MC_NO_LABEL. */
+/* A row: its file, its line in the file (from 1; for a custom source its number, from 1; of SQuAD's
+ * file, which is one document, 0), its label (or MC_NO_LABEL), the text, and pair (NULL for a
+ * single text), of its input `choice`, and the text to be generated (NULL: none). Strings belong to
+ * the dataset. Out of range: NULL, 0, MC_NO_LABEL. */
 MC_API const char *mc_dataset_file(const mc_dataset *dataset, int64_t row);
 MC_API int64_t mc_dataset_line(const mc_dataset *dataset, int64_t row);
 MC_API int32_t mc_dataset_label(const mc_dataset *dataset, int64_t row);
@@ -41,8 +41,8 @@ MC_API const float *mc_dataset_values(const mc_dataset *dataset, int64_t row);
  * from 0. A row that is alone has a group of its own. */
 MC_API int64_t mc_dataset_group(const mc_dataset *dataset, int64_t row);
 /* The i-th of the texts that are right answers to the question of a row's group, NULL past the
- * last: of a benchmark whose texts are scored those that its file names, of GENERATE with data of
- * one's own the row's target. */
+ * last: of a benchmark whose texts are scored those that its file names, for GENERATE with your own
+ * data the row's target. */
 MC_API const char *mc_dataset_reference(const mc_dataset *dataset, int64_t row, int i);
 MC_API mc_scoring mc_dataset_scoring(const mc_dataset *dataset); /* MC_SCORING_NONE for NULL */
 

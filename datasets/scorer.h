@@ -1,4 +1,4 @@
-/* The scores of a data set: what a model's results for its rows are worth.
+/* The scores of a model's results on a data set.
  *
  *     mc_scorer *s = mc_scorer_new(dataset);
  *     for each batch of this rank, for each row of it, one of
@@ -19,7 +19,7 @@
  *                                      classes), over rows with a label
  *   MC_SCORING_QUESTIONS  classes      f1a, em (mc_score_questions), accuracy: MultiRC
  *   MC_SCORING_TEXTS      texts        f1, em (mc_answer_score), rougeL (its F1), each the best of
- *                                      the row's references: SQuAD, and texts of one's own. Of a
+ *                                      the row's references: SQuAD, and your own texts. Of a
  *                                      text with T5's <extra_id_0> and <extra_id_1> what stands
  *                                      between them counts.
  *   MC_SCORING_ENTITIES   candidates   f1, em of the candidate with the highest log-probability of

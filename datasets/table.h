@@ -7,7 +7,7 @@
  *     mc_table_free(t);
  *     if (mc_failed(ctx)) return mc_print_error(ctx, stderr);
  *
- * A table streams: what it needs of memory is the longest row, not the file.
+ * A table streams: it needs memory for the longest row, not for the file.
  *
  * The form of a file follows from its name, with ".gz" after it or not (gzip; several members are
  * read one after the other):
@@ -85,7 +85,8 @@ MC_API const char *mc_table_column_name(const mc_table *table, int i);
  * error that lists those that there are. */
 MC_API int mc_table_column(mc_table *table, const char *name);
 
-/* Goes to the next row; at first to the first. False at the end, and on an error. */
+/* Moves to the next row (the first call: to the first). Returns false at the end and on an
+ * error. */
 MC_API bool mc_table_next(mc_table *table);
 
 /* Of the current row: its number from 0, over all files; its file, whose name

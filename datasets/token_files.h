@@ -7,8 +7,8 @@
 
 #include "datasets/lm.h"
 
-/* The same for several paths or patterns, one after the other. An .idx is passed over where its
- * .bin is listed too. */
+/* The same for several paths or patterns, one after the other. An .idx is skipped if its .bin is
+ * listed too. */
 MC_API mc_token_file *mc_token_file_open_list(mc_context *ctx, const char *const *patterns,
                                               int count);
 
@@ -53,7 +53,7 @@ MC_API mc_token_file *mc_lm_loader_file(const mc_lm_loader *loader); /* the firs
 /* ---- documents apart, in a step ---- */
 
 /* The lengths of the pieces of a step's batches, where a model reads them: lengths of the context
- * (mc_lengths_new), of so few shapes that steps can be recorded (core/autograd/step.h).
+ * (mc_lengths_new), of only a few shapes, so that steps can be recorded (core/autograd/step.h).
  *
  *     mc_lm_lengths *lengths = mc_lm_lengths_new(ctx, micro_steps, batch_size, seq_length);
  *     ... for each batch i of a step:  mc_lm_lengths_set(lengths, i, batch);

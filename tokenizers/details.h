@@ -6,8 +6,8 @@
 
 #include "tokenizers/tokenizer.h"
 
-/* The most tokens of a text, special ones included, that the model is meant for, as
- * tokenizer_config.json says ("model_max_length"); 0: it does not, and for NULL. It is the default
+/* The most tokens of a text, special ones included, that the model is meant for, from
+ * tokenizer_config.json ("model_max_length"); 0 if it is missing, and for NULL. It is the default
  * of what cuts texts (mc_text_classifier_options and others); mc_tokenizer_encode itself cuts at
  * its own max_length alone. */
 MC_API int64_t mc_tokenizer_max_length(const mc_tokenizer *tok);

@@ -6,15 +6,14 @@
  *     char *text = mc_tokenizer_decode(tok, e.ids, e.count, true);   "hello!"
  *
  * WordPiece (BERT), byte-level BPE (GPT-2, Llama 3, Qwen) and BPE of characters (Llama; from a
- * .model alone as SentencePiece), exact against Hugging Face's fast tokenizers
- * (`tokenizers` 0.23): normal form, words, pieces, special tokens, truncation, decoding. Unigram
- * (T5, mT5), exact against SentencePiece 0.2.2 and later where a folder has its .model, and against
- * Hugging Face's where it has a tokenizer.json alone. CPM-1's and CPM-2's, exact against
- * ModelCenter's over jieba 0.42.1. Which of them a folder's files say. A tokenizer belongs to its
- * context, is read-only once made and may be used by several threads at a time, each with its own
- * mc_encoding. Time is linear in the text, whatever it holds (a single word of n bytes takes n log
- * n where merges are in an order that no training writes, one before another that makes a part of
- * it). */
+ * .model alone as SentencePiece), exact against Hugging Face's fast tokenizers (`tokenizers` 0.23):
+ * normal form, words, pieces, special tokens, truncation, decoding. Unigram (T5, mT5), exact
+ * against SentencePiece 0.2.2 and later where a folder has its .model, and against Hugging Face's
+ * where it has a tokenizer.json alone. CPM-1's and CPM-2's, exact against ModelCenter's over jieba
+ * 0.42.1. The files of a folder decide which one is opened. A tokenizer belongs to its context, is
+ * read-only once made and may be used by several threads at a time, each with its own mc_encoding.
+ * Time is linear in the text, whatever it holds (a single word of n bytes takes n log n where
+ * merges are in an order that no training writes, one before another that makes a part of it). */
 #ifndef MC_TOKENIZERS_TOKENIZER_H
 #define MC_TOKENIZERS_TOKENIZER_H
 
@@ -95,11 +94,10 @@ typedef struct mc_tokenizer_options {
  *                    space around it, and nothing but the vocabulary is read. These need a
  *                    dictionary of Chinese words: that of the installation, or what MC_JIEBA_DIR
  *                    names (a folder with a jieba.bin, or that of Python's jieba).
- *   vocab.json       Byte-level BPE with merges.txt ("#version" lines are passed over).
+ *   vocab.json       Byte-level BPE with merges.txt ("#version" lines are skipped).
  *                    <|endoftext|> is a special token if it is an entry. RoBERTa's (by its class
- *                    or, where none is named, by entries <s>, </s> and <mask>) puts <s> and
- *                    </s> around
- *                    texts, and <mask> takes in the space before it.
+ *                    or, if none is named, by entries <s>, </s> and <mask>) puts <s> and </s>
+ *                    around texts, and <mask> includes the space before it.
  *
  * What lies beside them counts as in transformers 5.24. tokenizer_config.json wins: special and
  * added tokens, texts or objects with settings; do_lower_case, strip_accents,

@@ -1,10 +1,10 @@
 /* Generating text with a language model: what all families share.
  *
- * Prompts are batched without padding, whatever their lengths; keys and values of the tokens seen
- * are kept in a cache, so that a step costs one token a sequence. Greedy and beam search give the
- * tokens of Hugging Face's generate(). Sampling filters the distribution as generate() does and in
- * its order (repetition penalty, temperature, top-k, top-p) and draws with random numbers of our
- * own, which depend on the seed, the prompt's place in the batch and the step alone.
+ * Prompts of any lengths are batched without padding. A cache keeps keys and values of earlier
+ * tokens, so a step computes one token per sequence. Greedy and beam search give the tokens of
+ * Hugging Face's generate(). Sampling filters the distribution as generate() does and in its order
+ * (repetition penalty, temperature, top-k, top-p) and draws with random numbers of our own, which
+ * depend on the seed, the prompt's place in the batch and the step alone.
  *
  *     mc_generate_options o = {.max_new_tokens = 50};
  *     const int32_t *prompts[] = {ids};
@@ -37,8 +37,9 @@ typedef struct mc_generate_options {
     /* Tokens of prompt and answer together, of an encoder-decoder those of its decoder, start token
      * included. Counts where max_new_tokens is 0, for each prompt by itself; 0: 20 new tokens. */
     int max_length;
-    /* Answers to each prompt: as many draws, which depend on the seed and the answer's place, or
-     * the best of a beam search, at most num_beams. 0: 1. Greedy search has one. */
+    /* Number of answers to each prompt: independent samples, which depend on the seed and the
+     * answer's place, or the best of a beam search (at most num_beams). 0: 1. Greedy search returns
+     * one. */
     int num_return_sequences;
     /* Draw from the distribution, instead of taking the most probable token. */
     bool sample;
@@ -69,21 +70,21 @@ typedef struct mc_generate_options {
      * far. On the caller's thread; NULL: never. For texts: models/generate/stop.h. */
     bool (*stop)(void *user, int prompt, const int32_t *ids, int count);
     void *stop_user;
-    /* Texts that end an answer (generation_config.json's stop_strings, the model's). They can only
-     * be looked for with a tokenizer: by `stop`, with mc_stop.texts. Generating with texts and
-     * without `stop` is MC_ERR_UNSUPPORTED, so that none is passed over. */
+    /* Texts that end an answer (stop_strings of the model's generation_config.json). Only `stop`,
+     * with mc_stop.texts and a tokenizer, can detect them. Generating with texts but without `stop`
+     * is MC_ERR_UNSUPPORTED, so that no stop text is ignored. */
     const char *const *stop_texts;
     int stop_text_count;
 } mc_generate_options;
-enum { MC_TOP_K_USUAL = 50 }; /* generate() draws from so many by default */
+enum { MC_TOP_K_USUAL = 50 }; /* default top_k of generate() */
 
 /* ---- token by token -------------------------------------------------------------------------- */
 
-/* Answers in the making, one a prompt. Owned by the model's context; use it before the model is
+/* Answers being generated, one per prompt. Owned by the model's context; use it before the model is
  * freed. */
 typedef struct mc_generator mc_generator;
 
-/* Makes one step: writes the next token of each answer to `tokens` (num_return_sequences answers to
+/* Runs one step: writes the next token of each answer to `tokens` (num_return_sequences answers to
  * each prompt, in the order of the prompts), -1 for those that have ended. The token that ends an
  * answer is given too, as its last. False, with nothing written, when all have ended, after an
  * error, and for NULL. */
@@ -124,14 +125,14 @@ typedef struct mc_cache_plan {
 
 /* ---- answers to a list of prompts ------------------------------------------------------------ */
 
-/* How the model's generation_config.json, if it has one, wants its answers: options to begin with
- * and to change. Keys read: do_sample, temperature, top_k, top_p, repetition_penalty, num_beams,
- * length_penalty, early_stopping, stop_strings, max_new_tokens, max_length, num_return_sequences.
- * What it does not say is zero, the default, but for top_k with do_sample: 50, as transformers has
- * it. Its eos_token_id (a token or a list of them; null or no key: no token ends an answer,
- * whatever config.json says) and decoder_start_token_id hold for all answers, whether these options
- * are used or not. Errors name the key: a value of a wrong type or range, one that asks for what
- * there is not here (no_repeat_ngram_size 3, say). Keys that are not known are warnings. */
+/* Returns the options of the model's generation_config.json, if it has one, which the caller may
+ * then change. Keys read: do_sample, temperature, top_k, top_p, repetition_penalty, num_beams,
+ * length_penalty, early_stopping, stop_strings, max_new_tokens, max_length, num_return_sequences. A
+ * missing key is zero, the default, except top_k with do_sample: 50, as in transformers. Its
+ * eos_token_id (a token or a list of them; null or no key: no token ends an answer, whatever
+ * config.json says) and decoder_start_token_id hold for all answers, whether these options are used
+ * or not. Errors name the key: a value of a wrong type or range, or an unsupported setting (for
+ * example no_repeat_ngram_size 3). Unknown keys are warnings. */
 MC_API mc_status mc_model_generate_options(mc_model *model, mc_generate_options *options);
 
 /* Begins answers to `count` prompts: prompts[i] is lengths[i] >= 1 ids, which an encoder-decoder
@@ -147,7 +148,8 @@ MC_API mc_generator *mc_model_generator_new(mc_model *model, const int32_t *cons
 MC_API mc_generation *mc_model_generate(mc_model *model, const int32_t *const *prompts,
                                         const int *lengths, int count,
                                         const mc_generate_options *options);
-/* The cache that either of them would take. With their errors but for those of ids. */
+/* Computes the size of the cache that either of them would allocate. Errors: theirs, except those
+ * of ids. */
 MC_API mc_status mc_model_generate_plan(mc_model *model, const int *lengths, int count,
                                         const mc_generate_options *options, mc_cache_plan *plan);
 
@@ -172,8 +174,8 @@ typedef struct mc_answer_event {
 } mc_answer_event;
 
 /* Called by the thread that runs the steps, once for each token and once for an end without one.
- * Each of the num_return_sequences answers ends by itself, once, however it does; if that number
- * is out of range, one fails. It may add and cancel. */
+ * Each of the num_return_sequences answers ends separately and exactly once; if that number is out
+ * of range, one answer fails. The callback may add and cancel prompts. */
 typedef void (*mc_answer_fn)(void *user, const mc_answer_event *event);
 
 #endif

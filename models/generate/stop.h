@@ -1,5 +1,5 @@
-/* Where the text of an answer ends: at texts that are looked for in what its tokens decode to, so
- * also where they lie across the borders of tokens, and at a token of each prompt's own.
+/* Where the text of an answer ends: at stop texts in the decoded text, which may span several
+ * tokens, and at a token that belongs to each prompt.
  *
  *     mc_stop stop = {.tokenizer = tok, .texts = (const char *[]){"\n\n"}, .text_count = 1};
  *     mc_generate_options o = {.stop = mc_stop_reached, .stop_user = &stop};

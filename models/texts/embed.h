@@ -62,8 +62,8 @@ typedef struct mc_embed_options {
  * positions, POOLER without one, a prompt that the folder does not have. */
 MC_API mc_embedder *mc_embedder_open(mc_context *ctx, const char *identifier,
                                      const mc_embed_options *options);
-/* The same of a model and tokenizer that there are; they must outlive it. options->load,
- * tokenizer and prompt_name are not used. */
+/* mc_embedder_open for an existing model and tokenizer, which must outlive the embedder.
+ * options->load, tokenizer and prompt_name are not used. */
 MC_API mc_embedder *mc_embedder_new(mc_model *model, const mc_tokenizer *tokenizer,
                                     const mc_embed_options *options);
 /* Frees it, with the model and tokenizer that mc_embedder_open loaded, before its context does.
