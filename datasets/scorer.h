@@ -59,8 +59,8 @@ typedef struct mc_score {
 MC_API mc_scorer *mc_scorer_new(mc_dataset *dataset);
 MC_API void mc_scorer_free(mc_scorer *scorer); /* NULL is allowed */
 
-/* The result of a row of the dataset. Errors (of its context): a row that is none, a result of
- * another kind than the dataset is scored by, memory. NULL: nothing happens. */
+/* The result of a row of the dataset. Errors (of its context): a row out of range, a result of
+ * another kind than the dataset's scoring, memory. NULL: nothing happens. */
 MC_API mc_status mc_scorer_add_class(mc_scorer *scorer, int64_t row, int32_t prediction);
 MC_API mc_status mc_scorer_add_text(mc_scorer *scorer, int64_t row, const char *text, size_t size);
 /* Natural logarithm of the probability of the row's target, and the tokens that it is the sum of

@@ -58,8 +58,8 @@ typedef struct mc_table_options {
 /* Opens a file and reads its header row (of JSON: its first row). A path with *, ? or [...] that
  * does not exist is a pattern: the files that it matches are one table, in the order of the bytes
  * of their names. `options` may be NULL. The table belongs to the context. Errors (NULL): no such
- * file, or none that matches; an ending that is none of the above where no format is given; .gz in
- * a library without zlib; an empty file; two columns of one name; what is wrong with the row. */
+ * file, or none that matches; an unknown ending without a format in the options; .gz in a library
+ * without zlib; an empty file; two columns of one name; what is wrong with the row. */
 MC_API mc_table *mc_table_open(mc_context *ctx, const char *path, const mc_table_options *options);
 
 /* The same of several paths or patterns, one after the other. CSV and TSV files have to have the

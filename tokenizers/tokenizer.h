@@ -222,13 +222,13 @@ MC_API void mc_batch_encoding_release(mc_batch_encoding *batch);
 MC_API void mc_encoding_release(mc_encoding *encoding);
 
 /* Decodes ids to text as Hugging Face's decode does. WordPiece: pieces joined, spaces between
- * words, and the decoder's clean-up of English punctuation (`don ' t .` keeps its first spaces,
- * " ." closes up). Byte-level BPE: the bytes of all tokens, with U+FFFD for what is no UTF-8 in the
+ * words, and the decoder's clean-up of English punctuation (`don ' t .` keeps its first spaces, "
+ * ." closes up). Byte-level BPE: the bytes of all tokens, with U+FFFD for what is no UTF-8 in the
  * whole of them. Unigram: as SentencePiece does from a .model (an unknown piece is " \u2047 ", also
  * where special tokens are left out), as Hugging Face does from a tokenizer.json. CPM: the tokens'
  * text, with spaces and line breaks for their tokens; <unk> stays where special tokens are left
- * out. Ids out of range are passed over, special tokens too if `skip_special`. Gives a heap string
- * for mc_string_free, NULL when memory is out. */
+ * out. Skips ids out of range, and with `skip_special` special tokens. Gives a heap string for
+ * mc_string_free, NULL when memory is out. */
 MC_API char *mc_tokenizer_decode(const mc_tokenizer *tok, const int32_t *ids, size_t count,
                                  bool skip_special);
 
@@ -247,7 +247,7 @@ MC_API char *mc_tokenizer_decode_sized(const mc_tokenizer *tok, const int32_t *i
                                        const mc_decode_options *options, size_t *size);
 MC_API void mc_string_free(char *string);
 
-/* Writes the tokenizer's files into a folder (made if need be), so that the folder opens with the
+/* Writes the tokenizer's files into a folder (created if needed), so that the folder opens with the
  * same tokenizer again, here and in `transformers`.
  *
  * WordPiece: vocab.txt and tokenizer_config.json. A tokenizer.json comes with them where they

@@ -1,4 +1,4 @@
-/* Training a tokenizer of one's own.
+/* Training your own tokenizer.
  *
  *     const char *texts[] = { "corpus.txt" };
  *     mc_tokenizer_train(ctx, texts, 1, "my-tokenizer", &(mc_train_tokenizer_options){
@@ -33,7 +33,7 @@ typedef struct mc_train_tokenizer_options {
     bool byte_fallback; /* 256 more pieces, so that bytes stand for characters that are no pieces */
     bool lowercase;     /* texts are lowercased, in training and whenever they are encoded */
     int threads;        /* 0: 1 */
-    int64_t max_lines;  /* so many lines are drawn at random, the same each time; 0: all */
+    int64_t max_lines;  /* number of lines drawn at random, the same each time; 0: all */
 
     /* BYTE_BPE */
     int64_t min_frequency;             /* a pair that comes less often is not merged; 0: 2 */

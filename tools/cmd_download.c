@@ -22,7 +22,7 @@ typedef struct download_options {
 static const char details[] =
     "Prints the path of the folder with the files on stdout, and asks the hub for nothing\n"
     "that lies in the cache. Without --include these are the files that loading the model\n"
-    "and its tokenizer takes. Ctrl-C keeps what has arrived: the same command goes on there.\n"
+    "and its tokenizer takes. Ctrl-C keeps what has arrived: the same command resumes there.\n"
     "HF_TOKEN, or the file $HF_HOME/token, opens gated and private repositories.\n\n"
     "  modelcenter download --model bert-base-uncased\n"
     "  modelcenter download --model google/flan-t5-small --revision main \\\n"

@@ -133,7 +133,7 @@ static int run(eval_options *o)
 }
 
 static const char details[] =
-    "With --task the rows are a benchmark's; without it --data is a file of one's own, whose\n"
+    "With --task the rows are a benchmark's; without it --data is your own file, whose\n"
     "columns are those the model was trained on, unless --text, --label, --target name others.\n"
     "A decoder without a task has a perplexity: on a .txt, token files (.bin), or the texts of a\n"
     "table. The last line on stdout is\n"

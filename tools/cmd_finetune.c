@@ -220,7 +220,7 @@ static const train_kind kind = {.take_defaults = take_rows,
 static const char details[] =
     "With --task the folder given with --data holds train.jsonl and val.jsonl, or a folder of the "
     "task's\n"
-    "name that does. Without it --data is a file of one's own, and --text, --label, --target name "
+    "name that does. Without it --data is your own file, and --text, --label, --target name "
     "its\n"
     "columns; names of columns and labels are saved with the model. The last line on stdout is\n"
     "`result task=... accuracy=... f1=... val_loss=... n=... train_seconds=...`.\n\n"
@@ -258,7 +258,7 @@ static void add_own_rows(args_table *table, finetune *f)
                        "show labels, lengths, memory and time; train and write nothing"),
              .once = true, .known_as = "dryrun,check"},
             {ARGS_INT("save-every", &r->save_every, 0, INT64_MAX,
-                      "save a checkpoint every so many steps; 0: only at the end, with --resume"),
+                      "save a checkpoint every N steps; 0: only at the end, with --resume"),
              .known_as = "save-steps,save-interval"},
             {ARGS_INT(
                 "save-total-limit", &r->save_total_limit, 1, 1000000,
@@ -306,7 +306,7 @@ static void add_training_rows(args_table *table, finetune *f)
                            "do not put shuffled rows of similar length into one batch")},
             {ARGS_HEADING("Evaluation")},
             {ARGS_INT("eval-every", &o->eval_every, 0, INT64_MAX,
-                      "evaluate every so many steps; 0: after each epoch"),
+                      "evaluate every N steps; 0: after each epoch"),
              .known_as = "eval-steps,eval-interval,val-every"},
             {ARGS_TEXT("metric", &o->metric,
                        "metric that decides which evaluation is the best, by its name in the "

@@ -204,7 +204,7 @@ static const train_kind kind = {.take_defaults = pretrain_take_defaults,
 static const char details[] =
     "Token files are made by `modelcenter prepare`; --data and --val take several, and patterns.\n"
     "--output is a model folder, always with the newest weights, and holds the run's checkpoints;\n"
-    "the same command with --resume goes on after the newest of them, to the same losses as if\n"
+    "the same command with --resume continues after the newest of them, to the same losses as if\n"
     "nothing had happened. The last line on stdout is\n"
     "`result model=... steps=... loss=... val_loss=... tokens_per_s=...`.\n\n"
     "  modelcenter pretrain --config gpt2-base --data train_*.bin --val val.bin \\\n"
@@ -273,7 +273,7 @@ static void add_own_rows(args_table *table, pretrain *p)
                        "go on with the run in --output, or begin it if it has not saved yet"),
              .once = true, .known_as = "resume-from-checkpoint"},
             {ARGS_INT("save-every", &r->save_every, 0, INT64_MAX,
-                      "save a checkpoint every so many steps; 0: only at the end, or on Ctrl-C"),
+                      "save a checkpoint every N steps; 0: only at the end, or on Ctrl-C"),
              .known_as = "save-steps,save-interval"},
             {ARGS_INT("keep", &r->keep, 0, 1000000,
                       "number of older checkpoints to keep beside the newest")},
@@ -336,13 +336,13 @@ static void add_course_rows(args_table *table, pretrain *p)
                       "seed of initialisation, dropout and shuffling")},
             {ARGS_HEADING("Validation and samples")},
             {ARGS_INT("val-every", &o->val_every, 0, INT64_MAX,
-                      "validate every so many steps; 0: only at the end"),
+                      "validate every N steps; 0: only at the end"),
              .known_as = "val-loss-every,eval-interval,eval-steps"},
             {ARGS_INT("val-batches", &o->val_batches, 0, INT64_MAX,
                       "batches of a validation; 0: all"),
              .known_as = "val-max-steps,eval-iters"},
             {ARGS_INT("sample-every", &o->sample_every, 0, INT64_MAX,
-                      "write a sample of the model's text every so many steps; 0: never")},
+                      "write a sample of the model's text every N steps; 0: never")},
             {ARGS_INT("sample-length", &o->sample_length, 1, 1 << 24, "tokens of a sample")},
             {ARGS_TEXT("prompt", &o->prompt, "how samples begin"), .default_text = "a new text"},
             {ARGS_PATH("tokenizer", &r->tokenizer,

@@ -2,15 +2,15 @@
  * (docs/api.md).
  *
  *   core/about/about.h         what the build has, and the machine
- *   core/base/aside.h          files that take their name once they are whole
+ *   core/base/aside.h          files that get their name only when complete
  *   core/checkpoint/model_folder.h  folders of models
  *   core/dist/comm.h           communicators: collectives between ranks, on memory
  *   core/formats/              files of tensors: tensor_file.h reads, the others write
  *   core/hub/hub.h             models by name: the cache, and downloads into it
  *   core/inspect/inspect.h     tables of statistics of parameters and activations
  *   core/nn/                   how parameters are stored, parts of transformers, memory plans
- *   core/ops/                  attention, fused operations, collectives on tensors, operations of
- *                              one's own (custom.h)
+ *   core/ops/                  attention, fused operations, collectives on tensors, custom
+ *                              operations (custom.h)
  *   core/predict/step_time.h   how long a training step takes, before it is run
  *   datasets/                  rows, tables, token files, objectives of pretraining, scores
  *   models/                    families by name, running batches (generate/generator.h), conversion

@@ -136,10 +136,10 @@ typedef struct mc_cache_plan {
 MC_API mc_status mc_model_generate_options(mc_model *model, mc_generate_options *options);
 
 /* Begins answers to `count` prompts: prompts[i] is lengths[i] >= 1 ids, which an encoder-decoder
- * encodes and a decoder goes on from. `options` NULL: those of mc_model_generate_options. The
- * prompts are run with the first mc_generator_next. Errors: a family that does not decode, an id
- * out of range, an empty prompt, a prompt and answer longer than the positions, an option out of
- * range; num_beams over 1, since the tokens of a beam search are only known at its end: use
+ * encodes and a decoder continues. `options` NULL: those of mc_model_generate_options. The prompts
+ * are run with the first mc_generator_next. Errors: a family that does not decode, an id out of
+ * range, an empty prompt, a prompt and answer longer than the positions, an option out of range;
+ * num_beams over 1, since the tokens of a beam search are only known at its end: use
  * mc_model_generate. */
 MC_API mc_generator *mc_model_generator_new(mc_model *model, const int32_t *const *prompts,
                                             const int *lengths, int count,

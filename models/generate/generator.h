@@ -19,11 +19,11 @@
  * are those of mc_model_generate.
  *
  * Several answers that are drawn to one prompt take a row each and come side by side, distinguished
- * by mc_answer_event.answer. A beam search takes as many rows as it has beams, once so many are
- * free, and pages for one prompt and the new tokens of each beam. Its tokens are known at its end:
- * then come the num_return_sequences best answers, the best first, each whole. While a search is
- * under way, steps of all are launched one by one, so that on a GPU others get their tokens more
- * slowly beside it.
+ * by mc_answer_event.answer. A beam search takes one row per beam, once enough rows are free, and
+ * pages for one prompt and the new tokens of each beam. Its tokens are known at its end: then come
+ * the num_return_sequences best answers, the best first, each whole. While a search is under way,
+ * steps of all are launched one by one, so that on a GPU others get their tokens more slowly beside
+ * it.
  *
  * Not part of the promised interface: it may change in any release (docs/api.md). */
 #ifndef MC_MODELS_GENERATOR_H

@@ -71,7 +71,7 @@ MC_API mc_embedder *mc_embedder_new(mc_model *model, const mc_tokenizer *tokeniz
 MC_API void mc_embedder_free(mc_embedder *e);
 
 MC_API int64_t mc_embedder_dim(const mc_embedder *e); /* numbers of a vector; 0 for NULL */
-/* What was chosen; zeros for NULL. `prompt` is NULL if there is none. */
+/* Returns the options in effect; zeros for NULL. `prompt` is NULL without a prompt. */
 MC_API mc_embed_options mc_embedder_options(const mc_embedder *e);
 
 /* vectors (count, dim), f32, on the host: row i is that of text i. Waits for the device. Not

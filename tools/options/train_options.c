@@ -83,7 +83,7 @@ void train_add_log_rows(args_table *table, train_options *o)
         table,
         (args_option[]){
             {ARGS_HEADING("Logs")},
-            {ARGS_INT("log-every", &o->log_every, 0, INT64_MAX, "print a line every so many steps"),
+            {ARGS_INT("log-every", &o->log_every, 0, INT64_MAX, "print a line every N steps"),
              .default_text = "10 on a terminal, above the bar, else 1",
              .known_as = "logging-steps,log-interval"},
             {ARGS_PATH("log-jsonl", &o->log_jsonl, "write an object a step to this file")},
