@@ -68,7 +68,7 @@ struct mc_dataset {
     const mc_tokenizer *tok;
     mc_dataset_options options; /* without zeros that mean defaults */
     char *path;
-    const char *task; /* NULL: data of one's own */
+    const char *task; /* NULL: the user's data */
     mc_task_kind kind;
     int choices;           /* inputs of a row */
     bool paired, targeted; /* an input has a pair; a row has a text to be generated */

@@ -1,4 +1,4 @@
-/* Data of one's own: rows of a table, an array or a function, and the labels found in them. */
+/* The user's data: rows of a table, an array or a function, and the labels found in them. */
 #include <ctype.h>
 #include <math.h>
 #include <stdarg.h>
@@ -460,7 +460,7 @@ static source *new_source(mc_context *ctx, const char *name, const mc_data_colum
         .name = name, .kind = kind_of(columns), .paired = columns->pair != NULL};
     if (plan.kind == MC_TASK_CHOOSE || plan.kind == MC_TASK_ANSWER) {
         mc_fail(ctx, MC_ERR_UNSUPPORTED,
-                "%s: rows of one's own with several inputs, or answered in a prompt", name);
+                "%s: your own rows with several inputs, or answered in a prompt", name);
         return NULL;
     }
     if (columns->messages &&

@@ -314,14 +314,14 @@ mc_tensor *mc_run_stack(mc_tape *t, mc_block_list *blocks, mc_tensor *x, mc_laye
     return mc_failed(mc_tape_context(t)) ? NULL : hidden;
 }
 
-/* A token that is looked for, or passed over. */
+/* A token that is looked for, or skipped. */
 typedef struct last_token {
     int64_t token;
     bool wanted;
 } last_token;
 
 /* Where in `count` ids the last token of that kind is. As in `transformers`, the first stands for
- * ids that are all passed over; -1: none is wanted. */
+ * ids that are all skipped; -1: none is wanted. */
 static int32_t find_last(const mc_tensor *ids, const void *data, int64_t first, int32_t count,
                          const last_token *which)
 {

@@ -102,13 +102,13 @@ findings=$(
 
     # Pages are plain English: words that were bent, or that hide who does what.
     # shellcheck disable=SC2046
-    grep -nwEi 'tells|told|whoever|what becomes of|(is|are) handed|where there (is|are) none' \
+    grep -nwEi 'tells|told|whoever|what becomes of|(is|are) handed|where there (is|are) none|one.s own|passed over' \
         README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md $(find docs examples -name '*.md' | sort) /dev/null |
         sed 's/^\([^:]*:[0-9]*\):.*/\1: not plain English: tells, told, whoever, handed, .../' || true
 
     # So are comments.
     # shellcheck disable=SC2046
-    grep -nE '(/\*|^ *\*|//).*\b([Tt]ells|[Tt]old|[Ww]hoever|what becomes of|(is|are) handed|where there (is|are) none)\b' \
+    grep -nE '(/\*|^ *\*|//).*\b([Tt]ells|[Tt]old|[Ww]hoever|what becomes of|(is|are) handed|where there (is|are) none|one.s own|passed over)\b' \
         $(sources core models tokenizers datasets tools examples) /dev/null | grep -v '\*told' |
         sed 's/^\([^:]*:[0-9]*\):.*/\1: not plain English: tells, told, whoever, handed, .../' || true
 

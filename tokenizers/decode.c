@@ -56,7 +56,7 @@ static bool append_token(const mc_tokenizer *tok, mc_bytes *text, const char *to
     return true;
 }
 
-/* The tokens one after the other; ids without one are passed over. */
+/* The tokens one after the other; ids without one are skipped. */
 static bool join_tokens(const mc_tokenizer *tok, const int32_t *ids, size_t count,
                         bool skip_special, mc_bytes *text)
 {

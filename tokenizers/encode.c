@@ -81,7 +81,7 @@ static const uint8_t *next_candidate(const mc_matcher *matcher, const uint8_t *p
 
 /* Finds the next token in [*scan, end) of the text that begins at `text`. `done` is how far the
  * text has been dealt with: it lies past *scan only where a token took in white space. A token that
- * should stand alone and does not is passed over whole. */
+ * should stand alone and does not is skipped whole. */
 static bool find_match(const mc_tokenizer *tok, const mc_matcher *matcher, const uint8_t *text,
                        const uint8_t *end, const uint8_t *done, const uint8_t **scan, match *found)
 {

@@ -283,11 +283,11 @@ static inline void mc_encoder_stop(mc_encoder *encoder, mc_status status)
 void mc_wordpiece_encode(mc_encoder *encoder, const mc_normalizer *normalizer, const uint8_t *text,
                          size_t size);
 
-/* mc_tokenizer_check_ids with an error of one's own. */
+/* mc_tokenizer_check_ids with the caller's own error. */
 mc_status mc_tokenizer_check(const mc_tokenizer *tok, mc_error *err, const int32_t *ids,
                              size_t count, int64_t vocabulary);
 
-/* mc_tokenizer_encode_batch with an error of one's own, for any thread: these are the texts from
+/* mc_tokenizer_encode_batch with the caller's own error, for any thread: these are the texts from
  * number `first` on of `all` that there are. */
 mc_status mc_encode_texts(mc_error *err, const mc_tokenizer *tok, const mc_text_span *texts,
                           const mc_text_span *pairs, size_t count, size_t max_length, size_t first,
@@ -377,7 +377,7 @@ bool mc_unigram_allows_cuts(const mc_tokenizer *tok);
 bool mc_unigram_cuts_before(const mc_unigram *unigram, const uint8_t *text, const uint8_t *p,
                             const uint8_t *end);
 
-/* Appends the text of ids; those without a token are passed over. False when memory is out. */
+/* Appends the text of ids; those without a token are skipped. False when memory is out. */
 bool mc_unigram_decode(const mc_tokenizer *tok, const int32_t *ids, size_t count,
                        const mc_decode_options *options, mc_bytes *text);
 

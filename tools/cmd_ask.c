@@ -72,7 +72,7 @@ static const char *word_for(const mc_model *model, int k)
     return mc_label_find(yes, 2, name) >= 0 ? "yes" : name;
 }
 
-/* A model of rows of one's own answers about a passage if it was trained on pairs of texts. */
+/* A model of the user's rows answers about a passage if it was trained on pairs of texts. */
 static bool takes_pairs(const ask_options *o, const task_file *saved)
 {
     if (!saved->kind || (saved->kind == MC_TASK_CLASSIFY && saved->pair)) return true;

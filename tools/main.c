@@ -134,7 +134,7 @@ static int dispatch(int argc, char **argv)
 }
 
 /* Lets idle threads sleep instead of spinning. GNU's OpenMP spins by default, which costs little on
- * a machine of one's own, but a factor of ten and more as soon as another process wants one of the
+ * a dedicated machine, but a factor of ten and more as soon as another process wants one of the
  * cores; sleeping costs microseconds a loop. It reads its settings when it is loaded, so the
  * program starts itself once more; a policy that the user has chosen stays. */
 static void settle_threads(char **argv)

@@ -1,5 +1,5 @@
 /* What a JSON file of a model's folder may say: a table with a row a key, and one walk over it, so
- * that no key is passed over in silence.
+ * that no key is skipped in silence.
  *
  *     static const mc_key_row rows[] = {
  *         {"do_lower_case", MC_KEY_FOLLOWED},

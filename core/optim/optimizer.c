@@ -18,7 +18,7 @@ bool mc_option_check(mc_context *ctx, const char *who, const char *option, float
 
 /* A tree may have been freed since its parameters were added, by its owner or just now by the
  * context. It is alive if the context still owns it. (Should another tree have taken its address,
- * none of that one's parameters names this optimizer, and it is passed over all the same.) */
+ * none of that one's parameters names this optimizer, and it is skipped all the same.) */
 static bool live_root(const mc_optimizer *o, const mc_module_root *root)
 {
     const mc_owned *head = &o->ctx->owned;

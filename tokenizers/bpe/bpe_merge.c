@@ -197,7 +197,7 @@ static void join_list(long_word *w, uint32_t at)
     *head = at;
 }
 
-/* Says anew which merge begins with a token. What the heap held of it before is passed over when it
+/* Says anew which merge begins with a token. What the heap held of it before is skipped when it
  * comes up. */
 static void set_rank(long_word *w, uint32_t at, uint32_t rank)
 {

@@ -107,7 +107,7 @@ typedef mc_status mc_jieba_take(void *user, int state, uint32_t key, double valu
 /* `word frequency tag` lines. */
 mc_status mc_jieba_parse_dict(mc_error *err, const mc_jieba_source *source, mc_jieba_words *words);
 /* `P={'B': -0.26, ...}` or, nested, `P={'B': {'E': -0.51, ...}, ...}`; keys are a character or its
- * \uXXXX. Lines before the one that begins with P= are passed over. */
+ * \uXXXX. Lines before the one that begins with P= are skipped. */
 mc_status mc_jieba_parse_p(mc_error *err, const mc_jieba_source *source, bool nested,
                            mc_jieba_take *take, void *user);
 

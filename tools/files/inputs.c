@@ -153,7 +153,7 @@ static bool is_split(const char *name)
 typedef struct walk {
     bool (*hits)(void *user, const char *path);
     void *user;
-    const struct stat *not_in; /* a folder that is passed over; NULL: none */
+    const struct stat *not_in; /* a folder that is skipped; NULL: none */
 } walk;
 
 /* Calls `hits` with each file of a folder and of those in it, until it returns true. */

@@ -10,7 +10,7 @@
 
 /* As on the command line. */
 typedef struct data_options {
-    int task;                   /* of data_task_names; -1: files of one's own */
+    int task;                   /* of data_task_names; -1: the user's files */
     args_list files, val_files; /* --data and --val: paths and patterns */
     const char *data, *val;     /* the first of each, from data_check on */
     const char *split;
@@ -33,7 +33,7 @@ void data_options_release(data_options *o);
 
 /* Names of benchmarks, NULL after the last. */
 const char *const *data_task_names(void);
-/* "BoolQ"; NULL: files of one's own. */
+/* "BoolQ"; NULL: the user's files. */
 const char *data_task(const data_options *o);
 /* The same, or the name of the file, for people and result lines. */
 const char *data_title(const data_options *o);
@@ -55,9 +55,9 @@ bool data_fits_family(mc_context *ctx, const data_options *o, const char *family
 mc_task_kind data_kind(const data_options *o, const char *family);
 
 /* Opens what is trained on and what is held back, before there is a model, whose head may depend on
- * the labels; data_fit sets both to the model. Rows of one's own without --val: `seed` says which
+ * the labels; data_fit sets both to the model. The user's rows without --val: `seed` says which
  * --val-fraction of them are held back. `had` has the labels of the classifier that is trained
- * further: rows of one's own get the numbers that these have, if they mean them. False with the
+ * further: the user's rows get the numbers that these have, if they mean them. False with the
  * context's error. */
 bool data_open_training(mc_context *ctx, const data_options *o, const char *family, uint64_t seed,
                         const mc_tokenizer *tok, const mc_model_labels *had, mc_dataset **train,

@@ -8,12 +8,12 @@
 
 /*  {"kind": "classify", "text": "review", "label": "stars", "labels": ["1", "2"],
  *   "max_length": 128}
- * The kinds are classify, multi_label, regress and generate, of data of one's own. Of a benchmark
+ * The kinds are classify, multi_label, regress and generate, of the user's data. Of a benchmark
  * the file has its name and the lengths: {"task": "BoolQ", "max_length": 256}. Keys that are not
  * there are NULL and 0. */
 typedef struct task_file {
     mc_task_kind kind; /* 0: there is no file, or it is a benchmark's */
-    const char *task;  /* the benchmark; NULL: data of one's own */
+    const char *task;  /* the benchmark; NULL: the user's data */
     const char *text, *pair, *label, *target, *separator, *messages;
     const char *label_names[MC_DATASET_MAX_LABELS];
     int labels;

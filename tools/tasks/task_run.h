@@ -105,7 +105,7 @@ void task_report(run_log *log, const mc_dataset *dataset, const char *split,
 
 /* The result line, last on stdout:
  * `result task=BoolQ accuracy=0.9630 f1=0.9712 val_loss=0.1101 n=3270 train_seconds=81.2`, `extra`
- * (NULL: none) after it. Data of one's own has the file's name for a task. */
+ * (NULL: none) after it. The user's data has the file's name for a task. */
 mc_status task_result(run_log *log, const mc_dataset *dataset, const task_score *score,
                       double train_seconds, const char *extra);
 

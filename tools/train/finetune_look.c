@@ -64,7 +64,7 @@ static bool are_numbers(const mc_dataset *rows, int labels)
     return numbers == labels;
 }
 
-/* Of files of one's own; a benchmark's are what they are. */
+/* Of the user's files; a benchmark's are what they are. */
 static void warn_labels(finetune *f, int labels)
 {
     enum { FEW = 2 }; /* rows a label */

@@ -80,7 +80,7 @@ static bool take_bytes(void *user, const char *data, size_t size)
     uint64_t room = f->no_ranges ? f->parts.size - mc_hub_parts_arrived(&f->parts)
                                  : mc_hub_parts_length(&f->parts, s->part) - f->parts.done[s->part];
     s->heard = mc_hub_now();
-    if (!fits(s)) return s->transfer.reply.status >= 300; /* what a refusal says is passed over */
+    if (!fits(s)) return s->transfer.reply.status >= 300; /* what a refusal says is skipped */
     if (size > room) return false;
     while (size) { /* a whole file fills part after part */
         uint64_t left = mc_hub_parts_length(&f->parts, s->part) - f->parts.done[s->part];
