@@ -98,20 +98,21 @@ MC_API mc_token_file *mc_token_file_from_arrays(mc_context *ctx, const int32_t *
  * Ranks. The batch of a step over all ranks, batch_size * world windows, is ordered first; rank r
  * takes the r-th stretch of batch_size of these. So the tokens of a step are the same at any number
  * of ranks with the same batch_size * world. Windows at the end of an epoch that do not fill such a
- * batch are left out, so that all batches have the same shape; with `keep_last` they come as a
- * smaller one, dealt to the ranks as evenly as can be: then every window comes exactly once an
- * epoch, and every rank gets the same number of batches, the last of which may have no sequences on
- * some.
+ * batch are left out, so that all batches have the same shape; with `keep_last` they form a smaller
+ * batch, divided among the ranks as evenly as possible. Then every window occurs exactly once an
+ * epoch, and every rank gets the same number of batches; the last one may have no sequences on some
+ * ranks.
  *
  * Blends. mc_lm_loader_new_blend takes the windows of several files by weight, in Megatron's order:
- * of the next window n (counted from the first of epoch 0) the source is the one whose windows so
- * far lag weight * max(n, 1) the most, the first of equals. Each source goes through its windows in
- * its own order (the file's, or a permutation by seed, its own epoch and its number), and begins
- * its next epoch when they have run out, whatever the others do: so a small source with a large
- * weight comes more often. An epoch of the blend has as many windows as its sources together. The
- * order takes no memory, and any position of it is found at once: weights are whole numbers of a
- * period, after which each source has had exactly its share. They are exact up to a millionth where
- * the period is below 2^20 windows (2^24 / sources if that is less), and else rounded to that.
+ * window n (counted from the start of epoch 0) comes from the source whose number of windows so far
+ * is furthest below weight * max(n, 1); among equal ones from the first. Each source goes through
+ * its windows in its own order (the file's, or a permutation by seed, its own epoch and its
+ * number), and begins its next epoch when they have run out, whatever the others do: so a small
+ * source with a large weight comes more often. An epoch of the blend has as many windows as its
+ * sources together. The order takes no memory, and any position of it is found at once: weights are
+ * whole numbers of a period, after which each source has had exactly its share. They are exact up
+ * to a millionth where the period is below 2^20 windows (2^24 / sources if that is less), and else
+ * rounded to that.
  *
  * Documents apart. With `separate_documents` a window is divided where documents begin: a batch
  * then has the lengths of these pieces, with which attention and positions begin anew in each, and

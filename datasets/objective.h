@@ -1,4 +1,4 @@
-/* Objectives of pretraining: from windows of a token stream to what a model reads and is to give.
+/* Objectives of pretraining: they turn windows of a token stream into a model's inputs and targets.
  *
  *     mc_objective_options o = { .style = *mc_family_objective("bert"), .seq_length = 128, ... };
  *     mc_lm_loader *loader = mc_lm_loader_new(file, &(mc_lm_loader_options){
@@ -9,9 +9,9 @@
  *
  * models/pretraining.h has the objective of each family, and the loss of a batch.
  *
- * What is drawn for a sequence (which tokens are masked, where spans lie, what follows) depends on
- * the loader's seed, the epoch and the sequence's place in the epoch alone. So it is the same at
- * any number of ranks and after any resume, and new in every epoch. All batches of an objective
+ * The random choices for a sequence (masked tokens, places of spans, the second sentence) depend
+ * only on the loader's seed, the epoch and the sequence's place in the epoch. So they are the same
+ * at any number of ranks and after a resume, and new in every epoch. All batches of an objective
  * have the same shapes, as recorded steps need it.
  *
  * Windows are cut from the stream as datasets/lm.h says; they may hold the end of one document and
@@ -47,7 +47,7 @@ typedef enum mc_objective_kind {
     MC_OBJECTIVE_CONTEXT,
 } mc_objective_kind;
 
-/* What a family's pretraining is, as its description has it. Names are those of tokens. */
+/* The objective of a family's pretraining. Strings are names of tokens. */
 typedef struct mc_objective_style {
     mc_objective_kind kind;
     bool next_sentence;     /* MASKED: of pairs */
@@ -126,7 +126,7 @@ MC_API int mc_objective_width(const mc_objective_options *options, mc_objective_
  * A NULL loader gives NULL. */
 MC_API mc_objective *mc_objective_new(mc_lm_loader *loader, mc_lm_loader *elsewhere,
                                       const mc_objective_options *options);
-/* Frees it before its context does. NULL is allowed. */
+/* Frees the objective before its context does. NULL is allowed. */
 MC_API void mc_objective_free(mc_objective *objective);
 
 /* The next batch; NULL where mc_lm_loader_next gives NULL, and after an error of its own: 1,024

@@ -15,10 +15,10 @@
 #include <stdint.h>
 #include "core/base/context.h"
 
-/* Puts together on every rank what ranks have computed in parts: values (count) hold a number where
- * this rank computed a row, and 0 elsewhere; each row is computed by one rank alone. Afterwards all
- * ranks have all numbers, the same at any number of ranks. Every rank calls it, with the same
- * count. Errors: memory, a rank that does not come; `values` then are as they were. */
+/* Merges the results of all ranks: values (count) hold a number for each row that this rank
+ * computed, and 0 elsewhere; only one rank computes a row. Afterwards all ranks have all numbers,
+ * and these do not depend on the number of ranks. Every rank calls it, with the same count. Errors:
+ * memory, a rank that does not come; `values` then are as they were. */
 MC_API mc_status mc_merge_results(mc_context *ctx, float *values, int64_t count);
 
 typedef struct mc_question_score {

@@ -1,4 +1,4 @@
-/* Scores of a text that a model gave against the texts that it should have given.
+/* Scores of a generated text against reference texts.
  *
  *     mc_text_score best;
  *     mc_text_span answers[] = {{"the Eiffel Tower", 16}, {"Eiffel Tower", 12}};

@@ -1,4 +1,4 @@
-/* What a classifier says about texts: one call from texts to logits.
+/* Classifying texts: one call from texts to logits.
  *
  *     mc_text_classifier *c = mc_text_classifier_new(model, tokenizer, NULL);
  *     int labels = mc_model_get_heads(model).labels;
@@ -31,12 +31,12 @@ MC_API mc_text_classifier *mc_text_classifier_new(mc_model *model, const mc_toke
 MC_API void mc_text_classifier_free(mc_text_classifier *c);
 
 /* logits (count, labels), f32, on the host: row i is of texts[i], or of the pair of texts[i] and
- * pairs[i] (pairs NULL: single texts), put as the tokenizer puts them. What they mean depends on
- * what the model was trained for: softmax of a row gives the probabilities of classes, the sigmoid
- * of each that of one of several labels; of a regression they are the values. Waits for the device.
- * Not collective: each rank gives texts of its own (with parameters on each rank, zero_level 0 to
- * 2). Errors, after which the logits are undefined: a text that is NULL or has no token, memory,
- * the device's. */
+ * pairs[i] (pairs NULL: single texts), put as the tokenizer puts them. Their meaning depends on the
+ * model's task: for classes, softmax of a row gives probabilities; for several labels, the sigmoid
+ * of each logit is the label's probability; for regression they are the values. Waits for the
+ * device. Not collective: each rank gives texts of its own (with parameters on each rank,
+ * zero_level 0 to 2). Errors, after which the logits are undefined: a text that is NULL or has no
+ * token, memory, the device's. */
 MC_API mc_status mc_classify_texts(mc_text_classifier *c, const mc_text_span *texts,
                                    const mc_text_span *pairs, size_t count, float *logits);
 

@@ -5,13 +5,14 @@
  *     float *vectors = malloc(count * dim * sizeof *vectors);
  *     mc_embed_texts(e, texts, count, vectors);
  *
- * A folder of sentence-transformers says how: pooling and normalising in modules.json and
- * 1_Pooling/config.json, the longest text in sentence_bert_config.json (or _roberta_, ...), prompts
- * and how many numbers are kept in config_sentence_transformers.json. Any other encoder's texts are
- * the mean of their last hidden states, not normalised.
+ * The settings come from a folder of sentence-transformers: pooling and normalising from
+ * modules.json and 1_Pooling/config.json, the longest text from sentence_bert_config.json (or
+ * _roberta_, ...), prompts and the number of kept dimensions from
+ * config_sentence_transformers.json. For any other encoder a text's vector is the mean of its last
+ * hidden states, not normalised.
  *
- * A call tokenizes in threads of its own ahead of the device, puts texts of similar length into
- * batches and copies vectors back while the next batch runs. Give it many texts at once. */
+ * A call tokenizes on background threads ahead of the device, batches texts of similar length, and
+ * copies vectors back while the next batch runs. Pass it many texts at once. */
 #ifndef MC_MODELS_EMBED_H
 #define MC_MODELS_EMBED_H
 
