@@ -144,14 +144,14 @@ static bool work(text_job *job, void *user)
 }
 
 static const char details[] =
-    "OUTPUT.npy is an array of float32, a row for each of the table's, as numpy.load reads it;\n"
-    "OUTPUT.jsonl has an object a row, {\"embedding\": [...]}. It gets its name once it is whole.\n"
-    "A folder of sentence-transformers says how its vectors are made; other encoders' are the\n"
-    "mean of their last hidden states. Texts come from --data, from --text, or through a pipe: "
-    "JSON\n"
-    "where the first line is an object or begins a list of them, a table where it names the "
-    "column,\n"
-    "else a text a line. The last line on stdout, or on stderr where OUTPUT is stdout, is\n"
+    "OUTPUT.npy is a float32 array for numpy.load, with a row for each row of the table;\n"
+    "OUTPUT.jsonl has an object for each row, {\"embedding\": [...]}. It appears when it is\n"
+    "complete. A folder of sentence-transformers has the settings of its vectors; for other\n"
+    "encoders a vector is the mean of the last hidden states. Texts come from --data, from "
+    "--text,\n"
+    "or from a pipe. A pipe is read as JSON if its first line is an object or begins a list of\n"
+    "objects, as a table if it names the text column, else as one text per line. The last line on\n"
+    "stdout (on stderr if OUTPUT is stdout) is\n"
     "`result rows=... dim=... seconds=... rows_per_s=...`.\n\n"
     "  modelcenter embed --model sentence-transformers/all-MiniLM-L6-v2 --data reviews.csv \\\n"
     "      --text-column review --output reviews.npy\n"
