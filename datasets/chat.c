@@ -1,5 +1,6 @@
 #include "datasets/chat_internal.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static const struct {
@@ -120,6 +121,40 @@ bool mc_chat_next(mc_chat *c, mc_context *ctx)
     }
     if (!good) mc_fail_nomem(ctx, "a conversation");
     return good && found;
+}
+
+bool mc_chat_render_whole(mc_chat *c, mc_table *t, int column, const mc_tokenizer *tok,
+                          mc_chat_format format)
+{
+    if (!mc_chat_begin(c, t, column)) return false;
+    size_t count = 0;
+    for (const cJSON *m = c->next; m; m = m->next) count++;
+    mc_chat_message *messages = mc_calloc(count, sizeof *messages);
+    mc_chat_text chat = {0};
+    count = 0;
+    bool good = messages;
+    for (const cJSON *m = c->next; m && good; m = m->next) {
+        const cJSON *content = field(m, "content");
+        if (strlen(content->valuestring) != mc_json_length(content))
+            good = !mc_table_fail(t, column, "message %zu: a NUL character", count);
+        messages[count++] = (mc_chat_message){field(m, "role")->valuestring, content->valuestring};
+    }
+    if (good && mc_chat_render(t->ctx, tok, format, messages, count, false, &chat)) {
+        char why[256];
+        snprintf(why, sizeof why, "%s", mc_error_message(t->ctx));
+        mc_clear_error(t->ctx);
+        good = !mc_table_fail(t, column, "%s", why);
+    }
+    c->prompt.size = c->response.size = 0;
+    good = good && mc_text_append(&c->prompt, chat.text, chat.size);
+    for (size_t i = 0; i < chat.span_count && good; i++)
+        good =
+            mc_text_append_format(&c->response, "%zu %zu ", chat.spans[i].start, chat.spans[i].end);
+    mc_free(messages);
+    mc_chat_text_release(&chat);
+    c->next = NULL;
+    if (!good && !mc_failed(t->ctx)) mc_fail_nomem(t->ctx, "a conversation");
+    return good;
 }
 
 const char *mc_table_chat(mc_table *t, int column, size_t *length)

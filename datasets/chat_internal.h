@@ -9,6 +9,7 @@
 #ifndef MC_DATASETS_CHAT_INTERNAL_H
 #define MC_DATASETS_CHAT_INTERNAL_H
 
+#include "datasets/conversation.h"
 #include "datasets/dataset_internal.h"
 #include "datasets/table/table_internal.h"
 
@@ -27,6 +28,10 @@ bool mc_chat_begin(mc_chat *chat, mc_table *table, int column);
 /* The next message of the assistant, as chat->prompt and chat->response. False at the end, and
  * where memory is out, which is the context's error. */
 bool mc_chat_next(mc_chat *chat, mc_context *ctx);
+/* A whole conversation in a format: chat->prompt is the text, chat->response the bounds of the
+ * assistant's messages as text, "12 40 51 90 ". False after an error. */
+bool mc_chat_render_whole(mc_chat *chat, mc_table *table, int column, const mc_tokenizer *tok,
+                          mc_chat_format format);
 void mc_chat_release(mc_chat *chat);
 
 #endif

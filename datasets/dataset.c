@@ -142,6 +142,7 @@ static mc_dataset *new_like(mc_dataset *d, size_t rows)
         out->row_capacity = rows;
         out->values = d->values;
         out->conversations = d->conversations;
+        out->chat_format = d->chat_format;
         return out;
     }
     mc_dataset_free(out);
@@ -291,3 +292,5 @@ const char *mc_dataset_target(const mc_dataset *d, int64_t row)
     if (!find_row(d, row) || !d->targeted) return NULL;
     return mc_dataset_piece(d, row, mc_dataset_pieces(d) - 1, &length);
 }
+
+mc_chat_format mc_dataset_chat_format(const mc_dataset *d) { return d ? d->chat_format : 0; }

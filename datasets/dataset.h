@@ -74,6 +74,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "core/base/context.h"
+#include "datasets/chat_format.h"
 #include "datasets/prompt.h"
 #include "datasets/table_format.h"
 #include "tokenizers/tokenizer.h"
@@ -150,6 +151,9 @@ typedef struct mc_data_columns {
      * file of JSON Lines. Each message of the assistant becomes a row: what comes before it as
      * prompt, "User: Hello\nAssistant:", and what it says, " Hi", as target (docs/data.md). */
     const char *messages;
+    /* The format of conversations, for decoders: a row is then a whole conversation with the
+     * format's markers, and only the assistant's tokens are targets. 0: rows as above. */
+    mc_chat_format chat_format;
     mc_task_kind kind;      /* 0: GENERATE with a target, CLASSIFY with a label, else TEXT */
     const char *separator;  /* of several labels in one column; NULL: "|" */
     mc_table_format format; /* of the file, where its name does not say it */
@@ -162,6 +166,9 @@ typedef struct mc_data_columns {
      * the rows' labels fit them (mc_labels_fit); else the labels are those that the rows hold. */
     bool labels_proposed;
 } mc_data_columns;
+
+/* The format of its conversations; 0 if they have none, or if `dataset` is NULL. */
+MC_API mc_chat_format mc_dataset_chat_format(const mc_dataset *dataset);
 
 /* The rows of a file (datasets/table.h), or of all files that a pattern matches. `options` may be
  * NULL. The names of columns are copied. Errors (NULL), of rows with their place: what

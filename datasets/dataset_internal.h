@@ -70,12 +70,13 @@ struct mc_dataset {
     char *path;
     const char *task; /* NULL: the user's data */
     mc_task_kind kind;
-    int choices;           /* inputs of a row */
-    bool paired, targeted; /* an input has a pair; a row has a text to be generated */
-    bool balance;          /* repeat rows of rare classes */
-    bool keep_end;         /* T5 reads the end of a source that is too long */
-    bool open_end;         /* a decoder's answer has no end of text */
-    bool conversations;    /* rows of one record are of one conversation */
+    int choices;                /* inputs of a row */
+    bool paired, targeted;      /* an input has a pair; a row has a text to be generated */
+    bool balance;               /* repeat rows of rare classes */
+    bool keep_end;              /* T5 reads the end of a source that is too long */
+    bool open_end;              /* a decoder's answer has no end of text */
+    bool conversations;         /* rows of one record are of one conversation */
+    mc_chat_format chat_format; /* a row is a conversation, its target the spans to learn; 0: no */
     mc_scoring scoring;
     int values;          /* numbers of a row */
     int32_t end_of_text; /* of GENERATE: what ends an answer; of CPM-2 and T5: the sentinel, too */

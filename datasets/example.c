@@ -1,5 +1,6 @@
 #include "datasets/example_internal.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include "tokenizers/tokenizer_internal.h"
 #include "datasets/rows.h"
@@ -180,6 +181,44 @@ static mc_status make_response(making *m)
     return status;
 }
 
+/* How many of a conversation's tokens its first `size` bytes alone give: where both differ, a token
+ * reaches over the border. */
+static mc_status count_before(making *m, const char *text, size_t size, size_t *count)
+{
+    mc_encoding *whole = &m->e->text, *part = &m->e->second;
+    part->count = *count = 0;
+    mc_status status = mc_tokenizer_append(m->d->tok, text, size, part);
+    if (status) return refuse(m, status);
+    while (*count < part->count && *count < whole->count && part->ids[*count] == whole->ids[*count])
+        ++*count;
+    return MC_OK;
+}
+
+/* A whole conversation: what the assistant says is to be given, by the token before each. One that
+ * is too long loses its beginning. */
+static mc_status make_conversation(making *m)
+{
+    const mc_dataset *d = m->d;
+    mc_tokens *out = &m->e->stack[MC_READER];
+    size_t size, length, most = (size_t)d->options.max_length, targets = 0;
+    const char *text = mc_dataset_piece(d, m->row, 0, &size);
+    const char *spans = mc_dataset_piece(d, m->row, target_piece(d), &length);
+    mc_status status = append(m, 0, &m->e->text);
+    size_t count = m->e->text.count, dropped = count > most ? count - most : 0;
+    if (!status) status = begin(m->err, out, m->e->text.ids + dropped, count - dropped);
+    for (char *next; !status && *spans; spans = next + 1) {
+        size_t start = strtoul(spans, &next, 10), end = strtoul(next, &next, 10), first, last;
+        status = count_before(m, text, start, &first);
+        if (!status) status = count_before(m, text, end, &last);
+        for (size_t i = first; !status && i < last; i++) {
+            if (i <= dropped) continue; /* no token stands before it */
+            out->lane[MC_LANE_TARGETS][i - dropped - 1] = m->e->text.ids[i];
+            targets++;
+        }
+    }
+    return status || targets ? status : refuse(m, MC_ERR_ARGUMENT);
+}
+
 /* The decoder's ids and targets for an answer: the start token, and the answer but for its last. */
 static mc_status make_written(making *m, const int32_t *targets, size_t count)
 {
@@ -292,6 +331,7 @@ static mc_status make(making *m)
 {
     bool generate = m->d->kind == MC_TASK_GENERATE;
     if (!is_prompted(m->d)) return make_text(m);
+    if (m->d->chat_format) return make_conversation(m);
     switch (m->d->options.prompt.style) {
     case MC_PROMPT_T5: return generate ? make_t5_target(m) : make_t5_answer(m);
     case MC_PROMPT_CPM2: return generate ? make_cpm2_target(m) : make_cpm2_answer(m);

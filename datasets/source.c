@@ -362,7 +362,14 @@ static bool next_of_chats(void *user, int64_t i, mc_data_row *row)
 {
     (void)i;
     source *s = user;
-    while (!mc_chat_next(&s->chat, s->table->ctx)) {
+    if (s->columns->chat_format) {
+        if (!mc_table_next(s->table)) return false;
+        s->line = mc_table_line(s->table);
+        if (!mc_chat_render_whole(&s->chat, s->table, s->text, s->dataset->tok,
+                                  s->columns->chat_format))
+            return false;
+    }
+    while (!s->columns->chat_format && !mc_chat_next(&s->chat, s->table->ctx)) {
         if (mc_failed(s->table->ctx) || !mc_table_next(s->table)) return false;
         s->line = mc_table_line(s->table);
         if (!mc_chat_begin(&s->chat, s->table, s->text)) return false;
@@ -471,6 +478,12 @@ static source *new_source(mc_context *ctx, const char *name, const mc_data_colum
                 name);
         return NULL;
     }
+    if (columns->messages && columns->chat_format &&
+        (!options || options->prompt.style != MC_PROMPT_DECODER)) {
+        mc_fail(ctx, MC_ERR_UNSUPPORTED,
+                "%s: conversations in a chat format are for decoders such as GPT-2", name);
+        return NULL;
+    }
     if (plan.kind == MC_TASK_GENERATE && plan.paired) {
         mc_fail(ctx, MC_ERR_ARGUMENT, "%s: a text is generated from one text, not from a pair",
                 name);
@@ -548,6 +561,7 @@ mc_dataset *mc_dataset_from_files(mc_context *ctx, const char *const *paths, int
     if (find_columns(s)) {
         d = read_all(s, next, s);
         if (d) d->conversations = s->columns->messages;
+        if (d && s->columns->messages) d->chat_format = s->columns->chat_format;
         if (d) take_files(s);
     }
     free_source(s, !d);

@@ -93,6 +93,7 @@ static const char *const optional[] = {
     "*.size",
     "*.user",
     "mc_bce_loss.pos_weight",
+    "mc_chat_format_choose.name",
     "mc_checkpoint_poll.step",
     "mc_comm_count.comm",
     "mc_comm_new.id",
@@ -136,6 +137,7 @@ static const char *const optional[] = {
 static const char *const silent[] = {
     "mc_answer_normalize.out",       "mc_answer_score.references",
     "mc_answer_score.score",         "mc_checkpoint_setting_of.name",
+    "mc_chat_format_end.tok",        "mc_chat_prompt_init.model",
     "mc_module_find_parameter.name", "mc_module_next_parameter.it",
     "mc_rouge_l.reference",          "mc_rouge_l.score",
     "mc_tensor_file_find.name",      "mc_tensor_file_metadata.key",

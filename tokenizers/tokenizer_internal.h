@@ -241,6 +241,16 @@ mc_status mc_tokenizer_load_json(mc_tokenizer *tok, mc_error *err, const char *p
 mc_status mc_tokenizer_read_json(mc_tokenizer *tok, mc_error *err, const char *path,
                                  const char *text, size_t size);
 
+/* ---- settings.c, unigram_tables.c ---- */
+
+/* The chat template that lies beside the vocabulary and the file that has it; NULL: none. */
+const char *mc_tokenizer_chat_template(const mc_tokenizer *tok, const char **path);
+/* The special token that the files name for a key, "bos_token" or "eos_token", or that the
+ * vocabulary has by itself; else `otherwise`. */
+const char *mc_tokenizer_named(const mc_tokenizer *tok, const char *key, const char *otherwise);
+/* Whether text after a special token gets a space in front. */
+bool mc_tokenizer_puts_spaces(const mc_tokenizer *tok);
+
 /* ---- wordpiece.c, encode.c ---- */
 
 struct mc_encode_scratch {

@@ -31,7 +31,8 @@ typedef struct generate_options {
     const char *prompts_file, *json_key, *output;
     bool json_key_given;
     args_list prompts;
-    bool ids, echo, json, log_probs, any_length, overwrite;
+    bool ids, echo, json, log_probs, any_length, overwrite, chat;
+    const char *chat_format, *system;
     int64_t batch_size;
     int max_new_tokens, num_return_sequences;
     bool any_sequences;
@@ -55,7 +56,9 @@ typedef struct generation {
     mc_model *model;
     mc_tokenizer *tokenizer; /* NULL with --ids */
     mc_generate_options how;
-    prompt_file file; /* of --prompts */
+    mc_chat_format chat;  /* of --chat */
+    const char *chat_end; /* what ends an answer, where it is no token of its own */
+    prompt_file file;     /* of --prompts */
     output out;
     rank_file output; /* of --output */
     prompt *prompts;
@@ -91,10 +94,22 @@ static bool parse_ids(prompt *p)
     return true;
 }
 
+/* A prompt is what a user says. */
+static bool encode_chat(generation *g, prompt *p)
+{
+    const char *system = g->o->system;
+    const mc_chat_message messages[] = {{"system", system}, {"user", p->text}};
+    if (strlen(p->text) < p->size) return fail("--chat", "a NUL character in a prompt");
+    return mc_chat_prompt_init(&p->made, g->model, g->tokenizer, g->chat, messages + !system,
+                               system ? 2 : 1) == MC_OK;
+}
+
 static bool encode(generation *g, prompt *p)
 {
     if (!is_utf8(p->text, p->size)) return fail("--prompt", "not UTF-8");
-    if (mc_text_prompt_init(&p->made, g->model, g->tokenizer, p->text, p->size)) return false;
+    if (g->o->chat ? !encode_chat(g, p)
+                   : mc_text_prompt_init(&p->made, g->model, g->tokenizer, p->text, p->size))
+        return false;
     p->ids = p->made.ids;
     p->count = p->made.count;
     return true;
@@ -148,6 +163,13 @@ static bool choose_how(generation *g)
     if (o->any_length || (!how->max_new_tokens && !how->max_length))
         how->max_new_tokens = o->max_new_tokens;
     if (o->any_sequences) how->num_return_sequences = o->num_return_sequences;
+    if (!o->chat) return true;
+    if (mc_chat_format_choose(g->ctx, g->tokenizer, o->chat_format, &g->chat)) return false;
+    g->chat_end = mc_chat_format_end(g->chat, g->tokenizer);
+    if (mc_tokenizer_token_to_id(g->tokenizer, g->chat_end) >= 0 || how->stop_text_count)
+        return true;
+    how->stop_texts = &g->chat_end;
+    how->stop_text_count = 1;
     return true;
 }
 
@@ -514,6 +536,7 @@ static const char details[] =
     "  modelcenter generate --model ./my-gpt2 --prompts starts.txt \\\n"
     "      --top-k 40 --temperature 0.8 --seed 7 > answers.jsonl\n"
     "  modelcenter generate --model gpt2 --prompt $'Q: Why?\\nA:' --stop 'Q:'\n\n"
+    "  modelcenter generate --model ./qwen2 --chat --prompt 'Why is the sky blue?'\n\n"
     "$'...' is how bash and zsh put a line break into a prompt; within '...' they pass on \\n as\n"
     "two characters. Prompts with line breaks in a file are strings of JSON Lines.\n";
 
@@ -536,6 +559,12 @@ static void add_prompt_rows(args_table *table, generate_options *o)
             {ARGS_TEXT("json-key", &o->json_key, "key of the prompt in a JSON object"),
              .given = &o->json_key_given, .known_as = "json-keys,key"},
             {ARGS_FLAG("ids", &o->ids, "prompts and answers are token ids; needs no tokenizer")},
+            {ARGS_FLAG("chat", &o->chat,
+                       "a prompt is what a user says; the model answers in its chat format")},
+            {ARGS_TEXT("chat-format", &o->chat_format,
+                       "with --chat: chatml, llama2, llama3, mistral-v1, mistral-v3 or zephyr"),
+             .default_text = "that of the model's chat template"},
+            {ARGS_TEXT("system", &o->system, "with --chat: what the system says first")},
             {0},
         });
 }
@@ -607,6 +636,10 @@ static int parse_and_run(generate_options *o, int argc, char **argv)
     if (!o->prompts.count && !o->prompts_file && line_input_is_there()) o->prompts_file = "-";
     if (!o->prompts.count && !o->prompts_file)
         return args_error(&spec, "expected --prompt, --prompts, or prompts on stdin");
+    if ((o->chat_format || o->system) && !o->chat)
+        return args_error(&spec, "--%s: expected --chat with it",
+                          o->chat_format ? "chat-format" : "system");
+    if (o->chat && o->ids) return args_error(&spec, "expected one of --chat and --ids");
     if (o->json_key_given && !may_be_json(o->prompts_file))
         return args_error(&spec, "--json-key %s: --prompts names no file of JSON Lines",
                           o->json_key);

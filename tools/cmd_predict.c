@@ -306,6 +306,12 @@ static bool fill_options(predict *p)
     if (!p->job.text && f->kind) p->job.text = f->text;
     if (!p->job.pair && f->kind) p->job.pair = f->pair;
     if (f->kind) p->job.messages = f->messages;
+    if (f->kind && f->chat_format && !p->job.text) {
+        mc_set_error(p->ctx, MC_ERR_UNSUPPORTED,
+                     "%s: was trained on conversations in format %s: expected generate --chat",
+                     p->job.from.model, f->chat_format);
+        return false;
+    }
     if (!p->job.max_length) p->job.max_length = f->max_length;
     if (!p->max_target_length && leaves_room(p, f->max_target_length))
         p->max_target_length = f->max_target_length;

@@ -37,6 +37,7 @@
 #include "core/ops/custom.h"
 #include "core/ops/fused.h"
 #include "core/predict/step_time.h"
+#include "datasets/conversation.h"
 #include "datasets/correlation.h"
 #include "datasets/labels.h"
 #include "datasets/objective.h"

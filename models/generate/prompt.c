@@ -2,6 +2,7 @@
 
 #include <string.h>
 #include "core/base/memory_internal.h"
+#include "datasets/conversation.h"
 #include "models/model_internal.h"
 #include "tokenizers/details.h"
 
@@ -114,6 +115,43 @@ mc_status mc_text_prompt_init(mc_text_prompt *prompt, mc_model *model,
     else
         *prompt = (mc_text_prompt){.ids = w.ids, .count = (int)w.count, .end = end};
     return mc_error_status(ctx);
+}
+
+/* The ids of a rendered conversation, which has its special tokens. */
+static void add_chat(mc_context *ctx, prompt_writer *w, mc_chat_format format,
+                     const mc_chat_message *messages, size_t count)
+{
+    mc_chat_text chat = {0};
+    if (mc_chat_render(ctx, w->tok, format, messages, count, true, &chat) == MC_OK)
+        add_text(w, chat.text, chat.size);
+    mc_chat_text_release(&chat);
+}
+
+mc_status mc_chat_prompt_init(mc_text_prompt *prompt, mc_model *model,
+                              const mc_tokenizer *tokenizer, mc_chat_format format,
+                              const mc_chat_message *messages, size_t count)
+{
+    if (prompt) *prompt = (mc_text_prompt){.end = -1};
+    if (!model) return MC_ERR_ARGUMENT;
+    mc_context *ctx = model->module.ctx;
+    if (mc_failed(ctx) || !mc_given(ctx, prompt) || !mc_given(ctx, tokenizer))
+        return mc_error_status(ctx);
+    mc_prompt_style style = model->family->prompt;
+    if (style != MC_PROMPT_DECODER)
+        return mc_fail(ctx, MC_ERR_UNSUPPORTED, "%s: conversations are for decoders such as GPT-2",
+                       model->family->title);
+    prompt_writer w = {.tok = tokenizer};
+    add_chat(ctx, &w, format, messages, count);
+    if (w.status) mc_fail(ctx, w.status, "encoding a conversation: %s", mc_status_text(w.status));
+    mc_tokenizer_check_ids(tokenizer, w.ids, w.count, model->shape.vocab_size);
+    if (mc_failed(ctx)) {
+        mc_free(w.ids);
+        return mc_error_status(ctx);
+    }
+    const char *end = mc_chat_format_end(format, tokenizer);
+    *prompt = (mc_text_prompt){
+        .ids = w.ids, .count = (int)w.count, .end = mc_tokenizer_token_to_id(tokenizer, end)};
+    return MC_OK;
 }
 
 void mc_text_prompt_release(mc_text_prompt *p)

@@ -13,6 +13,7 @@
 #ifndef MC_MODELS_GENERATE_PROMPT_H
 #define MC_MODELS_GENERATE_PROMPT_H
 
+#include "datasets/chat_format.h"
 #include "models/model.h"
 #include "tokenizers/tokenizer.h"
 
@@ -26,6 +27,12 @@ typedef struct mc_text_prompt {
  * empty text for a model without a token that begins one, memory. *prompt is empty then. */
 MC_API mc_status mc_text_prompt_init(mc_text_prompt *prompt, mc_model *model,
                                      const mc_tokenizer *tokenizer, const char *text, size_t size);
+/* The same for a conversation, written in `format` up to where the assistant's next message begins.
+ * If the format's end of an answer is one token, prompt->end is that token. Errors also: a family
+ * that is not a decoder; what mc_chat_render refuses (datasets/conversation.h). */
+MC_API mc_status mc_chat_prompt_init(mc_text_prompt *prompt, mc_model *model,
+                                     const mc_tokenizer *tokenizer, mc_chat_format format,
+                                     const mc_chat_message *messages, size_t count);
 MC_API void mc_text_prompt_release(mc_text_prompt *prompt);
 
 #endif

@@ -61,7 +61,8 @@ static const char *family_of(const char *function)
     if (strstr(function, "mc_opt_")) return "opt";
     if (is(function, "mc_model_shift_right")) return "t5";
     bool decodes = strstr(function, "generat") || strstr(function, "text_prompt") ||
-                   strstr(function, "text_stream") || strstr(function, "stop");
+                   strstr(function, "text_stream") || strstr(function, "stop") ||
+                   strstr(function, "chat_prompt");
     return decodes ? "gpt2" : "bert";
 }
 

@@ -244,6 +244,7 @@ static const char *live_text(const char *function, const char *argument)
     if (is(argument, "data")) return QUESTIONS;
     if (is(argument, "task")) return "BoolQ";
     if (is(argument, "name") && strstr(function, "from_memory")) return "rows.jsonl";
+    if (is(function, "mc_chat_format_choose")) return "chatml";
     if (is(argument, "name") && strstr(function, "config_named")) return shape_name(function);
     if (is(function, "mc_table_column")) return "label";
     if (is(argument, "split")) return "train";
@@ -270,6 +271,13 @@ static const int32_t *const *live_list_int32_t(const char *function, const char 
 }
 
 /* ---- structs that are plain ------------------------------------------------------------------ */
+
+static const mc_chat_message *live_mc_chat_message(const char *function, const char *argument)
+{
+    static const mc_chat_message message = {"user", "a"};
+    (void)function, (void)argument;
+    return &message;
+}
 
 /* Options whose zeros are their defaults, and results that a function fills in. */
 #define ZEROED(type)                                                     \
@@ -318,6 +326,8 @@ ZEROED(mc_table_options)
 ZEROED(mc_tensor_file_options)
 ZEROED(mc_text_classifier_options)
 ZEROED(mc_text_prompt)
+ZEROED(mc_chat_format)
+ZEROED(mc_chat_text)
 ZEROED(mc_text_score)
 ZEROED(mc_time_options)
 ZEROED(mc_tokenizer_options)

@@ -307,6 +307,24 @@ static void test_conversations(void **state)
                 "$MC predict chat --data asked.jsonl --overwrite --output said.jsonl");
     must_refuse(2, "expected no other columns",
                 "$MC finetune gpt2 --config gpt2 --data chats.jsonl --messages m --text t");
+    /* in a chat format: whole conversations, of which the assistant's tokens alone are learned */
+    must("$MC finetune gpt2 --config gpt2 --data chats.jsonl --messages m --chat-format zephyr "
+         "--epochs 20 --batch-size 8 --lr 0.01 --output zephyr");
+    expect_file("zephyr/task.json", "\"chat_format\":\t\"zephyr\"");
+    must("$MC eval gpt2 --model zephyr --data chats.jsonl");
+    if (value_of("loss") > 0.5) fail_msg("%s", out);
+    must("$MC generate --model zephyr --chat --chat-format zephyr --prompt b --max-new-tokens 6");
+    assert_string_equal(out, "c\n");
+    must_refuse(1, "expected generate --chat",
+                "$MC predict zephyr --data chats.jsonl --output no.jsonl");
+    must_refuse(1, "answers of conversations in chat format zephyr are not scored",
+                "$MC eval gpt2 --model zephyr --data chats.jsonl --generate");
+    must_refuse(1, "\"vicuna\": expected chatml",
+                "$MC finetune gpt2 --config gpt2 --data chats.jsonl --messages m --chat-format "
+                "vicuna --output no");
+    must_refuse(2, "--chat-format: expected --messages",
+                "$MC finetune gpt2 --config gpt2 --data train.csv --text letters --target reply "
+                "--chat-format zephyr --output no");
     must_refuse(1, "conversations are read from JSON Lines alone",
                 "$MC finetune gpt2 --config gpt2 --data train.csv --messages letters");
 }

@@ -204,6 +204,41 @@ static void test_text(void **state)
     }
 }
 
+/* --chat is the prompt between the markers that the folder's chat template holds, or a name's. */
+static void test_chat(void **state)
+{
+    (void)state;
+    const char *vocabulary = shared_path("data/vocab/gpt2/tokenizer.json");
+    if (!vocabulary) skip();
+    char command[2000], plain[sizeof out], *ids;
+    snprintf(command, sizeof command, "cp '%s' '%s/model/'", vocabulary, folder.path);
+    assert_int_equal(system(command), 0);
+    assert_int_equal(generate("--chat --prompt Hi"), 1);
+    assert_non_null(strstr(err, "no \"chat_template\""));
+    assert_non_null(strstr(err, "chatml, llama2, llama3"));
+    write_text(temp_path(&folder, "model/tokenizer_config.json"),
+               "{\"chat_template\": \"<|user|>\"}");
+    assert_int_equal(
+        generate("--json --max-new-tokens 4 --prompt '<|user|>\nHi<|endoftext|>\n<|assistant|>\n'"),
+        0);
+    ids = strstr(out, "\"ids\"");
+    assert_non_null(ids);
+    snprintf(plain, sizeof plain, "%s", ids);
+    assert_int_equal(generate("--chat --prompt Hi --json --max-new-tokens 4"), 0);
+    assert_string_equal(strstr(out, "\"ids\""), plain);
+    assert_non_null(strstr(err, "chat format zephyr"));
+    assert_int_equal(generate("--chat --chat-format zephyr --prompt Hi --json --max-new-tokens 4"),
+                     0);
+    assert_string_equal(strstr(out, "\"ids\""), plain);
+    assert_int_equal(generate("--chat --system 'Be brief.' --prompt Hi --max-new-tokens 4"), 0);
+    assert_int_equal(generate("--chat --chat-format vicuna --prompt Hi"), 1);
+    assert_non_null(strstr(err, "\"vicuna\": expected chatml"));
+    assert_int_equal(generate("--chat-format zephyr --prompt Hi"), 2);
+    assert_non_null(strstr(err, "--chat-format: expected --chat"));
+    assert_int_equal(generate("--chat --ids --prompt 5"), 2);
+    assert_int_equal(unlink(temp_path(&folder, "model/tokenizer_config.json")), 0);
+}
+
 /* Ends where the text does, which is looked for over all tokens; streamed, whole and by beams. */
 static void test_stop(void **state)
 {
@@ -483,6 +518,7 @@ int main(void)
         cmocka_unit_test(test_batches),
         cmocka_unit_test(test_files),
         cmocka_unit_test(test_text),
+        cmocka_unit_test(test_chat),
         cmocka_unit_test(test_stop),
         cmocka_unit_test(test_several_answers),
         cmocka_unit_test(test_several_searches),

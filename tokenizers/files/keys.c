@@ -67,7 +67,7 @@ static const mc_key_row tokenizer_config[] = {
     {"spaces_between_special_tokens", MC_KEY_NO_EFFECT},
     {"trim_offsets", MC_KEY_NO_EFFECT},
     /* conversations, whose text a program writes itself */
-    {"chat_template", MC_KEY_NO_EFFECT},
+    {"chat_template", MC_KEY_FOLLOWED}, /* its markers, by datasets/conversation.h */
     {"chat_control_tokens", MC_KEY_NO_EFFECT},
     {"response_schema", MC_KEY_NO_EFFECT},
     {"response_template", MC_KEY_NO_EFFECT},

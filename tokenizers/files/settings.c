@@ -154,6 +154,42 @@ static cJSON *read_file(mc_tokenizer *tok, mc_error *err, const char *folder, co
     return json;
 }
 
+static mc_status read_template(mc_settings *s, mc_error *err, const char *folder)
+{
+    if (mc_path_join(err, s->template_path, folder, "chat_template.jinja")) return err->status;
+    if (!mc_path_is_file(s->template_path)) return MC_OK;
+    s->chat_template = mc_file_read(err, s->template_path, 1 << 24, NULL);
+    return err->status;
+}
+
+/* A text, or of a list of {"name", "template"} that of the name "default" or else the first. */
+const char *mc_tokenizer_chat_template(const mc_tokenizer *tok, const char **path)
+{
+    const mc_settings *s = settings_of(tok);
+    const cJSON *item = mc_tokenizer_part(s->config, "chat_template"), *one;
+    *path = s->chat_template ? s->template_path : s->config_path;
+    if (s->chat_template) return s->chat_template;
+    if (cJSON_IsArray(item)) {
+        const cJSON *list = item;
+        item = mc_tokenizer_part(list->child, "template");
+        cJSON_ArrayForEach(one, list)
+        {
+            const cJSON *name = mc_tokenizer_part(one, "name");
+            if (cJSON_IsString(name) && strcmp(name->valuestring, "default") == 0)
+                item = mc_tokenizer_part(one, "template");
+        }
+    }
+    return cJSON_IsString(item) ? item->valuestring : NULL;
+}
+
+const char *mc_tokenizer_named(const mc_tokenizer *tok, const char *key, const char *otherwise)
+{
+    const char *text = mc_settings_named(tok, key);
+    const char *own = strcmp(key, "bos_token") == 0 ? tok->bos_token : tok->eos_token;
+    if (text && *text) return text;
+    return mc_tokenizer_token_to_id(tok, own) >= 0 ? own : otherwise;
+}
+
 mc_status mc_settings_open(mc_tokenizer *tok, mc_error *err, const char *folder)
 {
     mc_settings *s = new_settings(tok, err);
@@ -164,7 +200,8 @@ mc_status mc_settings_open(mc_tokenizer *tok, mc_error *err, const char *folder)
                        s->map_path);
     s->added = read_file(tok, err, folder, "added_tokens.json", NULL, s->added_path);
     s->has_decoder = mc_tokenizer_part(s->config, "added_tokens_decoder") != NULL;
-    return err->status ? err->status : read_class(s, err, folder);
+    if (err->status || read_template(s, err, folder)) return err->status;
+    return read_class(s, err, folder);
 }
 
 mc_status mc_settings_parse(mc_tokenizer *tok, mc_error *err, const char *path, const char *text,
@@ -187,6 +224,7 @@ void mc_settings_free(mc_settings *s)
     cJSON_Delete(s->config);
     cJSON_Delete(s->map);
     cJSON_Delete(s->added);
+    mc_free(s->chat_template);
     mc_free(s);
 }
 

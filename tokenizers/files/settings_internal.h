@@ -33,6 +33,8 @@ struct mc_settings {
     char config_path[MC_PATH_MAX], map_path[MC_PATH_MAX], added_path[MC_PATH_MAX];
     char class_path[MC_PATH_MAX]; /* the file that names the class */
     char class_name[128];         /* "" where none does */
+    char *chat_template;          /* heap: of chat_template.jinja, which counts first; NULL: none */
+    char template_path[MC_PATH_MAX];
     mc_tokenizer_class class;
     mc_tokenizer_class of_type; /* that config.json's "model_type" has, where none is named */
     bool has_decoder; /* "added_tokens_decoder" is there: the map and added tokens do not count */

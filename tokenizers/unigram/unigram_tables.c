@@ -205,3 +205,13 @@ bool mc_unigram_allows_cuts(const mc_tokenizer *tok)
     int32_t space = mc_trie_find(&tok->trie, (const uint8_t *)MC_SPACE_SYMBOL, MC_SPACE_SIZE);
     return u->fast && (!u->single || (space >= 0 && is_in_texts(u, (size_t)space)));
 }
+
+bool mc_tokenizer_puts_spaces(const mc_tokenizer *tok)
+{
+    const mc_unigram *u = &tok->unigram;
+    if (tok->kind != MC_TOKENIZER_UNIGRAM) return false;
+    if (u->single) return u->add_dummy_prefix && !u->prefix_first;
+    bool puts = !u->plain && u->prepend == MC_PREPEND_ALWAYS;
+    for (int i = 0; i < u->step_count; i++) puts = puts || u->steps[i].kind == MC_STEP_PREPEND;
+    return puts;
+}

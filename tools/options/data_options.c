@@ -75,6 +75,9 @@ void data_add_rows(args_table *table, data_options *o)
             {ARGS_TEXT("messages", &o->messages,
                        "the column of JSON Lines with a conversation; the model learns the "
                        "assistant's messages")},
+            {ARGS_TEXT("chat-format", &o->chat_format,
+                       "with --messages: chatml, llama2, llama3, mistral-v1, mistral-v3 or zephyr"),
+             .default_text = "that of the model's chat template, else plain"},
             {ARGS_FLAG("generate", &o->generate,
                        "with --target: generate the texts, and score exact match, F1 and ROUGE-L")},
             {ARGS_INT("max-length", &o->max_length, 0, 1 << 20, "longest input, in tokens"),
@@ -141,6 +144,7 @@ static const char *misfit(const data_options *o, bool training)
     if (o->messages &&
         (o->text || o->pair || o->label || o->target || o->regression || o->multi_label))
         return "--messages: a conversation has its prompts and answers, expected no other columns";
+    if (o->chat_format && !o->messages) return "--chat-format: expected --messages with it";
     if (o->regression && o->multi_label) return "expected one of --regression and --multi-label";
     if (o->target && (o->label || o->regression || o->multi_label))
         return "expected either --target or --label";
@@ -234,12 +238,28 @@ static mc_data_columns columns_of(const data_options *o, const char *family)
                              .kind = data_kind(o, family)};
 }
 
+/* The form of conversations: by name, else by the chat template, else (0) without markers. */
+static mc_chat_format choose_chat_format(mc_context *ctx, const data_options *o,
+                                         const mc_tokenizer *tok)
+{
+    mc_chat_format format = 0;
+    if (!o->messages || mc_failed(ctx)) return 0;
+    bool none = mc_chat_format_choose(ctx, tok, o->chat_format, &format) == MC_ERR_NOT_FOUND;
+    if (none) mc_clear_error(ctx);
+    if (format && o->generate)
+        mc_set_error(ctx, MC_ERR_UNSUPPORTED,
+                     "--generate: answers of conversations in chat format %s are not scored",
+                     mc_chat_format_name(format));
+    return format;
+}
+
 static void open_files(mc_context *ctx, const data_options *o, const char *family, uint64_t seed,
                        const mc_tokenizer *tok, const mc_dataset_options *options,
                        const mc_model_labels *had, mc_dataset **train, mc_dataset **val)
 {
     const char *names[MC_DATASET_MAX_LABELS];
     mc_data_columns columns = columns_of(o, family);
+    columns.chat_format = choose_chat_format(ctx, o, tok);
     columns.labels = had->count;
     columns.label_names = had->name;
     columns.labels_proposed = had->count > 0;
@@ -302,6 +322,7 @@ static void fill_in_columns(data_options *o, const task_file *f)
 {
     if (o->messages) return;
     if (!o->text && !o->label && !o->target) o->messages = f->messages;
+    if (o->messages && !o->chat_format) o->chat_format = f->chat_format;
     if (!o->text) o->text = f->text;
     if (!o->pair) o->pair = f->pair;
     if (!o->separator) o->separator = f->separator;
@@ -352,6 +373,8 @@ static mc_dataset *open_eval_file(mc_context *ctx, data_options *o, const char *
     mc_data_columns columns = columns_of(o, mc_model_family(model));
     columns.labels = task_labels_of(model, saved, names);
     columns.label_names = names;
+    /* one that was fine-tuned without a format has its conversations without markers */
+    if (o->chat_format || !saved->kind) columns.chat_format = choose_chat_format(ctx, o, tok);
     return mc_dataset_from_files(ctx, o->files.items, o->files.count, &columns, tok, &options);
 }
 
@@ -389,6 +412,7 @@ void data_add_settings(settings *list, const data_options *o)
     settings_add_given(list, "label-separator", o->separator);
     settings_add_given(list, "target", o->target);
     settings_add_given(list, "messages", o->messages);
+    settings_add_given(list, "chat-format", o->chat_format);
     settings_add_flag(list, "regression", o->regression);
     settings_add_flag(list, "multi-label", o->multi_label);
     settings_add_flag(list, "classifier", o->classifier);
@@ -425,6 +449,7 @@ void data_save(mc_context *ctx, const data_options *o, const mc_dataset *dataset
                       .label = o->label,
                       .target = o->target,
                       .messages = o->messages,
+                      .chat_format = mc_chat_format_name(mc_dataset_chat_format(dataset)),
                       .separator = o->separator,
                       .max_length = mc_dataset_max_length(dataset),
                       .max_target_length = mc_dataset_max_target_length(dataset)};

@@ -23,7 +23,7 @@ typedef struct text_key {
     const char **value;
 } text_key;
 
-enum { TEXT_KEYS = 7 };
+enum { TEXT_KEYS = 8 };
 
 static void text_keys(task_file *f, text_key keys[TEXT_KEYS])
 {
@@ -33,6 +33,7 @@ static void text_keys(task_file *f, text_key keys[TEXT_KEYS])
                                      {"label", &f->label},
                                      {"target", &f->target},
                                      {"messages", &f->messages},
+                                     {"chat_format", &f->chat_format},
                                      {"label_separator", &f->separator}};
     memcpy(keys, all, sizeof all);
 }
