@@ -56,9 +56,9 @@ typedef struct generation {
     mc_model *model;
     mc_tokenizer *tokenizer; /* NULL with --ids */
     mc_generate_options how;
-    mc_chat_format chat;  /* of --chat */
-    const char *chat_end; /* what ends an answer, where it is no token of its own */
-    prompt_file file;     /* of --prompts */
+    mc_chat_format chat; /* of --chat */
+    const char **stops;  /* how.stop_texts with the chat format's end; NULL: as they are */
+    prompt_file file;    /* of --prompts */
     output out;
     rank_file output; /* of --output */
     prompt *prompts;
@@ -151,6 +151,19 @@ static bool make_prompts(generation *g)
     return g->count || fail(o->prompts_file, "it holds no prompt");
 }
 
+/* Adds the end of an answer, if it is not one token, to the stop texts. */
+static bool add_stop(generation *g, const char *end)
+{
+    int count = g->how.stop_text_count;
+    g->stops = calloc((size_t)count + 1, sizeof *g->stops);
+    if (!g->stops) return fail("--chat", "out of memory");
+    for (int i = 0; i < count; i++) g->stops[i] = g->how.stop_texts[i];
+    g->stops[count] = end;
+    g->how.stop_texts = g->stops;
+    g->how.stop_text_count = count + 1;
+    return true;
+}
+
 /* ---- how ------------------------------------------------------------------------------------- */
 
 /* By the command line, else by the model's generation_config.json, else by the command's own. */
@@ -165,12 +178,8 @@ static bool choose_how(generation *g)
     if (o->any_sequences) how->num_return_sequences = o->num_return_sequences;
     if (!o->chat) return true;
     if (mc_chat_format_choose(g->ctx, g->tokenizer, o->chat_format, &g->chat)) return false;
-    g->chat_end = mc_chat_format_end(g->chat, g->tokenizer);
-    if (mc_tokenizer_token_to_id(g->tokenizer, g->chat_end) >= 0 || how->stop_text_count)
-        return true;
-    how->stop_texts = &g->chat_end;
-    how->stop_text_count = 1;
-    return true;
+    const char *end = mc_chat_format_end(g->chat, g->tokenizer);
+    return mc_tokenizer_token_to_id(g->tokenizer, end) >= 0 || add_stop(g, end);
 }
 
 /* With what ends answers. */
@@ -261,7 +270,7 @@ static bool stream(generation *g)
 {
     const prompt *p = &g->prompts[0];
     const int32_t *ids = p->ids;
-    mc_stop stop = answer_stop(&g->o->answer, &g->how, g->tokenizer, &p->made.end);
+    mc_stop stop = answer_stop(&g->how, g->tokenizer, &p->made.end);
     mc_generate_options how = how_to_answer(g, &stop);
     mc_generator *generator = mc_model_generator_new(g->model, &ids, &p->count, 1, &how);
     if (generator && g->o->echo && !g->silent) fwrite(p->text, 1, p->size, stdout);
@@ -393,7 +402,7 @@ static bool answer_one(generation *g, bool json)
 {
     const prompt *p = &g->prompts[0];
     const int32_t *ids = p->ids;
-    mc_stop stop = answer_stop(&g->o->answer, &g->how, g->tokenizer, &p->made.end);
+    mc_stop stop = answer_stop(&g->how, g->tokenizer, &p->made.end);
     mc_generate_options how = how_to_answer(g, &stop);
     mc_generation *out = mc_model_generate(g->model, &ids, &p->count, 1, &how);
     bool good = out;
@@ -446,7 +455,7 @@ static bool answer_running(generation *g)
     good = good && mc_model_generate_plan(g->model, NULL, 0, &g->how, &plan) == MC_OK;
     for (size_t i = 0; good && i < g->count; i++) {
         const prompt *p = &g->prompts[i];
-        r.stops[i] = answer_stop(&g->o->answer, &g->how, g->tokenizer, &p->made.end);
+        r.stops[i] = answer_stop(&g->how, g->tokenizer, &p->made.end);
         r.prompts[i] = (running_prompt){p->ids, p->count, how_to_answer(g, &r.stops[i])};
         r.prompts[i].how.first_prompt = (int64_t)i;
     }
@@ -519,6 +528,7 @@ static int run(const generate_options *o)
     rank_file_release(&g.output);
     output_release(&g.out);
     free(g.prompts);
+    free(g.stops);
     return ranks_leave(g.ctx, code);
 }
 

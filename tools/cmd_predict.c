@@ -183,7 +183,7 @@ typedef struct prompts {
 static bool answer_prompts(predict *p, const prompts *b, int count, const mc_text_span *cells,
                            int64_t first)
 {
-    mc_stop stop = answer_stop(&p->answer, &p->how, p->tok, b->ends);
+    mc_stop stop = answer_stop(&p->how, p->tok, b->ends);
     mc_generate_options how = p->how;
     how.stop = mc_stop_reached;
     how.stop_user = &stop;

@@ -239,6 +239,31 @@ static void test_chat(void **state)
     assert_int_equal(unlink(temp_path(&folder, "model/tokenizer_config.json")), 0);
 }
 
+/* An end of an answer that is several tokens is a stop text, beside those of --stop. */
+static void test_chat_end(void **state)
+{
+    (void)state;
+    if (!shared_path("data/vocab/gpt2/tokenizer.json")) skip();
+    static const char talk[] = "{\"m\": [{\"role\": \"user\", \"content\": \"Hi\"}, "
+                               "{\"role\": \"assistant\", \"content\": \"Hello\"}]}\n";
+    char rows[4 * sizeof talk] = "";
+    for (int i = 0; i < 4; i++) strcat(rows, talk);
+    write_text(temp_path(&folder, "talk.jsonl"), rows);
+    if (run_in(&folder, "",
+               "$MC finetune gpt2 --model model --data talk.jsonl --val talk.jsonl --messages m "
+               "--chat-format chatml --epochs 40 --batch-size 4 --lr 0.02 --output talked"))
+        fail_msg("%s", err);
+    for (int i = 0; i < 2; i++) {
+        char line[200];
+        snprintf(line, sizeof line,
+                 "$MC generate --model talked --chat --chat-format chatml --prompt Hi "
+                 "--max-new-tokens 11 %s",
+                 i ? "--stop zz" : "");
+        if (run_in(&folder, "", line)) fail_msg("%s", err);
+        assert_string_equal(out, "Hello\n");
+    }
+}
+
 /* Ends where the text does, which is looked for over all tokens; streamed, whole and by beams. */
 static void test_stop(void **state)
 {
@@ -519,6 +544,7 @@ int main(void)
         cmocka_unit_test(test_files),
         cmocka_unit_test(test_text),
         cmocka_unit_test(test_chat),
+        cmocka_unit_test(test_chat_end),
         cmocka_unit_test(test_stop),
         cmocka_unit_test(test_several_answers),
         cmocka_unit_test(test_several_searches),

@@ -113,6 +113,10 @@ bool answer_options_resolve(const answer_options *o, mc_model *model, mc_generat
     if (o->early_stopping) how->early_stopping = MC_EARLY_STOPPING_AT_ONCE;
     if (line->ignore_eos) how->ignore_eos = true;
     how->seed = line->seed;
+    if (o->stop.count) {
+        how->stop_texts = o->stop.items;
+        how->stop_text_count = o->stop.count;
+    }
     /* what was asked for on the command line replaces the other kind of search in the file */
     if (samples(o)) {
         if (!how->sample && !o->given.top_k && !how->top_k) how->top_k = MC_TOP_K_USUAL;
@@ -124,12 +128,10 @@ bool answer_options_resolve(const answer_options *o, mc_model *model, mc_generat
     return true;
 }
 
-mc_stop answer_stop(const answer_options *o, const mc_generate_options *how,
-                    const mc_tokenizer *tok, const int32_t *tokens)
+mc_stop answer_stop(const mc_generate_options *how, const mc_tokenizer *tok, const int32_t *tokens)
 {
-    bool given = o->stop.count > 0;
     return (mc_stop){.tokenizer = tok,
-                     .texts = given ? o->stop.items : how->stop_texts,
-                     .text_count = given ? o->stop.count : how->stop_text_count,
+                     .texts = how->stop_texts,
+                     .text_count = how->stop_text_count,
                      .tokens = tokens};
 }

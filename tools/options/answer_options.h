@@ -28,9 +28,8 @@ const char *answer_option_given(const answer_options *o);
 /* What the model's generation_config.json says and, before it, the command line. Lengths are the
  * file's. False after an error in the model's context. */
 bool answer_options_resolve(const answer_options *o, mc_model *model, mc_generate_options *how);
-/* What ends answers beside tokens of the model: the texts of --stop, else those of the options.
- * `tokens` is a token a prompt: mc_stop.tokens. */
-mc_stop answer_stop(const answer_options *o, const mc_generate_options *how,
-                    const mc_tokenizer *tok, const int32_t *tokens);
+/* What ends answers besides tokens of the model: the stop texts of resolved options. `tokens` is a
+ * token for each prompt: mc_stop.tokens. */
+mc_stop answer_stop(const mc_generate_options *how, const mc_tokenizer *tok, const int32_t *tokens);
 
 #endif
