@@ -144,6 +144,12 @@ static void put_headed(renderer *r, const mc_chat_message *m)
     if (r->format != MC_CHAT_LLAMA3) put(r, "\n");
 }
 
+/* Removes the white space at the end of what is written. */
+static void trim_end(renderer *r)
+{
+    if (r->ok) r->text.count = mc_length_without_space((char *)r->text.data, r->text.count);
+}
+
 /* A user's message between [INST] and [/INST]; `system`: what stands before it, or NULL. */
 static void put_user(renderer *r, const char *content, const char *system, bool first)
 {
@@ -159,6 +165,7 @@ static void put_user(renderer *r, const char *content, const char *system, bool 
         put_trimmed(r, content);
     else
         put(r, content);
+    if (llama && system) trim_end(r); /* of both messages as one; the beginning is <<SYS>> */
     put(r, v1 || llama ? " [/INST]" : "[/INST]");
 }
 

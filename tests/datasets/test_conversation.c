@@ -66,6 +66,10 @@ static void test_formats(void **state)
         const char *end = mc_chat_format_end(format, tok);
         assert_memory_equal(chat.text + chat.spans[0].end - strlen(end), end, strlen(end));
     }
+    /* Llama 2's system and user are trimmed as one text */
+    const mc_chat_message spaces[] = {{"system", " Be brief. "}, {"user", " Hi \n"}};
+    assert_int_equal(mc_chat_render(ctx, tok, MC_CHAT_LLAMA2, spaces, 2, true, &chat), MC_OK);
+    assert_string_equal(chat.text, "<s>[INST] <<SYS>>\n Be brief. \n<</SYS>>\n\n Hi [/INST]");
     mc_chat_text_release(&chat);
     assert_null(chat.text);
     assert_null(mc_chat_format_name((mc_chat_format)99));
