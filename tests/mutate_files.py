@@ -35,7 +35,8 @@ def make_models(program, folder):
     for command in ([*plain["finetune"][:-2], "--output", bert],
                     [program, "pretrain", "--config", folder / "gpt2.json", "--data", folder / "train.bin",
                      "--seq-length", "32", "--batch-size", "4", "--steps", "2", "--output", gpt2],
-                    [program, "convert", gpt2, other, "--to", "modelcenter"]):
+                    [program, "convert", gpt2, other, "--to", "modelcenter"],
+                    [program, "convert", gpt2, folder / "gpt2.gguf", "--to", "gguf"]):
         made = run(command)
         if made.returncode:
             sys.exit(f"{command}: {made.stderr.decode()}")
@@ -50,6 +51,8 @@ def make_models(program, folder):
             (gpt2 / "model.safetensors", [program, "generate", "--model", gpt2, *generate]),
             (gpt2 / "config.json", [program, "generate", "--model", gpt2, *generate]),
             (other / "pytorch_model.pt", [program, "generate", "--model", other, *generate]),
+            (folder / "gpt2.gguf", [program, "convert", folder / "gpt2.gguf", folder / "of-gguf", "--to", "hf",
+                                    "--overwrite"]),
             (folder / "rows.csv", [*predict, "--data", folder / "rows.csv"]),
             (folder / "rows.jsonl", [*predict, "--data", folder / "rows.jsonl"]),
             (folder / "train.bin", [program, "pretrain", "--config", folder / "gpt2.json", "--data",

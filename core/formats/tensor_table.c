@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "core/base/memory_internal.h"
+#include "core/formats/gguf_internal.h"
 
 /* ---- Dtypes ---------------------------------------------------------------------------------- */
 
@@ -144,6 +145,7 @@ static const mc_tensor_format formats[] = {
     {"PyTorch zip", mc_torch_is_zip, mc_torch_zip_parse},
     {"PyTorch legacy", mc_torch_is_legacy, mc_torch_legacy_parse},
     {"llm.c", mc_llmc_is, mc_llmc_parse},
+    {"GGUF", mc_gguf_is, mc_gguf_refuse},
     {"safetensors", NULL, mc_safetensors_parse},
 };
 

@@ -12,6 +12,7 @@
 #include "core/checkpoint/training_internal.h"
 #include "core/hub/find_internal.h"
 #include "models/adapters/adapter.h"
+#include "models/gguf/gguf_internal.h"
 #include "models/model_internal.h"
 
 /* ---- what comes along ------------------------------------------------------------------------ */
@@ -131,6 +132,7 @@ static mc_status become_torch_file(mc_context *ctx, const char *folder)
 typedef struct source {
     char folder[MC_PATH_MAX], base[MC_PATH_MAX];
     bool file; /* which has nothing beside it */
+    bool gguf; /* that is one with a tokenizer in it */
 } source;
 
 static mc_status find_base(mc_context *ctx, const mc_convert_options *options, source *s)
@@ -155,20 +157,66 @@ static mc_status find_source(mc_context *ctx, const char *identifier,
     mc_load_options load = {.saved_heads = true, .revision = options->revision};
     s->base[0] = '\0';
     s->file = identifier && mc_path_is_file(identifier);
+    s->gguf = s->file && mc_gguf_path_is(identifier);
     mc_status status = s->file ? mc_path_join(&ctx->error, s->folder, "", identifier)
                                : mc_model_find_folder(ctx, identifier, &load, s->folder);
     return status ? status : find_base(ctx, options, s);
 }
 
+static mc_model *open_model(mc_context *ctx, const source *s, const mc_convert_options *options)
+{
+    mc_load_options load = {.dtype = options->dtype, .saved_heads = true, .base = options->base};
+    if (!load.dtype && !s->gguf) load.dtype = dtype_of(ctx, *s->base ? s->base : s->folder);
+    mc_model *m = mc_model_from_pretrained_of(ctx, options->family, s->folder, &load);
+    if (m && *s->base) mc_lora_merge(m);
+    return m;
+}
+
 static void write_model(mc_context *ctx, const source *s, const char *folder,
                         const mc_convert_options *options)
 {
-    mc_load_options load = {.dtype = options->dtype, .saved_heads = true, .base = options->base};
-    if (!load.dtype) load.dtype = dtype_of(ctx, *s->base ? s->base : s->folder);
-    mc_model *m = mc_model_from_pretrained_of(ctx, options->family, s->folder, &load);
-    if (m && *s->base) mc_lora_merge(m);
+    mc_model *m = open_model(ctx, s, options);
     mc_model_save_as(m, folder, &options->save);
     mc_model_free(m);
+}
+
+static bool has_tokenizer(const char *folder)
+{
+    static const char *const names[] = {"tokenizer.json", "vocab.json", "vocab.txt", "spiece.model",
+                                        "tokenizer.model"};
+    char path[MC_PATH_MAX];
+    mc_error err = {0};
+    bool has = false;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        has = has || (mc_path_join(&err, path, folder, names[i]) == MC_OK && mc_path_is_file(path));
+    mc_error_clear(&err);
+    return has;
+}
+
+/* The weights may have any dtype: the file has its own. */
+static mc_status write_gguf(mc_context *ctx, const source *s, const char *path,
+                            const mc_convert_options *options)
+{
+    const char *dtype = mc_gguf_dtype_named(options->gguf);
+    if (!dtype)
+        return mc_fail(ctx, MC_ERR_ARGUMENT, "a GGUF file of %s: expected f32, f16, bf16 or q8_0",
+                       options->gguf);
+    if (s->gguf)
+        return mc_fail(ctx, MC_ERR_UNSUPPORTED,
+                       "%s: is a GGUF file: write it as a folder first, which becomes another one",
+                       s->folder);
+    mc_tokenizer *tok = NULL;
+    const char *folder = !*s->base || has_tokenizer(s->folder) ? s->folder : s->base;
+    if (s->file || !has_tokenizer(folder))
+        mc_log(ctx, MC_LOG_WARNING, "%s: has no tokenizer, and neither will %s have one", s->folder,
+               path);
+    else
+        tok = mc_tokenizer_open(ctx, folder, NULL);
+    mc_model *m = mc_failed(ctx) ? NULL : open_model(ctx, s, options);
+    if (m) mc_gguf_write_model(m, tok, path, dtype);
+    mc_model_free(m);
+    mc_tokenizer_free(tok);
+    return mc_error_status(ctx);
 }
 
 mc_status mc_model_convert(mc_context *ctx, const char *identifier, const char *folder,
@@ -184,11 +232,14 @@ mc_status mc_model_convert(mc_context *ctx, const char *identifier, const char *
         (*from.base && is_same_folder(from.base, folder)))
         return mc_fail(ctx, MC_ERR_ARGUMENT, "%s: expected another folder than the model's own",
                        folder ? folder : "the folder to write is NULL");
+    if (options.gguf) return write_gguf(ctx, &from, folder, &options);
     if (mc_model_folder_begin(ctx, folder, aside, sizeof aside)) return mc_error_status(ctx);
     write_model(ctx, &from, aside, &options);
     mc_hub_say_hidden(&ctx->error, identifier, &(mc_hub_needs){.kind = MC_HUB_MODEL});
     if (options.save.form == MC_SAVE_MODELCENTER) become_torch_file(ctx, aside);
     bool carries = !mc_failed(ctx) && !ctx->mesh.world.rank && !from.file;
+    if (from.gguf && !mc_failed(ctx) && !ctx->mesh.world.rank)
+        mc_gguf_tokens_to_folder(&ctx->error, from.folder, aside);
     if (carries && *from.base) carry(&ctx->error, from.base, aside);
     if (carries && !mc_failed(ctx)) carry(&ctx->error, from.folder, aside);
     return mc_model_folder_commit(ctx, folder);

@@ -14,6 +14,9 @@ typedef struct mc_convert_options {
     bool merge;           /* an adapter (models/adapters/adapter.h) and its base as one model */
     const char *base;     /* of an adapter: see mc_load_options */
     const char *revision; /* of an identifier: the same */
+    /* "f32", "f16", "bf16" or "q8_0": one GGUF file of llama.cpp, with matrices of this type.
+     * Rows that q8_0 cannot hold are f16, and vectors are f32. NULL: a folder. */
+    const char *gguf;
 } mc_convert_options;
 
 /* Reads the model `identifier` as mc_model_from_pretrained does, with the heads that it has, and
@@ -23,7 +26,12 @@ typedef struct mc_convert_options {
  * for an adapter without such a file, its base's. `options` may be NULL. Errors: those of loading
  * and saving (MC_ERR_UNSUPPORTED if the form cannot express the model); MC_ERR_ARGUMENT for input
  * and output in the same folder, an adapter without `merge`, and `merge` without an adapter. Ranks
- * call it together. */
+ * call it together.
+ *
+ * With `gguf` the path `folder` is that of a file. It holds the model, its config and its
+ * tokenizer as llama.cpp names them, of GPT-2, BERT (without heads) and T5. What such a file
+ * cannot express is MC_ERR_UNSUPPORTED. `identifier` may be such a file, too: its tokenizer is
+ * written into the folder. */
 MC_API mc_status mc_model_convert(mc_context *ctx, const char *identifier, const char *folder,
                                   const mc_convert_options *options);
 

@@ -7,6 +7,7 @@
 #include "core/formats/tensor_file_internal.h"
 #include "core/hub/find_internal.h"
 #include "models/adapters/adapter_internal.h"
+#include "models/gguf/gguf_internal.h"
 #include "tokenizers/tokenizer_internal.h"
 
 /* ---- which family ---------------------------------------------------------------------------- */
@@ -370,6 +371,7 @@ static mc_model *open_file(mc_context *ctx, const mc_family *asked, const char *
                            const mc_load_options *given)
 {
     mc_load_options options = *given;
+    if (mc_gguf_path_is(path)) return mc_gguf_open_model(ctx, asked, path, given);
     mc_tensor_file *file = mc_tensor_file_open(ctx, path, NULL);
     cJSON *json = NULL;
     mc_model *m = NULL;
@@ -557,6 +559,7 @@ static const mc_family *family_of_adapter(mc_context *ctx, const char *folder,
 /* Of a file alone: llm.c's. */
 static const mc_family *family_of_lone_file(mc_context *ctx, const char *path)
 {
+    if (mc_gguf_path_is(path)) return mc_gguf_find_family(ctx, path);
     mc_tensor_file *file = mc_tensor_file_open(ctx, path, NULL);
     cJSON *json = file ? config_of_file(file) : NULL;
     mc_config_reader r = {.ctx = ctx, .json = json, .path = path};

@@ -108,6 +108,22 @@ static void checksums_do_not_depend_on_files(void **state)
     must_hold(out, " files\nmetadata format: pt\nF32: ");
 }
 
+static void gguf_files(void **state)
+{
+    (void)state;
+    must(
+        "$MC convert gpt2 whole.gguf --to gguf --dtype f32 && $MC convert whole.gguf of-whole "
+        "--to hf && $MC info gpt2 | grep crc32 >a && $MC info of-whole | grep crc32 >b && cmp a b");
+    must("$MC generate --model whole.gguf --ids --prompt '1 2' --max-new-tokens 2");
+    must_refuse(1, "whole.gguf exists", "$MC convert gpt2 whole.gguf --to gguf");
+    must("$MC convert gpt2 whole.gguf --to gguf --overwrite && head -c 99 whole.gguf >cut.gguf");
+    must_refuse(1, "cut.gguf: ", "$MC convert cut.gguf of-cut --to hf");
+    must_refuse(1, "a GGUF file", "$MC info whole.gguf");
+    must_refuse(1, "expected one of gpt2, bert, t5", "$MC convert cpm1 cpm1.gguf --to gguf");
+    must_refuse(2, "expected --to gguf", "$MC convert gpt2 eight --to hf --dtype q8_0");
+    must("test ! -e of-cut && test ! -e cpm1.gguf && test ! -e eight");
+}
+
 /* A PyTorch zip's own checksums: there, absent (a field of 0), and none in other formats. */
 static void own_checksums_are_verified(void **state)
 {
@@ -185,6 +201,7 @@ int main(void)
         cmocka_unit_test(sizes_are_read),
         cmocka_unit_test(info_tells_what_is_there),
         cmocka_unit_test(checksums_do_not_depend_on_files),
+        cmocka_unit_test(gguf_files),
         cmocka_unit_test(own_checksums_are_verified),
         cmocka_unit_test(info_says_what_is_wrong),
         cmocka_unit_test(convert_writes_both_forms),
