@@ -245,12 +245,12 @@ static const mc_span *span_of(const mc_bucket *b, const void *owner)
     return NULL;
 }
 
-/* Whether an old bucket has a span of a new one. */
-static bool feeds(const mc_bucket *old, const mc_bucket *new)
+/* Whether an old bucket has an array of which a part belongs to a new one. */
+static bool gives(const mc_bucket *old, const mc_bucket *new, int kind)
 {
-    for (int i = 0; i < new->span_count; i++)
-        if (span_of(old, new->spans[i].owner)) return true;
-    return false;
+    bool any = false;
+    for (int i = 0; i < new->span_count && !any; i++) any = span_of(old, new->spans[i].owner);
+    return any && has(old, kind);
 }
 
 static bool same_layout(const mc_bucket *a, const mc_bucket *b)
@@ -308,7 +308,7 @@ static bool wants(const move *m, const mc_bucket *new, int kind)
     /* f32 values are their own master copy, but for a home */
     if (kind == STATE + MC_STATE_MASTER && new->dtype == MC_F32 && !new->host) return false;
     for (int i = 0; i < m->old_count; i++) /* state stays with what is frozen, for a thaw */
-        if (has(&m->old[i], kind) && feeds(&m->old[i], new)) return true;
+        if (gives(&m->old[i], new, kind)) return true;
     return false;
 }
 
@@ -327,8 +327,7 @@ static mc_status build_array(move *m, int n, int kind)
                            kind < STATE ? WHAT[kind] : "optimizer state");
     mc_status status = mc_error_status(z->ctx);
     for (int i = 0; i < m->old_count && !status; i++)
-        if (has(&m->old[i], kind) && feeds(&m->old[i], new))
-            status = copy_array(m, new, &m->old[i], kind);
+        if (gives(&m->old[i], new, kind)) status = copy_array(m, new, &m->old[i], kind);
     return status;
 }
 
@@ -358,7 +357,7 @@ static mc_status build(move *m, int n, bool at_home)
     if (!status) status = fill_masters(m, new);
     for (int i = 0; i < m->old_count && new->trainable; i++) {
         const mc_bucket *old = &m->old[i];
-        if (!feeds(old, new)) continue;
+        if (!gives(old, new, VALUES)) continue;
         lost |= old->gradient.state == MC_GRADIENT_VOID;
         summed |= mc_bucket_shares_gradient(old) ? old->sum.data && old->sum.state != MC_SUM_EMPTY
                                                  : old->gradient.data != NULL;
@@ -366,7 +365,7 @@ static mc_status build(move *m, int n, bool at_home)
     if (lost) {
         new->gradient.state = MC_GRADIENT_VOID;
     } else if (mc_bucket_shares_gradient(new)) {
-        new->sum.state = summed &&new->sum.data ? MC_SUM_WIDE : MC_SUM_EMPTY;
+        new->sum.state = !summed || !new->sum.data ? MC_SUM_EMPTY : MC_SUM_WIDE;
     } else if (new->gradient.data) {
         new->gradient.state = m->zero->group->comm ? MC_GRADIENT_SUMMED : MC_GRADIENT_OPEN;
     }
