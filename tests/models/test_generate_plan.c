@@ -73,8 +73,9 @@ static void compare(const tiny_family *f, mc_dtype dtype, int format, work w)
 static void test_planned_is_taken(void **state)
 {
     (void)state;
-    for (int f = 2; f < TINY_FAMILIES; f++)
-        for (int kind = 0; kind < 8; kind++) {
+    for (int f = 0; f < TINY_FAMILIES; f++)
+        for (int kind = 0; kind < 8 && mc_family_kind(tiny_families[f].name) != MC_MODEL_ENCODER;
+             kind++) {
             work w = {.how = {.max_new_tokens = 10, .ignore_eos = true}, .running = kind % 2};
             if (kind / 2 == 1) w.how.num_beams = 2;
             w.how.sample = kind / 2 == 2;

@@ -399,11 +399,12 @@ static mc_status read_post_processor(mc_tokenizer *tok, mc_error *err, const cha
     }
     bool bytes = tok->kind == MC_TOKENIZER_BYTE_BPE;
     if (bytes && strcmp(type, "ByteLevel") == 0) return MC_OK;
-    bool roberta = bytes && strcmp(type, "RobertaProcessing") == 0;
+    bool roberta = strcmp(type, "RobertaProcessing") == 0; /* of word pieces too: MPNet's */
     if (!roberta && strcmp(type, "BertProcessing") != 0)
         return mc_tokenizer_unsupported(err, path, "post_processor", type,
                                         bytes ? "ByteLevel, TemplateProcessing or RobertaProcessing"
-                                              : "TemplateProcessing or BertProcessing");
+                                              : "TemplateProcessing, BertProcessing or "
+                                                "RobertaProcessing");
     int32_t cls = 0, sep = 0;
     if (read_named_id(&r, part, "cls", &cls) || read_named_id(&r, part, "sep", &sep))
         return err->status;
