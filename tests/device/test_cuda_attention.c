@@ -617,6 +617,25 @@ static void test_cudnn_dense(void **state)
         }
 }
 
+/* Heads that share keys: each with its own, four a group, all in one. */
+static void test_cudnn_grouped(void **state)
+{
+    (void)state;
+    if (!with_cudnn()) return;
+    const int sizes[][5] = {{1, 4, 64, 64, 2},
+                            {3, 8, 128, 64, 4},
+                            {2, 6, 192, 128, 3},
+                            {2, 5, 256, 80, 5},
+                            {1, 4, 1024, 64, 4}};
+    for (int i = 0; i < 5; i++)
+        for (int mode = 0; mode < 4; mode++) {
+            int32_t length[3] = {sizes[i][2], sizes[i][2], sizes[i][2]};
+            run_case((attention_case){length, sizes[i][0], sizes[i][1], sizes[i][3],
+                                      .causal = mode & 1, .dtype = mode & 2 ? MC_F16 : MC_BF16,
+                                      .group = sizes[i][4]});
+        }
+}
+
 static void test_cudnn_ragged(void **state)
 {
     (void)state;
@@ -1126,6 +1145,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_contract),
         cmocka_unit_test(test_contract_refusals),
         cmocka_unit_test(test_cudnn_dense),
+        cmocka_unit_test(test_cudnn_grouped),
         cmocka_unit_test(test_cudnn_ragged),
         cmocka_unit_test(test_cudnn_strides),
         cmocka_unit_test(test_cudnn_deterministic),

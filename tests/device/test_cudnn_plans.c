@@ -76,7 +76,7 @@ static mc_sdpa_key key_of(int batch, int heads, int length, int head_dim)
     memset(&key, 0, sizeof key);
     key.dtype = MC_CUDNN_DATA_BFLOAT16;
     key.batch = batch;
-    key.heads = heads;
+    key.heads = key.key_heads = heads;
     key.length = key.key_length = length;
     key.head_dim = head_dim;
     key.q_stride = key.kv_stride = 3 * (int64_t)heads * head_dim;
@@ -171,6 +171,20 @@ static void test_bias_and_cross(void **state)
     odd.key_length = 93;
     odd.apart = 1;
     assert_plans(odd);
+}
+
+/* Heads that share keys: Llama 3.2 1B's, and one for all. */
+static void test_grouped(void **state)
+{
+    (void)state;
+    for (int form = 0; form < 4; form++) {
+        mc_sdpa_key key = key_of(2, 32, 256, form & 2 ? 128 : 64);
+        key.key_heads = form & 1 ? 8 : 1;
+        key.q_stride = key.kv_stride = (int64_t)(32 + 2 * key.key_heads) * key.head_dim;
+        key.causal = 1;
+        key.deterministic = form == 3;
+        assert_plans(key);
+    }
 }
 
 /* GPT-2's sizes, sequences of one token, and head sizes from 8 to 256. */
@@ -286,9 +300,10 @@ int main(void)
         return 0;
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_forms),   cmocka_unit_test(test_bias_and_cross),
-        cmocka_unit_test(test_shapes),  cmocka_unit_test(test_other_plans),
-        cmocka_unit_test(test_refusal), cmocka_unit_test(test_files),
+        cmocka_unit_test(test_forms),       cmocka_unit_test(test_bias_and_cross),
+        cmocka_unit_test(test_grouped),     cmocka_unit_test(test_shapes),
+        cmocka_unit_test(test_other_plans), cmocka_unit_test(test_refusal),
+        cmocka_unit_test(test_files),
     };
     return cmocka_run_group_tests(tests, load, unload);
 }

@@ -71,13 +71,14 @@ static void describe(const mc_cuda_device *cuda, const mc_sdpa_key *k, bool time
                      size_t size)
 {
     snprintf(text, size,
-             "modelcenter plan 2: %scuDNN %zu, %s, attention backward %d causal %d ragged %d "
-             "bias %d apart %d deterministic %d packed %d dtype %d shape %d %d %d %d %d "
+             "modelcenter plan 3: %scuDNN %zu, %s, attention backward %d causal %d ragged %d "
+             "bias %d apart %d deterministic %d packed %d dtype %d shape %d %d %d %d %d %d "
              "strides %lld %lld %lld dropout %a",
              timed ? "timed, " : "", cuda->cudnn->library.version, cuda->gpu, k->backward,
              k->causal, k->ragged, k->bias, k->apart, k->deterministic, k->packed_sum, k->dtype,
-             k->batch, k->heads, k->length, k->key_length, k->head_dim, (long long)k->q_stride,
-             (long long)k->kv_stride, (long long)k->out_stride, (double)k->dropout);
+             k->batch, k->heads, k->key_heads, k->length, k->key_length, k->head_dim,
+             (long long)k->q_stride, (long long)k->kv_stride, (long long)k->out_stride,
+             (double)k->dropout);
 }
 
 /* What a plan is kept for from one start to the next, and the file; false: there is no place. */
@@ -187,7 +188,11 @@ static const char *refusal(const mc_attention_call *c)
     const mc_matrix q = c->q, k = c->k, v = c->v, out = c->out;
     if (q.dtype != MC_F16 && q.dtype != MC_BF16) return "a dtype that is neither f16 nor bf16";
     if (k.dtype != q.dtype || v.dtype != q.dtype || out.dtype != q.dtype) return "mixed dtypes";
-    if (mc_attention_needs(s)) return mc_attention_needs(s);
+    const bool grouped = mc_key_heads(s) != s->heads;
+    mc_attention_shape alone = *s; /* heads that share keys are taken, of a grid */
+    alone.key_heads = 0;
+    if (mc_attention_needs(&alone)) return mc_attention_needs(&alone);
+    if (grouped && (mc_sdpa_is_ragged(s) || s->bias.data)) return mc_attention_needs(s);
     if (s->key_mask) return "a key mask";
     if (s->position_bias) return "a bias by distance";
     if (s->marks) return "marks of tokens";
@@ -236,6 +241,7 @@ static mc_sdpa_key key_of(const mc_attention_call *c)
         key.key_length = (int32_t)s->bias.stride;
     }
     key.heads = s->heads;
+    key.key_heads = mc_key_heads(s);
     key.head_dim = s->head_dim;
     key.q_stride = q.stride;
     key.kv_stride = k.stride;
@@ -360,6 +366,10 @@ static void carve_all(sdpa_run *r, int64_t total, bool stats)
     else if (!k->deterministic)
         r->pointers[MC_SDPA_DQ_SUM] =
             carve(r, 4 * (int64_t)k->batch * k->length * k->heads * k->head_dim);
+    if (k->key_heads == k->heads) return;
+    int64_t heads = 2 * (int64_t)k->batch * k->key_length * k->heads * k->head_dim;
+    r->pointers[MC_SDPA_DK_HEADS] = carve(r, heads);
+    r->pointers[MC_SDPA_DV_HEADS] = carve(r, heads);
 }
 
 static void set_scalars(sdpa_run *r, const mc_attention_shape *s)
@@ -565,14 +575,17 @@ static mc_status stage(mc_device *d, staged *x, mc_matrix m, mc_matrix like, int
 static mc_status run_staged(mc_device *d, const mc_attention_call *c, const staged x[4],
                             mc_status (*run_call)(mc_device *, const mc_attention_call *))
 {
-    int64_t columns = (int64_t)c->shape->heads * c->shape->head_dim;
+    int64_t columns = (int64_t)c->shape->heads * c->shape->head_dim,
+            key_columns = (int64_t)mc_key_heads(c->shape) * c->shape->head_dim;
     mc_attention_call used = *c;
     used.dout = x[0].used, used.dq = x[1].used, used.dk = x[2].used, used.dv = x[3].used;
     mc_status status = MC_OK;
     if (x[0].bytes) status = mc_sdpa_copy_rows(d, x[0].rows, columns, x[0].real, x[0].used);
     if (!status) status = run_call(d, &used);
     for (int i = 1; i < 4 && !status; i++)
-        if (x[i].bytes) status = mc_sdpa_copy_rows(d, x[i].rows, columns, x[i].used, x[i].real);
+        if (x[i].bytes)
+            status = mc_sdpa_copy_rows(d, x[i].rows, i == 1 ? columns : key_columns, x[i].used,
+                                       x[i].real);
     return status;
 }
 

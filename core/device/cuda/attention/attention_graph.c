@@ -18,7 +18,7 @@ enum {
 typedef struct builder {
     mc_cudnn_graph *g;
     const mc_sdpa_key *key;
-    int64_t b, h, t, n, d; /* n: keys */
+    int64_t b, h, t, n, d, kh; /* n: keys; kh: their heads */
     mc_cudnn_ref q, k, v, out, stats, scale;
     mc_cudnn_ref query_lengths, key_lengths; /* NULL unless ragged, like those below */
     mc_cudnn_ref q_starts, kv_starts, out_starts, stats_starts;
@@ -45,9 +45,9 @@ static mc_cudnn_ref kv_like(builder *s, int64_t id, bool transposed)
 {
     int64_t row = s->key->kv_stride;
     if (transposed)
-        return mc_cudnn_memory(s->g, id, s->key->dtype, MC_CUDNN_4(s->b, s->h, s->d, s->n),
+        return mc_cudnn_memory(s->g, id, s->key->dtype, MC_CUDNN_4(s->b, s->kh, s->d, s->n),
                                MC_CUDNN_4(s->n * row, s->d, 1, row), s->kv_starts);
-    return mc_cudnn_memory(s->g, id, s->key->dtype, MC_CUDNN_4(s->b, s->h, s->n, s->d),
+    return mc_cudnn_memory(s->g, id, s->key->dtype, MC_CUDNN_4(s->b, s->kh, s->n, s->d),
                            MC_CUDNN_4(s->n * row, s->d, row, 1), s->kv_starts);
 }
 
@@ -89,7 +89,14 @@ static mc_cudnn_ref row_values(builder *s) /* (b,h,t,1) */
 
 static void begin(builder *s, mc_cudnn_graph *g, const mc_sdpa_key *key)
 {
-    *s = (builder){g, key, key->batch, key->heads, key->length, key->key_length, key->head_dim};
+    *s = (builder){g,
+                   key,
+                   key->batch,
+                   key->heads,
+                   key->length,
+                   key->key_length,
+                   key->head_dim,
+                   key->key_heads};
     if (key->ragged) {
         s->query_lengths = small_integers(s, MC_SDPA_QUERY_LENGTHS, I32, s->b);
         s->key_lengths = small_integers(s, MC_SDPA_KEY_LENGTHS, I32, s->b);
@@ -240,13 +247,27 @@ static void transposed_product(builder *s, mc_cudnn_ref x, mc_cudnn_ref other,
     mc_cudnn_matmul(s->g, transposed, other, gradient, s->key_lengths, NULL, s->query_lengths);
 }
 
+/* The gradient `id` of keys or values. Of grouped heads the product has one for each query head, in
+ * memory of its own, of which those of a group are added up. */
+static void key_gradient(builder *s, mc_cudnn_ref x, mc_cudnn_ref other, int64_t id,
+                         int64_t heads_id)
+{
+    mc_cudnn_ref gradient = kv_like(s, id, false), heads = gradient;
+    int64_t head = s->n * s->d;
+    if (s->kh != s->h)
+        heads = mc_cudnn_memory(s->g, heads_id, s->key->dtype, MC_CUDNN_4(s->b, s->h, s->n, s->d),
+                                MC_CUDNN_4(s->h * head, head, s->d, 1), NULL);
+    transposed_product(s, x, other, heads);
+    if (heads != gradient) mc_cudnn_reduce(s->g, MC_CUDNN_REDUCE_TENSOR_ADD, heads, gradient);
+}
+
 /* dq = ds k: straight, or summed in f32 by atomic additions first, which is faster. */
 static void query_gradient(builder *s, mc_cudnn_ref ds)
 {
     int64_t b = s->b, h = s->h, t = s->t, d = s->d, row = s->key->q_stride, kv = s->key->kv_stride;
     const int64_t *dim = MC_CUDNN_4(b, h, t, d);
     mc_cudnn_ref dq = q_like(s, MC_SDPA_DQ);
-    mc_cudnn_ref k = mc_cudnn_virtual(s->g, s->key->dtype, MC_CUDNN_4(b, h, s->n, d),
+    mc_cudnn_ref k = mc_cudnn_virtual(s->g, s->key->dtype, MC_CUDNN_4(b, s->kh, s->n, d),
                                       MC_CUDNN_4(s->n * kv, d, kv, 1), s->kv_starts);
     mc_cudnn_reshape(s->g, s->k, k);
     mc_cudnn_ref sum = dq;
@@ -267,7 +288,7 @@ static void backward(builder *s)
     mc_cudnn_ref x = mask_future(s, minus(s, scaled_scores(s), s->stats));
     mc_cudnn_ref p = apply(s, MC_CUDNN_POINTWISE_EXP, x, NULL), dropped = p;
     if (s->random) dropped = times(s, times(s, p, s->random), s->keep_factor);
-    transposed_product(s, dropped, dout, kv_like(s, MC_SDPA_DV, false));
+    key_gradient(s, dropped, dout, MC_SDPA_DV, MC_SDPA_DV_HEADS);
     mc_cudnn_ref dp = scores(s, F32);
     mc_cudnn_matmul(s->g, dout, s->v, dp, s->query_lengths, s->key_lengths, NULL);
     if (s->random) dp = times(s, dp, s->random);
@@ -276,7 +297,7 @@ static void backward(builder *s)
     if (s->key->bias)
         mc_cudnn_reduce(s->g, MC_CUDNN_REDUCE_TENSOR_ADD, ds, bias_like(s, MC_SDPA_DBIAS));
     ds = times(s, ds, s->scale);
-    transposed_product(s, ds, s->q, kv_like(s, MC_SDPA_DK, false));
+    key_gradient(s, ds, s->q, MC_SDPA_DK, MC_SDPA_DK_HEADS);
     query_gradient(s, ds);
 }
 
@@ -313,5 +334,9 @@ int mc_sdpa_ids(const mc_sdpa_key *key, int64_t ids[MC_SDPA_IDS])
     ids[n++] = MC_SDPA_DELTA_FACTOR;
     if (key->bias) ids[n++] = MC_SDPA_DBIAS;
     if (!key->deterministic) ids[n++] = MC_SDPA_DQ_SUM;
+    if (key->key_heads != key->heads) {
+        ids[n++] = MC_SDPA_DK_HEADS;
+        ids[n++] = MC_SDPA_DV_HEADS;
+    }
     return n;
 }

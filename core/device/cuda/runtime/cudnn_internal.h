@@ -249,8 +249,10 @@ enum {
     MC_SDPA_DQ,
     MC_SDPA_DK,
     MC_SDPA_DV,
-    MC_SDPA_DELTA,  /* sum of out * dout, scratch */
-    MC_SDPA_DQ_SUM, /* dq in f32, scratch */
+    MC_SDPA_DELTA,    /* sum of out * dout, scratch */
+    MC_SDPA_DQ_SUM,   /* dq in f32, scratch */
+    MC_SDPA_DK_HEADS, /* of grouped heads: dk and dv of each query head, scratch */
+    MC_SDPA_DV_HEADS,
     MC_SDPA_QUERY_LENGTHS,
     MC_SDPA_KEY_LENGTHS, /* may be the same memory */
     MC_SDPA_SEED,
@@ -280,10 +282,10 @@ typedef struct mc_sdpa_key {
     int32_t packed_sum;    /* backward, ragged: MC_SDPA_DQ_SUM lies like dq, not densely */
     int32_t dtype;         /* MC_CUDNN_DATA_HALF or MC_CUDNN_DATA_BFLOAT16 */
     int32_t batch, heads, length, key_length, head_dim;
-    int32_t unused;                          /* 0, like the other one: keys are compared as bytes */
+    int32_t key_heads;                       /* a divisor of heads */
     int64_t q_stride, kv_stride, out_stride; /* elements from token to token, gradients alike */
     float dropout;
-    int32_t unused_too;
+    int32_t unused; /* 0: keys are compared as bytes */
 } mc_sdpa_key;
 
 /* Builds the graph; what goes wrong is in graph->error. */
