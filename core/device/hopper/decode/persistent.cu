@@ -25,7 +25,7 @@ namespace persistent
 enum { HELPERS = 0 };
 __device__ void open_ring(const place &) {}
 __device__ bool help(const place &) { return false; }
-constexpr float FP8_UNIT = mc_eight_unit<__half, MC_WEIGHTS_FP8>;
+constexpr float FP8_UNIT = mc_quantized_unit<__half, MC_WEIGHTS_FP8>;
 __device__ void widen_fp8(uint32_t word, uint32_t &low, uint32_t &high)
 {
     low = mc_widen<__half, MC_WEIGHTS_FP8>(word, 0);
