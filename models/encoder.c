@@ -131,7 +131,7 @@ static mc_tensor *embed(mc_tape *t, mc_model *m, const mc_stack_input *in)
     mc_encoder *e = m->parts;
     int64_t first = e->o.first_position;
     mc_tensor *positions = mc_embedding_table(t, e->positions), *rows = in->positions;
-    if (first && in->rows) /* behind a prompt every token has a position, as in transformers */
+    if (first && in->rows) /* after a soft prompt each token has a position, as in transformers */
         positions = mc_slice(t, positions, 0, first, e->o.positions - first);
     else if (first)
         rows = mc_token_positions(t, in->ids, in->lengths, m->shape.vocab_size, m->shape.pad_token,

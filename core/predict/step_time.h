@@ -28,7 +28,7 @@ typedef struct mc_time_plan {
     double exposed;       /* waiting for other ranks, with nothing else to do */
     double offload;       /* waiting for the host's part of AdamOffload */
     double total;         /* the sum of these */
-    double communication; /* all collectives, including those hidden behind the above */
+    double communication; /* all collectives, including those that overlap the above */
     double product_rate;  /* FLOP/s of the fastest of the products */
 } mc_time_plan;
 
