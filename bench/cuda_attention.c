@@ -35,6 +35,8 @@ static const attention_case cases[] = {
     {"plain 128", 32, 40, 128, 512, 512},
     {"plain 256", 16, 8, 256, 1024, 1024},
     {"causal 64", 64, 12, 64, 1024, 1024, .causal = true},
+    {"causal xl", 16, 25, 64, 1024, 1024, .causal = true},
+    {"causal 4096", 16, 12, 64, 4096, 4096, .causal = true},
     {"causal 80", 16, 16, 80, 1024, 1024, .causal = true},
     {"causal 128", 32, 40, 128, 512, 512, .causal = true},
 };

@@ -2,12 +2,15 @@
  *
  *     bench/encoder FAMILY CONFIG BATCH LENGTH [OPTION=VALUE...]
  *     bench/encoder bert bert-base-uncased 256 128 device=cuda dtype=bf16
+ *     bench/encoder modernbert modernbert-base 32 512 least=64 device=cuda dtype=bf16
  *     OMP_NUM_THREADS=1 bench/encoder bert minilm-l6 1 32
  *
  * CONFIG is a shape's name, a config.json or a folder; weights are random. Options: steps (50),
- * device (cpu), dtype (f32). A pass reads new ids, computes the last hidden states and the pooled
- * output, and leaves the latter in a tensor of the context; on a GPU it is a recorded step. Peers:
- * bench/encoder.py. */
+ * device (cpu), dtype (f32), least (0). A pass reads new ids, computes the last hidden states and
+ * the pooled output (of a family without a pooler: the first token's), and leaves the latter in a
+ * tensor of the context; on a GPU it is a recorded step. With `least` BATCH * LENGTH tokens hold
+ * packed sequences of `least` to LENGTH tokens each, others in each pass, and tokens a second count
+ * theirs alone. Peers: bench/encoder.py, of packed sequences bench/modernbert.py. */
 #include "bench/bench.h"
 #include "core/modelcenter.h"
 #include <modelcenter/more.h>
@@ -20,6 +23,8 @@ enum { FIRST = 5 };
 typedef struct run {
     mc_model *model;
     mc_tensor *ids, *pooled;
+    mc_lengths *lengths; /* NULL: all of one length */
+    packing packed;
     float *host; /* what `pooled` holds */
 } run;
 
@@ -27,9 +32,19 @@ static void pass(mc_context *ctx, void *user)
 {
     run *r = user;
     mc_tape *t = mc_tape_begin_eval(ctx);
-    mc_model_output out = mc_model_forward(t, r->model, &(mc_model_input){.ids = r->ids});
-    mc_tensor_copy(r->pooled, out.pooled);
+    mc_model_input in = {.ids = r->ids, .lengths = r->lengths};
+    mc_model_output out = mc_model_forward(t, r->model, &in);
+    mc_tensor_copy(r->pooled, out.pooled ? out.pooled : mc_first_tokens(t, out.last_hidden));
     mc_tape_end(t);
+}
+
+/* The next pass's lengths. */
+static void draw_lengths(run *r)
+{
+    packing *p = &r->packed;
+    if (!r->lengths) return;
+    packing_draw(p);
+    mc_lengths_write(r->lengths, p->length, p->count, p->room, p->longest);
 }
 
 static int by_size(const void *a, const void *b)
@@ -45,7 +60,10 @@ static double processor(void) { return (double)clock() / CLOCKS_PER_SEC; }
 static double time_passes(mc_context *ctx, run *r, int steps)
 {
     double start = now();
-    for (int i = 0; i < steps; i++) mc_step_run(ctx, 1, pass, r);
+    for (int i = 0; i < steps; i++) {
+        draw_lengths(r);
+        mc_step_run(ctx, 1, pass, r);
+    }
     mc_tensor_read_f32(ctx, r->pooled, r->host, mc_tensor_count(r->pooled)); /* waits for all */
     return (now() - start) / steps;
 }
@@ -64,29 +82,39 @@ int main(int argc, char **argv)
                                                 : MC_F32;
     mc_context *ctx = mc_init_distributed(
         &(mc_init_options){.seed = 1, .device = option(argc, argv, "device", "cpu")});
-    run r = {.model = mc_model_new(ctx, argv[1], argv[2], &(mc_model_heads){.pooler = true},
-                                   &(mc_load_options){.dtype = type})};
+    int least = atoi(option(argc, argv, "least", "0"));
+    bool pools = strcmp(argv[1], "modernbert") != 0;
+    run r = {.model = mc_model_new(ctx, argv[1], argv[2], &(mc_model_heads){.pooler = pools},
+                                   &(mc_load_options){.dtype = type}),
+             .packed = packing_new(least, length, (int64_t)batch * length)};
+    int rows = r.packed.most ? r.packed.most : batch;
+    if (r.packed.most) r.lengths = mc_lengths_new(ctx, rows, r.packed.room);
     int64_t vocab = mc_model_get_shape(r.model).vocab_size, count = (int64_t)batch * length;
     int32_t *ids = calloc((size_t)(count > 0 ? count : 1), sizeof *ids);
     for (int64_t i = 0; ids && i < count; i++) ids[i] = (int32_t)(rand() % (vocab > 0 ? vocab : 1));
-    r.ids = mc_tensor_new(ctx, MC_I32, MC_SHAPE(batch, length));
-    r.pooled = mc_tensor_new(ctx, type, MC_SHAPE(batch, mc_model_dim(r.model)));
+    r.ids = mc_tensor_new(ctx, MC_I32, r.lengths ? MC_SHAPE(count) : MC_SHAPE(batch, length));
+    r.pooled = mc_tensor_new(ctx, type, MC_SHAPE(rows, mc_model_dim(r.model)));
     mc_tensor_write(r.ids, ids, (size_t)count * sizeof *ids);
     r.host = calloc((size_t)mc_tensor_count(r.pooled) + 1, sizeof *r.host);
     double rounds[FIRST];
     time_passes(ctx, &r, FIRST);
     double busy = processor();
+    r.packed.sequences = r.packed.tokens = 0;
     for (int i = 0; i < FIRST; i++) rounds[i] = time_passes(ctx, &r, steps);
     busy = (processor() - busy) / FIRST / steps;
     qsort(rounds, FIRST, sizeof *rounds, by_size);
-    double median = rounds[FIRST / 2];
+    double median = rounds[FIRST / 2], tokens = (double)count, sequences = batch;
+    if (r.lengths) tokens = (double)r.packed.tokens / FIRST / steps;
+    if (r.lengths) sequences = (double)r.packed.sequences / FIRST / steps;
     if (!mc_failed(ctx))
-        printf("%s %d x %d %s: %.3f ms (%.3f to %.3f), %.1f seq/s, cpu %.3f ms, peak %.1f MiB\n",
+        printf("%s %d x %d %s: %.3f ms (%.3f to %.3f), %.1f seq/s, %.0f tokens/s, cpu %.3f ms, "
+               "peak %.1f MiB\n",
                argv[2], batch, length, dtype, 1e3 * median, 1e3 * rounds[0],
-               1e3 * rounds[FIRST - 1], batch / median, 1e3 * busy,
+               1e3 * rounds[FIRST - 1], sequences / median, tokens / median, 1e3 * busy,
                (double)mc_memory(ctx).peak / (1024 * 1024));
     int bad = mc_print_error(ctx, stderr) ? 1 : 0;
     free(ids);
+    free(r.packed.length);
     free(r.host);
     mc_context_free(ctx);
     return bad;

@@ -58,14 +58,24 @@ static mc_weight_format format_of(const char *name)
                                       : MC_WEIGHTS_FLOAT;
 }
 
-/* Elements of the decoder's matrices that a step reads. */
-static double weights_of(mc_model_shape s)
+/* Columns of a layer's keys. */
+static double keys_of(mc_model_shape s)
 {
+    return (double)((s.key_heads ? s.key_heads : s.heads) * s.head_dim);
+}
+
+/* Elements of the decoder's matrices that a step reads. */
+static double weights_of(const mc_model *model)
+{
+    mc_model_shape s = mc_model_get_shape(model);
     bool two = s.kind == MC_MODEL_ENCODER_DECODER;
     double inner = (double)(s.heads * s.head_dim), dim = (double)s.dim,
            layers = (double)(two ? s.decoder_layers : s.layers);
-    double attention = (two ? 6 : 4) * dim * inner; /* across: queries and output */
-    return layers * (attention + 2 * dim * (double)s.dim_ff) + dim * (double)s.vocab_size;
+    double attention = dim * (2 * inner + 2 * keys_of(s));
+    if (two) attention += 2 * dim * inner; /* across: queries and output */
+    int in_feed_forward = strcmp(mc_model_family(model), "llama") == 0 ? 3 : 2;
+    return layers * (attention + in_feed_forward * dim * (double)s.dim_ff) +
+           dim * (double)s.vocab_size;
 }
 
 /* Elements of keys and values that a step reads. */
@@ -74,7 +84,7 @@ static double cache_of(mc_model_shape s, const work *w)
     bool two = s.kind == MC_MODEL_ENCODER_DECODER;
     double layers = (double)(two ? s.decoder_layers : s.layers),
            mean = w->prompt + 0.5 * (w->tokens + w->fewer);
-    return 2 * layers * (double)(s.heads * s.head_dim) * mean * w->rows;
+    return 2 * layers * keys_of(s) * mean * w->rows;
 }
 
 static int compare(const void *a, const void *b)
@@ -177,7 +187,8 @@ static void report(work *w, steps *s, int rounds, const double *seconds, int arg
                *dtype = option(argc, argv, "dtype", "f32");
     mc_model_shape shape = mc_model_get_shape(w->model);
     double size = dtype_of(dtype) == MC_F32 ? 4 : 2;
-    double bytes = size * cache_of(shape, w) + (format_of(weights) ? 1 : size) * weights_of(shape);
+    double bytes =
+        size * cache_of(shape, w) + (format_of(weights) ? 1 : size) * weights_of(w->model);
     double bandwidth =
         s ? median(s->rate[0], 3 * rounds) : atof(option(argc, argv, "bandwidth", "4.24e12"));
     double limit = w->rows * bandwidth / bytes;

@@ -2,7 +2,7 @@
 
     python bench/generate.py gpt2 32 64 512 [static] [beams=1] [rounds=3] [ours=PROGRAM]
 
-Shapes: gpt2, gpt2-xl, gptj-6b, t5-base; random weights in bf16 on a GPU, greedy or with beams, no end
+Shapes: gpt2, gpt2-xl, gptj-6b, t5-base, llama-3-8b, llama-3.2-1b; random weights in bf16 on a GPU, greedy or with beams, no end
 token. `static`: a static cache, with which transformers compiles the forward pass by itself. The rate is
 that of the steps alone, by the difference of answers of NEW and of NEW / 4 tokens, as there, and with
 beams that of rows. With `ours` that program, bench/generate, is run before and after with the same
@@ -14,8 +14,8 @@ import sys
 import time
 
 import torch
-from transformers import (GPT2Config, GPT2LMHeadModel, GPTJConfig, GPTJForCausalLM, T5Config,
-                          T5ForConditionalGeneration)
+from transformers import (GPT2Config, GPT2LMHeadModel, GPTJConfig, GPTJForCausalLM, LlamaConfig,
+                          LlamaForCausalLM, T5Config, T5ForConditionalGeneration)
 
 MODELS = {
     "gpt2": lambda: GPT2LMHeadModel(GPT2Config()),
@@ -23,8 +23,19 @@ MODELS = {
     "gptj-6b": lambda: GPTJForCausalLM(GPTJConfig()),
     "t5-base": lambda: T5ForConditionalGeneration(T5Config(
         d_model=768, d_ff=3072, num_layers=12, num_heads=12, decoder_start_token_id=0)),
+    "llama-3-8b": lambda: LlamaForCausalLM(LlamaConfig(
+        vocab_size=128256, hidden_size=4096, intermediate_size=14336, num_hidden_layers=32,
+        num_attention_heads=32, num_key_value_heads=8, max_position_embeddings=8192, rms_norm_eps=1e-5,
+        rope_parameters=dict(rope_type="default", rope_theta=5e5))),
+    "llama-3.2-1b": lambda: LlamaForCausalLM(LlamaConfig(
+        vocab_size=128256, hidden_size=2048, intermediate_size=8192, num_hidden_layers=16,
+        num_attention_heads=32, num_key_value_heads=8, head_dim=64, max_position_embeddings=131072,
+        rms_norm_eps=1e-5, tie_word_embeddings=True,
+        rope_parameters=dict(rope_type="llama3", rope_theta=5e5, factor=32.0, low_freq_factor=1.0,
+                             high_freq_factor=4.0, original_max_position_embeddings=8192))),
 }
-FAMILIES = {"gpt2": "gpt2", "gpt2-xl": "gpt2", "gptj-6b": "gptj", "t5-base": "t5"}
+FAMILIES = {"gpt2": "gpt2", "gpt2-xl": "gpt2", "gptj-6b": "gptj", "t5-base": "t5", "llama-3-8b": "llama",
+            "llama-3.2-1b": "llama"}
 
 
 def word(name, default):

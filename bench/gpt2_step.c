@@ -1,10 +1,11 @@
 /* Pretraining steps of GPT-2 on random tokens: milliseconds, tokens a second and memory.
  *
- *     bench/gpt2_step [CONFIG [BATCH [LENGTH [STEPS [DEVICE [DTYPE [GRADIENTS]]]]]]]
+ *     bench/gpt2_step [CONFIG [BATCH [LENGTH [STEPS [DEVICE [DTYPE [GRADIENTS [RECIPE]]]]]]]]
  *     bench/gpt2_step gpt2-base 64 1024 50 cuda bf16
- *     bench/gpt2_step gpt2-xl 16 1024 50 cuda bf16 param
+ *     bench/gpt2_step gpt2-xl 16 1024 50 cuda bf16 param fp8
  *
- * GRADIENTS: f32, or param for blocks that write them in DTYPE (MC_GRAD_PARAMETER).
+ * GRADIENTS: f32, or param for blocks that write them in DTYPE (MC_GRAD_PARAMETER). RECIPE: fp8, or
+ * fp8-current for scales of the tensors themselves (core/nn/recipe.h).
  *
  * Everything of a step is done: upload of new tokens, forward, loss, backward, norm and clipping,
  * AdamW, and the loss of the step before is read. Steps are timed on the host from report to
@@ -107,6 +108,8 @@ int main(int argc, char **argv)
                                      : !strcmp(dtype, "f16") ? MC_F16
                                                              : MC_F32};
     bool rounded = argc > 7 && !strcmp(argv[7], "param");
+    if (argc > 8 && !strncmp(argv[8], "fp8", 3)) load.recipe.fp8 = MC_FP8_ALL;
+    if (argc > 8 && !strcmp(argv[8], "fp8-current")) load.recipe.scaling = MC_FP8_CURRENT;
     double start = now() - age();
     mc_context *ctx = mc_init_distributed(&(mc_init_options){
         .seed = 42, .device = device, .grad_dtype = rounded ? MC_GRAD_PARAMETER : MC_GRAD_F32});

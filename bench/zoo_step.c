@@ -7,13 +7,16 @@
  *     bench/zoo_step gptj gptj-6b 4 1024 device=cuda dtype=bf16 grads=param recompute=selective
  *     bench/zoo_step gptj gptj-6b 4 1024 device=cuda dtype=bf16 lora=8 targets=q_proj,v_proj
  *     bench/zoo_step cpm1 cpm1-large 8 512 device=cuda dtype=bf16 marks=1
+ *     bench/zoo_step modernbert modernbert-base 32 512 least=64 device=cuda dtype=bf16
  *
  * Options: target (tokens of an encoder-decoder's targets, 128), steps (20), device (cpu), dtype
  * (f32), dropout (0), recompute (none, selective, full), grads (f32, param), varied=1 (lengths
- * uniform in LENGTH/4 .. LENGTH, and the same share of targets, packed), marks=1 (CPM-1's context:
+ * uniform in LENGTH/4 .. LENGTH, and the same share of targets, packed), least (0; not for an
+ * encoder-decoder: BATCH * LENGTH tokens hold packed sequences of `least` to LENGTH tokens each,
+ * and tokens a second count theirs alone), marks=1 (CPM-1's context:
  * the first half of each sequence), clip (1; 0: none), layers (of the config's, 0: all), lora (rank
  * of LoRA's factors, 0: none; alpha is twice that), targets (of LoRA, with commas between; those of
- * the family).
+ * the family), base (float, int8, fp8: of the frozen layers, with lora).
  *
  * Everything of a step is done: upload of new tokens, forward, the language model's loss, backward,
  * norm and clipping, AdamW, and the loss of the step before is read. Steps are timed on the host
@@ -35,7 +38,11 @@ typedef struct run {
     int batch, length, target, steps;
     bool varied, marked;
     mc_tensor *ids, *decoder_ids, *labels, *marks;
-    mc_lengths *lengths, *decoder_lengths; /* NULL unless varied */
+    /* All rows of an encoder, since a recorded step can't look for those that have labels; NULL of
+     * other models, and where their number varies. */
+    mc_tensor *rows;
+    mc_lengths *lengths, *decoder_lengths; /* NULL unless varied or packed */
+    packing packed;                        /* most 0: not packed */
     int32_t *host, *host_lengths;
 } run;
 
@@ -58,7 +65,10 @@ static void step(mc_context *ctx, void *user)
                          .decoder_lengths = r->decoder_lengths,
                          .marks = r->marks};
     mc_model_output out = mc_model_forward(t, r->model, &in);
-    mc_optim_manager_backward(r->optim, t, mc_model_loss(t, r->model, out.last_hidden, r->labels));
+    mc_tensor *loss = r->rows
+                          ? mc_model_loss_of_rows(t, r->model, out.last_hidden, r->rows, r->labels)
+                          : mc_model_loss(t, r->model, out.last_hidden, r->labels);
+    mc_optim_manager_backward(r->optim, t, loss);
     mc_tape_end(t);
     mc_optim_manager_step(r->optim);
 }
@@ -88,6 +98,11 @@ static int64_t vary(run *r, mc_lengths *lengths, int longest)
 static uint64_t next_batch(run *r)
 {
     int64_t tokens = (int64_t)r->batch * r->length, targets = (int64_t)r->batch * r->target;
+    const packing *p = &r->packed;
+    if (p->most) {
+        packing_draw(&r->packed);
+        mc_lengths_write(r->lengths, p->length, p->count, p->room, p->longest);
+    }
     if (r->varied) tokens = vary(r, r->lengths, r->length);
     if (r->varied && r->decoder_ids) targets = vary(r, r->decoder_lengths, r->target);
     fill(r, r->ids, tokens);
@@ -106,6 +121,9 @@ static void make_inputs(run *r)
     if (r->varied) {
         r->ids = mc_tensor_new(r->ctx, MC_I32, MC_SHAPE(room));
         r->lengths = mc_lengths_new(r->ctx, r->batch, room);
+    } else if (r->packed.most) {
+        r->ids = mc_tensor_new(r->ctx, MC_I32, MC_SHAPE(tokens));
+        r->lengths = mc_lengths_new(r->ctx, r->packed.most, tokens);
     } else {
         r->ids = mc_tensor_new(r->ctx, MC_I32, MC_SHAPE(r->batch, r->length));
     }
@@ -118,6 +136,11 @@ static void make_inputs(run *r)
     int64_t labels = two ? targets : tokens;
     /* with lengths as many labels as the capacity of the batch are read */
     r->labels = mc_tensor_new(r->ctx, MC_I32, MC_SHAPE(r->varied ? labels + ROUND_TO : labels));
+    if (mc_model_get_shape(r->model).kind == MC_MODEL_ENCODER && !r->varied) {
+        r->rows = mc_tensor_new(r->ctx, MC_I32, MC_SHAPE(labels));
+        for (int64_t i = 0; i < labels; i++) r->host[i] = (int32_t)i;
+        mc_tensor_write(r->rows, r->host, (size_t)labels * sizeof *r->host);
+    }
     if (!r->marked) return;
     r->marks = mc_tensor_new(r->ctx, MC_I32, MC_SHAPE(tokens));
     for (int64_t i = 0; i < tokens; i++) r->host[i] = i % r->length < r->length / 2;
@@ -159,7 +182,10 @@ static void make(run *r, int argc, char **argv)
         .device = option(argc, argv, "device", "cpu"),
         .zero_level = (mc_zero_level)(MC_ZERO_0 + atoi(option(argc, argv, "zero", "0"))),
         .grad_dtype = rounded ? MC_GRAD_PARAMETER : MC_GRAD_F32});
+    static const char *const formats[] = {"float", "int8", "fp8", NULL};
+    int base = one_of(option(argc, argv, "base", "float"), formats);
     r->model = mc_model_new(r->ctx, argv[1], argv[2], &(mc_model_heads){.lm = true}, &load);
+    if (base) mc_model_quantize_base(r->model, (mc_weight_format)base);
     mc_model_set_dropout(r->model, (float)atof(option(argc, argv, "dropout", "0")));
     mc_optimizer *adam =
         mc_adam_new(r->ctx, &(mc_adam_options){.lr = 1e-4f, .weight_decay = 0.01f});
@@ -193,6 +219,8 @@ int main(int argc, char **argv)
              .steps = atoi(option(argc, argv, "steps", "20")),
              .varied = atoi(option(argc, argv, "varied", "0")),
              .marked = atoi(option(argc, argv, "marks", "0"))};
+    r.packed =
+        packing_new(atoi(option(argc, argv, "least", "0")), r.length, (int64_t)r.batch * r.length);
     int total = r.steps + FIRST;
     make(&r, argc, argv);
     double *seconds = calloc((size_t)total, sizeof *seconds), last = now();
@@ -208,16 +236,20 @@ int main(int argc, char **argv)
     if (mc_print_error(r.ctx, stderr)) return 1;
     qsort(seconds + FIRST, (size_t)r.steps, sizeof *seconds, compare);
     double median = seconds[FIRST + r.steps / 2], ranks = mc_data_size(r.ctx);
+    double sequences = r.batch, tokens = (double)r.batch * r.length;
+    if (r.packed.most) sequences = (double)r.packed.sequences / total;
+    if (r.packed.most) tokens = (double)r.packed.tokens / total;
     mc_print_rank(
         r.ctx, 0,
         "result family=%s config=%s device=%s batch=%d length=%d loss=%.5f norm=%.4f ms=%.3f "
         "sequences_per_s=%.1f tokens_per_s=%.0f peak_gib=%.2f ranks=%g\n",
         argv[1], argv[2], option(argc, argv, "device", "cpu"), r.batch, r.length,
-        (double)report.loss, (double)report.grad_norm, 1e3 * median, ranks * r.batch / median,
-        ranks * r.batch * r.length / median, (double)mc_memory(r.ctx).peak / (1 << 30), ranks);
+        (double)report.loss, (double)report.grad_norm, 1e3 * median, ranks * sequences / median,
+        ranks * tokens / median, (double)mc_memory(r.ctx).peak / (1 << 30), ranks);
     free(seconds);
     free(r.host);
     free(r.host_lengths);
+    free(r.packed.length);
     mc_context_free(r.ctx);
     return 0;
 }

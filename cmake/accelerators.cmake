@@ -25,8 +25,9 @@ if(MC_CUDA_SIMULATOR) # for tests: see tests/cuda_sim/README.md
     if(MC_HOPPER) # of the wing, decoding in one kernel; tests/cuda_sim/hopper.cpp stands for the rest
         target_compile_definitions(mc_dependencies INTERFACE MC_HAVE_HOPPER)
     endif()
+    # C sees what it sees beside nvcc, so that ccache takes its objects from there.
     target_include_directories(mc_dependencies SYSTEM INTERFACE ${MC_CUDA_INCLUDE_DIR}
-                               ${MC_CUDA_INCLUDE_DIR}/cccl)
+                               $<$<COMPILE_LANGUAGE:CXX>:${MC_CUDA_INCLUDE_DIR}/cccl>)
     target_link_libraries(mc_dependencies INTERFACE ${CMAKE_DL_LIBS} stdc++)
     list(APPEND mc_link_names stdc++ dl)
     message(STATUS "CUDA: simulated, with the headers in ${MC_CUDA_INCLUDE_DIR}")

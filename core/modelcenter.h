@@ -8,13 +8,23 @@
  *   core/autograd/tape.h       the tape: recording, backward; step.h: a step that a GPU records
  *   core/ops/ops.h             operations and losses; general.h and losses.h: building blocks of
  *                              custom heads and losses; ranks.h: results of all ranks
- *   core/nn/module.h           modules and parameters; layers.h, block_list.h
+ *   core/nn/module.h           modules and parameters; layers.h, block_list.h; recipe.h: training
+ *                              in 8 bits
  *   core/optim/                optimizers, schedules, OptimManager
  *   core/checkpoint/           a module in a file, the state of a training, options of loading
  *   tokenizers/tokenizer.h     text to ids and back
  *   datasets/                  datasets, token files, the data loaders, accuracy
  *   models/model.h             a model of any family; a header for each family; adapters/, texts/,
  *                              generate/
+ *
+ * Compile and link a program with
+ *
+ *     cc program.c -o program $(pkg-config --cflags --libs modelcenter)
+ *
+ * To train: a context, a tokenizer and a model (models/model.h), an optimizer for the model's
+ * module (core/optim/optimizer.h), an OptimManager, and a loop as at the top of
+ * core/optim/optim_manager.h. To generate: models/generate/generate.h. examples/ has whole
+ * programs.
  *
  * A program that handles signals must run its handlers on an alternate stack (sigaltstack,
  * SA_ONSTACK), because oneDNN's matrix products on the CPU move the stack pointer into the heap.
@@ -35,6 +45,7 @@
 #include "core/nn/call.h"
 #include "core/nn/layers.h"
 #include "core/nn/module.h"
+#include "core/nn/recipe.h"
 #include "core/ops/general.h"
 #include "core/ops/losses.h"
 #include "core/ops/ops.h"
@@ -45,6 +56,7 @@
 #include "core/optim/optimizer.h"
 #include "core/tensor/tensor.h"
 #include "datasets/dataset.h"
+#include "datasets/image/image.h"
 #include "datasets/lm.h"
 #include "datasets/loader.h"
 #include "datasets/metrics.h"
@@ -56,15 +68,20 @@
 #include "models/generate/generate.h"
 #include "models/generate/prompt.h"
 #include "models/generate/stop.h"
+#include "models/glm/glm.h"
 #include "models/gpt2/gpt2.h"
 #include "models/gptj/gptj.h"
 #include "models/llama/llama.h"
+#include "models/longformer/longformer.h"
 #include "models/model.h"
+#include "models/modernbert/modernbert.h"
 #include "models/mpnet/mpnet.h"
 #include "models/opt/opt.h"
 #include "models/quantize.h"
 #include "models/roberta/roberta.h"
 #include "models/t5/t5.h"
+#include "models/vit/vit.h"
+#include "models/texts/classify_images.h"
 #include "models/texts/classify_texts.h"
 #include "models/texts/embed.h"
 #include "tokenizers/tokenizer.h"

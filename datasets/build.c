@@ -1,5 +1,4 @@
 /* Datasets are built row by row, whatever the rows come from. */
-#include <limits.h>
 #include <string.h>
 #include "datasets/dataset_internal.h"
 #include "tokenizers/details.h"
@@ -53,6 +52,16 @@ static bool check_prompt(mc_dataset *d)
                 d->path, generates ? "generates no text" : "answers no prompts");
         return false;
     }
+    if (style == MC_PROMPT_GLM && d->kind == MC_TASK_ANSWER) {
+        mc_fail(d->ctx, MC_ERR_UNSUPPORTED, "%s: GLM answers no prompts of benchmarks", d->path);
+        return false;
+    }
+    if (style == MC_PROMPT_GLM && generates && d->options.max_length < 6) {
+        mc_fail(d->ctx, MC_ERR_ARGUMENT, "max_length %d: too few tokens for a prompt and an answer",
+                d->options.max_length);
+        return false;
+    }
+    if (style == MC_PROMPT_GLM && generates) return need_token(d, "[E]", &d->end_of_piece);
     d->end_of_text = mc_tokenizer_end_of_text_id(d->tok);
     if (generates && style != MC_PROMPT_T5 && d->end_of_text < 0) {
         mc_fail(d->ctx, MC_ERR_UNSUPPORTED, "%s: the tokenizer has no token that ends a text",
@@ -70,6 +79,7 @@ static bool set_options(mc_dataset *d, const mc_dataset_options *options)
     if (options) d->options = *options;
     if (!d->options.max_length) d->options.max_length = DEFAULT_MAX_LENGTH;
     if (!d->options.max_target_length) d->options.max_target_length = DEFAULT_TARGET_LENGTH;
+    if (d->images) return true;
     if (d->options.max_target_length > 0) return check_length(d) && check_prompt(d);
     mc_fail(d->ctx, MC_ERR_ARGUMENT, "max_target_length %d: expected at least 1",
             d->options.max_target_length);
@@ -105,9 +115,10 @@ mc_dataset *mc_dataset_new(mc_context *ctx, const mc_dataset_plan *plan, const m
                            const mc_dataset_options *options)
 {
     if (mc_failed(ctx)) return NULL;
-    if (!tok || !plan->name) {
+    bool read = tok || plan->images;
+    if (!read || !plan->name) {
         mc_fail(ctx, MC_ERR_ARGUMENT, "%s: a dataset needs %s",
-                plan->name ? plan->name : "(unnamed)", tok ? "a name" : "a tokenizer");
+                plan->name ? plan->name : "(unnamed)", read ? "a name" : "a tokenizer");
         return NULL;
     }
     mc_dataset *d = mc_new_owned(ctx, sizeof *d, "a dataset", release_owner);
@@ -118,6 +129,7 @@ mc_dataset *mc_dataset_new(mc_context *ctx, const mc_dataset_plan *plan, const m
     d->task = plan->task;
     d->kind = plan->kind;
     d->choices = plan->choices ? plan->choices : 1;
+    d->images = plan->images;
     d->paired = plan->paired;
     d->balance = plan->balance;
     d->targeted = plan->kind == MC_TASK_GENERATE;

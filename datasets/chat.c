@@ -80,7 +80,7 @@ bool mc_chat_begin(mc_chat *c, mc_table *t, int column)
 {
     int answers = 0;
     c->past.size = 0;
-    c->next = read_messages(t, column, &answers);
+    c->first = c->next = read_messages(t, column, &answers);
     if (!c->next) return false;
     return answers || !mc_table_fail(t, column, "no message of the assistant: nothing to learn");
 }
@@ -109,52 +109,128 @@ static bool take_turn(mc_chat *c, const cJSON *content)
            append_string(&c->response, content);
 }
 
-bool mc_chat_next(mc_chat *c, mc_context *ctx)
+/* The next answer after lines. */
+static bool next_in_lines(mc_chat *c)
 {
-    bool found = false, good = true;
-    for (; good && !found && c->next; c->next = c->next->next) {
+    bool good = true;
+    for (bool found = false; good && !found && c->next; c->next = c->next->next) {
         int role = role_of(c->next);
         const cJSON *content = field(c->next, "content");
         found = role == ASSISTANT;
         good = (!found || take_turn(c, content)) &&
                append_message(&c->past, roles[role].title, content);
     }
-    if (!good) mc_fail_nomem(ctx, "a conversation");
-    return good && found;
+    return good;
 }
 
-bool mc_chat_render_whole(mc_chat *c, mc_table *t, int column, const mc_tokenizer *tok,
-                          mc_chat_format format)
+/* mc_chat_render, whose errors are at the row. */
+static bool render(mc_table *t, int column, const mc_tokenizer *tok, mc_chat_format format,
+                   const mc_chat_message *messages, size_t count, bool prompt, mc_chat_text *chat)
 {
-    if (!mc_chat_begin(c, t, column)) return false;
+    char why[256];
+    mc_status status = mc_chat_render(t->ctx, tok, format, messages, count, prompt, chat);
+    if (!status || status == MC_ERR_NOMEM) return !status;
+    snprintf(why, sizeof why, "%s", mc_error_message(t->ctx));
+    mc_clear_error(t->ctx);
+    return !mc_table_fail(t, column, "%s", why);
+}
+
+/* Renders the messages from `first` up to `end` (NULL: all). False after an error at the row. */
+static bool render_list(mc_table *t, int column, const cJSON *first, const cJSON *end,
+                        const mc_tokenizer *tok, mc_chat_format format, bool prompt,
+                        mc_chat_text *chat)
+{
     size_t count = 0;
-    for (const cJSON *m = c->next; m; m = m->next) count++;
-    mc_chat_message *messages = mc_calloc(count, sizeof *messages);
-    mc_chat_text chat = {0};
+    for (const cJSON *m = first; m != end; m = m->next) count++;
+    mc_chat_message *messages = mc_calloc(count + 1, sizeof *messages);
     count = 0;
-    bool good = messages;
-    for (const cJSON *m = c->next; m && good; m = m->next) {
+    bool good = messages || !mc_fail_nomem(t->ctx, "a conversation");
+    for (const cJSON *m = first; m != end && good; m = m->next) {
         const cJSON *content = field(m, "content");
         if (strlen(content->valuestring) != mc_json_length(content))
             good = !mc_table_fail(t, column, "message %zu: a NUL character", count);
         messages[count++] = (mc_chat_message){field(m, "role")->valuestring, content->valuestring};
     }
-    if (good && mc_chat_render(t->ctx, tok, format, messages, count, false, &chat)) {
-        char why[256];
-        snprintf(why, sizeof why, "%s", mc_error_message(t->ctx));
-        mc_clear_error(t->ctx);
-        good = !mc_table_fail(t, column, "%s", why);
-    }
-    c->prompt.size = c->response.size = 0;
-    good = good && mc_text_append(&c->prompt, chat.text, chat.size);
-    for (size_t i = 0; i < chat.span_count && good; i++)
-        good =
-            mc_text_append_format(&c->response, "%zu %zu ", chat.spans[i].start, chat.spans[i].end);
+    good = good && render(t, column, tok, format, messages, count, prompt, chat);
     mc_free(messages);
-    mc_chat_text_release(&chat);
-    c->next = NULL;
-    if (!good && !mc_failed(t->ctx)) mc_fail_nomem(t->ctx, "a conversation");
     return good;
+}
+
+/* A whole conversation, or the next answer, in the format. The rendered text is freed. */
+static bool take_rendered(mc_chat *c, const cJSON *answer, mc_chat_text *chat)
+{
+    c->prompt.size = c->response.size = 0;
+    bool good = mc_text_append(&c->prompt, chat->text, chat->size) &&
+                (!answer || append_string(&c->response, field(answer, "content")));
+    for (size_t i = 0; i < chat->span_count && good && !answer; i++)
+        good = mc_text_append_format(&c->response, "%zu %zu ", chat->spans[i].start,
+                                     chat->spans[i].end);
+    mc_chat_text_release(chat);
+    return good;
+}
+
+bool mc_chat_next(mc_chat *c, mc_table *t, int column, mc_data_row *row)
+{
+    mc_chat_text chat = {0};
+    const cJSON *answer = c->next;
+    while (!c->whole && answer && role_of(answer) != ASSISTANT) answer = answer->next;
+    if (!answer) return false;
+    bool good = true;
+    if (!c->format) {
+        good = next_in_lines(c);
+    } else {
+        const cJSON *end = c->whole ? NULL : answer;
+        c->next = end ? end->next : NULL;
+        if (!render_list(t, column, c->first, end, c->tok, c->format, end, &chat)) return false;
+        good = take_rendered(c, end, &chat);
+    }
+    row->text = c->prompt.data;
+    row->text_size = c->prompt.size;
+    row->target = c->response.data;
+    row->target_size = c->response.size;
+    return good || !mc_fail_nomem(t->ctx, "a conversation");
+}
+
+bool mc_chat_ask(mc_chat *c, mc_table *t, int column, mc_data_row *row)
+{
+    mc_chat_text chat = {0};
+    const mc_chat_message said = {"user", row->text};
+    if (strlen(said.content) < row->text_size) return !mc_table_fail(t, column, "a NUL character");
+    if (!render(t, column, c->tok, c->format, &said, 1, true, &chat)) return false;
+    if (!take_rendered(c, NULL, &chat)) return !mc_fail_nomem(t->ctx, "a conversation");
+    row->text = c->prompt.data;
+    row->text_size = c->prompt.size;
+    return true;
+}
+
+/* Where a conversation ends for whom is to answer: the assistant's last message is given anew. */
+static const cJSON *end_of_prompt(const cJSON *first)
+{
+    const cJSON *last = first;
+    while (last->next) last = last->next;
+    return role_of(last) == ASSISTANT ? last : NULL;
+}
+
+/* Keeps a prompt in the table until the next. */
+static const char *keep_prompt(mc_table *t, char *text, size_t size, size_t *length)
+{
+    mc_free(t->chat);
+    t->chat = text;
+    if (length) *length = size;
+    return t->chat;
+}
+
+const char *mc_table_chat_in(mc_table *t, int column, const mc_tokenizer *tok,
+                             mc_chat_format format, size_t *length)
+{
+    int answers;
+    mc_chat_text chat = {0};
+    if (!t || mc_failed(t->ctx) || !mc_given(t->ctx, tok)) return NULL;
+    const cJSON *first = read_messages(t, column, &answers);
+    if (!first || !render_list(t, column, first, end_of_prompt(first), tok, format, true, &chat))
+        return NULL;
+    mc_free(chat.spans);
+    return keep_prompt(t, chat.text, chat.size, length);
 }
 
 const char *mc_table_chat(mc_table *t, int column, size_t *length)
@@ -165,19 +241,14 @@ const char *mc_table_chat(mc_table *t, int column, size_t *length)
     const cJSON *message = read_messages(t, column, &answers);
     if (!message) return NULL;
     bool good = true;
-    for (; message && good; message = message->next)
-        if (message->next || role_of(message) != ASSISTANT) /* the last is to be answered anew */
-            good =
-                append_message(&prompt, roles[role_of(message)].title, field(message, "content"));
+    for (const cJSON *end = end_of_prompt(message); message != end && good; message = message->next)
+        good = append_message(&prompt, roles[role_of(message)].title, field(message, "content"));
     if (!good || !append(&prompt, roles[ASSISTANT].title)) {
         mc_text_release(&prompt);
         mc_fail_nomem(t->ctx, "a conversation");
         return NULL;
     }
-    mc_free(t->chat);
-    t->chat = prompt.data;
-    if (length) *length = prompt.size;
-    return t->chat;
+    return keep_prompt(t, prompt.data, prompt.size, length);
 }
 
 void mc_chat_release(mc_chat *c)

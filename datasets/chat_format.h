@@ -1,4 +1,6 @@
-/* The formats of conversations and their messages: see datasets/conversation.h. */
+/* The formats of conversations and their messages: see datasets/conversation.h.
+ *
+ * Part of the promised interface (docs/api.md). */
 #ifndef MC_DATASETS_CHAT_FORMAT_H
 #define MC_DATASETS_CHAT_FORMAT_H
 

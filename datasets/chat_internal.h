@@ -13,11 +13,14 @@
 #include "datasets/dataset_internal.h"
 #include "datasets/table/table_internal.h"
 
-/* Starts as { 0 }. */
+/* What is read, and what was read last. The first three are set before. */
 typedef struct mc_chat {
-    const cJSON *next; /* the message that comes next; NULL: the conversation has ended */
-    mc_text past;      /* the messages before it */
-    mc_text prompt, response;
+    const mc_tokenizer *tok;
+    mc_chat_format format;     /* 0: lines such as those above */
+    bool whole;                /* a conversation is one row */
+    const cJSON *first, *next; /* next: the message that comes next; NULL: it has ended */
+    mc_text past;              /* without a format: the messages before it */
+    mc_text prompt, response;  /* of the row */
 } mc_chat;
 
 /* Begins with the conversation in a column of the table's current row, which stays until the row
@@ -25,13 +28,12 @@ typedef struct mc_chat {
  * "role" (system, user or assistant) and "content" (text), and no other key but null; no message of
  * the assistant. */
 bool mc_chat_begin(mc_chat *chat, mc_table *table, int column);
-/* The next message of the assistant, as chat->prompt and chat->response. False at the end, and
- * where memory is out, which is the context's error. */
-bool mc_chat_next(mc_chat *chat, mc_context *ctx);
-/* A whole conversation in a format: chat->prompt is the text, chat->response the bounds of the
- * assistant's messages as text, "12 40 51 90 ". False after an error. */
-bool mc_chat_render_whole(mc_chat *chat, mc_table *table, int column, const mc_tokenizer *tok,
-                          mc_chat_format format);
+/* The row of the assistant's next message, or of the whole conversation: then its text is that of
+ * the conversation, its target the bounds of the assistant's messages, "12 40 51 90 ". Both are
+ * the chat's until the next call. False at the end, and after an error. */
+bool mc_chat_next(mc_chat *chat, mc_table *table, int column, mc_data_row *row);
+/* The row's text becomes the prompt of a user who says it. False after an error. */
+bool mc_chat_ask(mc_chat *chat, mc_table *table, int column, mc_data_row *row);
 void mc_chat_release(mc_chat *chat);
 
 #endif

@@ -208,7 +208,7 @@ static mc_status check_messages(mc_context *ctx, mc_chat_format format, const mc
                                 size_t count)
 {
     size_t first = 0;
-    if (!count) return mc_fail(ctx, MC_ERR_ARGUMENT, "a conversation without messages");
+    if (!count) return mc_fail(ctx, MC_ERR_ARGUMENT, "a conversation without messages to answer");
     for (size_t i = 0; i < count; i++) {
         if (!m[i].role || !m[i].content)
             return mc_fail(ctx, MC_ERR_ARGUMENT, "message %zu: its role or content is NULL", i);

@@ -18,6 +18,7 @@
 #define MC_DATASETS_CONVERSATION_H
 
 #include "datasets/chat_format.h"
+#include "datasets/table.h"
 #include "tokenizers/tokenizer.h"
 
 /* Bytes from `start` up to `end`. */
@@ -35,7 +36,7 @@ typedef struct mc_chat_text {
 
 /* "chatml", "llama2", "llama3", "mistral-v1", "mistral-v3", "zephyr"; NULL for another value. */
 MC_API const char *mc_chat_format_name(mc_chat_format format);
-/* What stands after an answer and ends it: "<|im_end|>", "<|eot_id|>", or the tokenizer's
+/* The text that ends an answer: "<|im_end|>", "<|eot_id|>", or the tokenizer's
  * eos_token. NULL for another value, or a NULL tokenizer. Belongs to the tokenizer. */
 MC_API const char *mc_chat_format_end(mc_chat_format format, const mc_tokenizer *tok);
 
@@ -56,5 +57,12 @@ MC_API mc_status mc_chat_render(mc_context *ctx, const mc_tokenizer *tok, mc_cha
                                 const mc_chat_message *messages, size_t count, bool prompt,
                                 mc_chat_text *out);
 MC_API void mc_chat_text_release(mc_chat_text *chat);
+
+/* mc_table_chat (datasets/table.h) in a format: the conversation in a column of the current row as
+ * such a prompt. If the last message is the assistant's, that message is left out. The text ends
+ * with a NUL and is valid until the next call. *length (`length` may be NULL) is set to its size in
+ * bytes. NULL after an error, which names file, line and column. */
+MC_API const char *mc_table_chat_in(mc_table *table, int column, const mc_tokenizer *tok,
+                                    mc_chat_format format, size_t *length);
 
 #endif

@@ -127,6 +127,7 @@ static mc_dataset *new_like(mc_dataset *d, size_t rows)
                             .task = d->task,
                             .kind = d->kind,
                             .choices = d->choices,
+                            .images = d->images,
                             .paired = d->paired};
     mc_dataset *out = mc_dataset_new(d->ctx, &plan, d->tok, &d->options);
     for (int k = 0; out && d->labels && k < d->labels->count; k++)
@@ -142,7 +143,9 @@ static mc_dataset *new_like(mc_dataset *d, size_t rows)
         out->row_capacity = rows;
         out->values = d->values;
         out->conversations = d->conversations;
+        out->beside = d->beside;
         out->chat_format = d->chat_format;
+        out->answers = d->answers;
         return out;
     }
     mc_dataset_free(out);

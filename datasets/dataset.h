@@ -9,42 +9,43 @@
  * first training step. It keeps the text of each row and its answer. The loader tokenizes
  * (datasets/loader.h). Every rank reads all rows and has the same dataset.
  *
- * What a row is, by the kind of its task:
+ * The kind of a task decides what a row is:
  *
  *   CLASSIFY     one text or two, and a class
  *   CHOOSE       several inputs, of which one is right: a logit each
  *   MULTI_LABEL  one text or two, and any number of the labels
  *   REGRESS      one text or two, and a number
- *   GENERATE     a text (prompt, source) and the text that is to follow from it
- *   ANSWER       a prompt, and a class: which of a few tokens the language model has to give at one
- *                place
+ *   GENERATE     a text (prompt, source) and the text to be generated
+ *   ANSWER       a prompt, and a class: one of a few tokens, which the language model has to
+ *                predict at one place
  *   TEXT         one text or two, and nothing else
  *
- * How a row is put to the model, options->prompt says (T tokens of the text, A of the answer):
+ * options->prompt decides which tokens the model reads and which it has to predict. T are the
+ * tokens of the text, A those of the answer:
  *
- *   all but the last two    the text, or pair, with the tokenizer's special tokens, cut to
- *                           max_length at the end of the longer text
- *   GENERATE, decoder       T A; each token of A, and the end of text after it, is a target of the
- *                           row before; nothing of T is. Nothing comes between the two texts: a
- *                           space or line break is the data's to bring.
- *   GENERATE, T5            the encoder reads T </s>; the decoder is to give A </s>
- *   GENERATE, CPM-1         <s> T A, where <s> T is context; targets as of a decoder, to <eod>
- *   GENERATE, CPM-2         the encoder reads T <s_0>; the decoder begins with <s_0> and is to give
- *                           A <eod>
- *   ANSWER, decoder         T; the answer is read after its last token, and the tokens of T are
- *                           targets themselves (ModelCenter's loss of GPT-2 has both parts)
- *   ANSWER, T5              T </s>, in which <extra_id_0> is the blank; the decoder gets its start
- *                           token and <extra_id_0>, and the answer is read after the latter
- *   ANSWER, CPM-1           <s> T, a blank (token 0), and the pair's text; all but the blank is
- *                           context; the answer is read at the row before the blank
- *   ANSWER, CPM-2           as GENERATE; the answer is read after the decoder's <s_0>
+ *   kinds but the next two  reads the text or pair, with the tokenizer's special tokens
+ *   GENERATE, decoder       reads T A, predicts A and the end of text. Nothing is put between the
+ *                           two texts: a space or line break has to be in the data
+ *   GENERATE, T5            the encoder reads T </s>, the decoder predicts A </s>
+ *   GENERATE, CPM-1         reads <s> T A, of which <s> T is context; predicts A <eod>
+ *   GENERATE, CPM-2         the encoder reads T <s_0>; the decoder reads <s_0>, predicts A <eod>
+ *   ANSWER, decoder         reads T, predicts T, and the answer after its last token (both are in
+ *                           ModelCenter's loss of GPT-2)
+ *   ANSWER, T5              the encoder reads T </s>, in which <extra_id_0> is the blank; the
+ *                           decoder reads its start token and <extra_id_0>, predicts the answer
+ *   ANSWER, CPM-1           reads <s> T, a blank (token 0), and the pair's text, all of it context
+ *                           but the blank; predicts the answer at the token before the blank
+ *   ANSWER, CPM-2           the encoder reads T <s_0>; the decoder reads <s_0>, predicts the answer
  *
- * Where T and A do not fit: A is cut at its end, to max_target_length and to what max_length leaves
- * (and then has no end of text), and T loses tokens from its beginning, the oldest first; of a
- * GENERATE row's T at least one is kept. T5's encoder keeps the beginning of GENERATE's T as
- * Hugging Face's scripts do, and the end of ANSWER's T as ModelCenter does.
+ * If a row is longer than max_length:
  *
- * Tasks with names, as encoders get them (ModelCenter's templates for BERT):
+ *   - A text or pair loses tokens at the end of the longer text.
+ *   - A is cut at its end to max_target_length and to the room that max_length leaves. It then has
+ *     no end of text.
+ *   - T loses tokens at its beginning; GENERATE keeps at least one. The exception is GENERATE of
+ *     T5, where T loses tokens at its end, as in Hugging Face's scripts.
+ *
+ * Tasks with names, as encoders read them (ModelCenter's templates for BERT):
  *
  *   BoolQ  "{passage}. {question}"                                0 false, 1 true
  *   CB     "{premise}" with "{hypothesis}"                        0 contradiction, 1 entailment,
@@ -59,15 +60,17 @@
  * int(rows of the largest class / rows of its class) times, one after the other, to even out the
  * classes. A true/false label may also be written 1 or 0.
  *
- * Decoders, T5 and CPM get the same rows as prompts (ANSWER), and have further tasks: MultiRC,
- * ReCoRD, SQuAD, HellaSwag, LCQMC. docs/benchmarks.md has all prompts, the words that stand for
- * classes, and what is measured. To train a model of any family as a classifier, use the prompt of
- * encoders (zeros).
+ * Decoders, T5 and CPM read the same rows as prompts (ANSWER), and have further tasks: MultiRC,
+ * ReCoRD, SQuAD, HellaSwag, LCQMC. docs/benchmarks.md has all prompts, the words for the classes,
+ * and the scores. To train a model of any family as a classifier, use the prompt of encoders
+ * (zeros).
  *
- * Their files are UTF-8, one JSON object a line (but SQuAD's, one document, and LCQMC's, TSV); a
- * byte order mark, CRLF line ends, blank lines and a last line without an end are fine, and so is a
- * line of many megabytes. Spare keys are ignored. Every error names file, line and key, or column.
- */
+ * Files of tasks are UTF-8 with one JSON object a line; SQuAD's is one JSON document, LCQMC's are
+ * TSV. A byte order mark, CRLF line ends, blank lines, a last line without an end, and lines of
+ * many megabytes are allowed. Spare keys are ignored. Every error names file, line and key, or
+ * column.
+ *
+ * Part of the promised interface (docs/api.md). */
 #ifndef MC_DATASETS_DATASET_H
 #define MC_DATASETS_DATASET_H
 
@@ -75,6 +78,7 @@
 #include <stdint.h>
 #include "core/base/context.h"
 #include "datasets/chat_format.h"
+#include "datasets/image/image.h"
 #include "datasets/prompt.h"
 #include "datasets/table_format.h"
 #include "tokenizers/tokenizer.h"
@@ -95,44 +99,48 @@ typedef enum mc_task_kind {
     MC_TASK_TEXT,
 } mc_task_kind;
 
-/* The results that a model's scores are computed from, and how: datasets/scorer.h. */
+/* What a scorer (datasets/scorer.h) compares. */
 typedef enum mc_scoring {
-    MC_SCORING_NONE = 0,  /* not by a scorer: REGRESS, MULTI_LABEL, TEXT */
-    MC_SCORING_CLASSES,   /* classes of rows */
-    MC_SCORING_QUESTIONS, /* classes of rows, several of which make a question: MultiRC */
-    MC_SCORING_TEXTS,     /* texts of rows: SQuAD, and GENERATE with your own data */
-    MC_SCORING_ENTITIES,  /* rows are candidates, whose texts count: ReCoRD */
-    MC_SCORING_ENDINGS,   /* rows are candidates, of which one is right: HellaSwag */
+    MC_SCORING_NONE = 0,  /* nothing: REGRESS, MULTI_LABEL, TEXT have no scorer */
+    MC_SCORING_CLASSES,   /* the class of each row */
+    MC_SCORING_QUESTIONS, /* the class of each row; several rows are one question: MultiRC */
+    MC_SCORING_TEXTS,     /* the text of each row: SQuAD, and GENERATE with your own data */
+    MC_SCORING_ENTITIES,  /* the texts of rows that are candidates: ReCoRD */
+    MC_SCORING_ENDINGS,   /* rows that are candidates, one of which is right: HellaSwag */
 } mc_scoring;
 
 typedef struct mc_dataset_options {
     int max_length;        /* most tokens of a sequence, specials included. 0: 512 */
     int max_target_length; /* most tokens of a GENERATE row's answer, its end included. 0: 128 */
-    int64_t vocabulary;    /* tokens of the model: rows that have others fail when they are
-                              tokenized. 0: not checked */
-    mc_prompt prompt;      /* how rows are put; zeros: as an encoder reads them */
+    int64_t vocabulary;    /* tokens of the model; tokenizing a row with any other token is an
+                              error. 0: not checked */
+    mc_prompt prompt;      /* what the model reads of a row; zeros: what an encoder reads */
+    /* How images are read (models/details.h: mc_model_image_form). A loader of images requires
+     * it; size 0: not known yet. */
+    mc_image_form image;
 } mc_dataset_options;
 
 /* ---- benchmarks ------------------------------------------------------------------------------ */
 
-/* Opens a split of a task. `task` is one of the names above, in any case. `split` names the file:
- * "train" is train.jsonl, and so on for any plain name; "val", "dev" and "validation" are one split
- * in a file of any of these names. The file is looked for in
+/* Opens a split of a task. `task` is one of the names above, in any case. `split` is a plain name
+ * and names the file: "train" is train.jsonl. "val", "dev" and "validation" are one split, whose
+ * file may have any of these names. The file is searched for as
  *
  *     {folder}/{split}.jsonl
  *     {folder}/{task}/{split}.jsonl                           the task's folder in any case
  *     {folder}/down_data/superglue/{task}/{split}.jsonl       ModelCenter's layout
  *
- * and so under the names that SQuAD's, HellaSwag's and LCQMC's files have (docs/benchmarks.md).
+ * or, in the same folders, under the names of SQuAD's, HellaSwag's and LCQMC's files
+ * (docs/benchmarks.md).
  *
- * Rows without a label (or with null, or -1) are allowed in the splits "test" and "unlabeled" only
- * and have the label MC_NO_LABEL. The tokenizer must outlive the dataset, and both belong to the
+ * Rows without a label (or with null or -1) are allowed only in the splits "test" and "unlabeled",
+ * and have the label MC_NO_LABEL. The tokenizer must outlive the dataset; both belong to the
  * context. `options` may be NULL.
  *
- * Errors (NULL): an unknown task (the known ones are listed); no such file (all places looked at
- * are listed, and what is there instead); a file without rows; malformed JSON, a NUL, bytes that
- * are no UTF-8; a key that is missing, twice there, or of the wrong type; a label that is not the
- * task's; a max_length too small for the special tokens. */
+ * Errors (NULL): an unknown task (lists the known ones); no such file (lists the places that were
+ * searched, and the files there); a file without rows; malformed JSON, a NUL, bytes that are not
+ * UTF-8; a key that is missing, comes twice, or has the wrong type; a label that is not the task's;
+ * a max_length too small for the special tokens. */
 MC_API mc_dataset *mc_dataset_open(mc_context *ctx, const char *task, const char *folder,
                                    const char *split, const mc_tokenizer *tok,
                                    const mc_dataset_options *options);
@@ -141,40 +149,49 @@ MC_API mc_dataset *mc_dataset_open(mc_context *ctx, const char *task, const char
 
 /* The columns of a table and their use. NULL: no such column. */
 typedef struct mc_data_columns {
-    const char *text;  /* required; of GENERATE the prompt or source */
-    const char *pair;  /* the second text of a pair */
-    const char *label; /* a class; of REGRESS a number; of MULTI_LABEL the labels of the row: a list
-                           of JSON, or text with `separator` between them. Or, with commas between
-                           them, several columns of 1 and 0, which are the labels */
+    const char *text; /* required; of GENERATE the prompt or source */
+    /* In place of text: paths of images (datasets/image/image.h), relative to the folder of the
+     * file that has the column. The rows have classes, labels, numbers or nothing. The tokenizer
+     * is not used and may be NULL. With a custom source, any value but NULL means that a row's text
+     * is the path of an image, relative to the current folder. */
+    const char *image;
+    const char *pair; /* the second text of a pair */
+    /* CLASSIFY: a class. REGRESS: a number. MULTI_LABEL: the labels of the row, a list of JSON or
+     * text with `separator` between them; or the names of several columns of 1 and 0, with commas
+     * between them, each of which is a label. */
+    const char *label;
     const char *target; /* the text to be generated */
     /* A conversation, in place of text and target: a list of {"role": ..., "content": ...} in a
-     * file of JSON Lines. Each message of the assistant becomes a row: what comes before it as
-     * prompt, "User: Hello\nAssistant:", and what it says, " Hi", as target (docs/data.md). */
+     * file of JSON Lines. Each message of the assistant becomes a row. The messages before it are
+     * the prompt, "User: Hello\nAssistant:"; its content, " Hi", is the target (docs/data.md). */
     const char *messages;
     /* The format of conversations, for decoders: a row is then a whole conversation with the
      * format's markers, and only the assistant's tokens are targets. 0: rows as above. */
     mc_chat_format chat_format;
+    /* With a chat_format: each message of the assistant is a row after all, with the markers in its
+     * prompt; and without messages the text is what a user says. For answers that are scored. */
+    bool answers;
     mc_task_kind kind;      /* 0: GENERATE with a target, CLASSIFY with a label, else TEXT */
     const char *separator;  /* of several labels in one column; NULL: "|" */
     mc_table_format format; /* of the file, where its name does not say it */
-    /* The labels there are, in their order: those a model was trained with, say; rows mean them as
-     * datasets/labels.h says, another one is an error. NULL: those that the rows hold, sorted: as
-     * numbers if all of them are numbers (1, 2, 10), else by their bytes. */
+    /* All labels, in their order, e.g. those of a trained model. The rows' labels are matched to
+     * them as datasets/labels.h says; any other label is an error. NULL: the labels in the rows,
+     * sorted as numbers if all of them are numbers (1, 2, 10), else by their bytes. */
     const char *const *label_names;
     int labels;
-    /* The names are a proposal, those of a model that is trained further: they are the labels if
-     * the rows' labels fit them (mc_labels_fit); else the labels are those that the rows hold. */
+    /* The names are a proposal, e.g. those of a model that is trained further. If the rows' labels
+     * do not fit them (mc_labels_fit), the labels in the rows are used instead. */
     bool labels_proposed;
 } mc_data_columns;
 
 /* The format of its conversations; 0 if they have none, or if `dataset` is NULL. */
 MC_API mc_chat_format mc_dataset_chat_format(const mc_dataset *dataset);
 
-/* The rows of a file (datasets/table.h), or of all files that a pattern matches. `options` may be
- * NULL. The names of columns are copied. Errors (NULL), of rows with their place: what
- * mc_table_open refuses; a column that is not there; a file without rows; a value that is missing
- * or no number; a label that is not among those given; more than MC_DATASET_MAX_LABELS labels, or
- * less than two where rows have one each; GENERATE with a family that does not. */
+/* Creates a dataset from the rows of a file (datasets/table.h), or of all files that a pattern
+ * matches. `options` may be NULL. The names of columns are copied. Errors (NULL), which name the
+ * row's place: those of mc_table_open; no such column; a file without rows; a value that is missing
+ * or not a number; a label that is not in label_names; more than MC_DATASET_MAX_LABELS labels, or
+ * fewer than two classes; GENERATE with a family that does not generate. */
 MC_API mc_dataset *mc_dataset_from_file(mc_context *ctx, const char *path,
                                         const mc_data_columns *columns, const mc_tokenizer *tok,
                                         const mc_dataset_options *options);
@@ -226,7 +243,7 @@ MC_API mc_dataset *mc_dataset_split(mc_dataset *dataset, double fraction, uint64
 
 /* ---- what it holds --------------------------------------------------------------------------- */
 
-/* Frees the dataset; loaders made from it keep what they need until they are freed themselves. NULL
+/* Frees the dataset. Loaders of it stay valid: they keep what they need until they are freed. NULL
  * is allowed. */
 MC_API void mc_dataset_free(mc_dataset *dataset);
 
@@ -236,9 +253,9 @@ MC_API mc_task_kind mc_dataset_kind(const mc_dataset *dataset); /* 0 for NULL */
 MC_API int mc_dataset_labels(const mc_dataset *dataset);
 /* The name of class k, e.g. "entailment"; NULL if out of range. */
 MC_API const char *mc_dataset_label_name(const mc_dataset *dataset, int k);
-/* Units the classifier needs: one a class or label; 1 for a number, and where a row has several
- * inputs, whose logits side by side, (rows * choices, 1) seen as (rows, choices), are those of the
- * row. 0: none, of GENERATE, ANSWER and TEXT. */
+/* The number of outputs that a classifier needs: one for each class or label; 1 for a number; 1 for
+ * CHOOSE, whose logits (rows * choices, 1), seen as (rows, choices), are those of a row's inputs.
+ * 0 for GENERATE, ANSWER and TEXT. */
 MC_API int mc_dataset_outputs(const mc_dataset *dataset);
 /* "BoolQ"; NULL for your own data. */
 MC_API const char *mc_dataset_task(const mc_dataset *dataset);

@@ -72,16 +72,20 @@ struct mc_dataset {
     mc_task_kind kind;
     int choices;                /* inputs of a row */
     bool paired, targeted;      /* an input has a pair; a row has a text to be generated */
+    bool images;                /* a row's text is the path of an image */
+    bool beside;                /* which is relative to the row's file */
     bool balance;               /* repeat rows of rare classes */
     bool keep_end;              /* T5 reads the end of a source that is too long */
     bool open_end;              /* a decoder's answer has no end of text */
     bool conversations;         /* rows of one record are of one conversation */
     mc_chat_format chat_format; /* a row is a conversation, its target the spans to learn; 0: no */
+    bool answers;               /* a row is one answer of it after all */
     mc_scoring scoring;
-    int values;          /* numbers of a row */
-    int32_t end_of_text; /* of GENERATE: what ends an answer; of CPM-2 and T5: the sentinel, too */
-    int32_t sentinel;    /* <extra_id_0> or <s_0> */
-    int32_t begin;       /* CPM-1's <s> */
+    int values;           /* numbers of a row */
+    int32_t end_of_text;  /* of GENERATE: what ends an answer; of CPM-2 and T5: the sentinel, too */
+    int32_t sentinel;     /* <extra_id_0> or <s_0> */
+    int32_t begin;        /* CPM-1's <s> */
+    int32_t end_of_piece; /* GLM's [E] */
     mc_label_names *labels; /* NULL: none */
     int32_t *answer;        /* (labels->count) of ANSWER */
     mc_row_store *store;
@@ -109,12 +113,12 @@ typedef struct mc_dataset_plan {
     const char *task; /* static, or NULL */
     mc_task_kind kind;
     int choices; /* 0: 1 */
-    bool paired, balance, keep_end, open_end;
+    bool paired, balance, keep_end, open_end, images;
     mc_scoring scoring; /* 0: by the kind */
 } mc_dataset_plan;
 
 /* An empty dataset; the tokenizer itself is asked whether max_length is enough, and has to have the
- * tokens that the prompt needs. NULL on an error. */
+ * tokens that the prompt needs; rows of images have none. NULL on an error. */
 mc_dataset *mc_dataset_new(mc_context *ctx, const mc_dataset_plan *plan, const mc_tokenizer *tok,
                            const mc_dataset_options *options);
 

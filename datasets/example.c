@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "tokenizers/tokenizer_internal.h"
+#include "datasets/blank_prompt_internal.h"
 #include "datasets/rows.h"
 #include "tokenizers/details.h"
 
@@ -26,6 +27,7 @@ static bool is_prompted(const mc_dataset *d)
 
 unsigned mc_example_lanes(const mc_dataset *d, int stack)
 {
+    if (d->images) return 0;
     if (!is_prompted(d)) return stack == MC_READER ? IDS | TYPES : 0;
     if (has_two_stacks(d)) {
         bool target = stack == MC_WRITER && d->kind == MC_TASK_GENERATE;
@@ -181,6 +183,34 @@ static mc_status make_response(making *m)
     return status;
 }
 
+/* A prompt with a blank, and the answer that fills it in. Rows of the answer follow the token that
+ * begins it. */
+static mc_status make_piece(making *m)
+{
+    const mc_dataset *d = m->d;
+    mc_encoding *prompt = &m->e->text, *response = &m->e->second;
+    mc_tokens *out = &m->e->stack[MC_READER];
+    size_t length, most = (size_t)d->options.max_length;
+    const char *text = mc_dataset_piece(d, m->row, 0, &length);
+    mc_status status = append(m, target_piece(d), response);
+    size_t targets = response->count + 1, limit = (size_t)d->options.max_target_length;
+    if (limit > most / 2) limit = most / 2; /* which leaves room for a text */
+    if (targets > limit) targets = limit;
+    prompt->count = 0;
+    if (!status && mc_blank_prompt(m->err, d->tok, text, length, most - targets + 1, prompt)) {
+        mc_error_prefix(m->err, "%s:%lld: ", mc_dataset_file(d, m->row),
+                        (long long)d->row[m->row].line);
+        status = m->err->status;
+    }
+    if (!status) status = begin(m->err, out, prompt->ids, prompt->count);
+    size_t first = out->count;
+    if (!status) status = add_all(m->err, out, response->ids, targets - 1, 0);
+    for (size_t i = 0; i < targets && !status; i++)
+        out->lane[MC_LANE_TARGETS][first + i - 1] =
+            i < response->count ? response->ids[i] : d->end_of_piece;
+    return status;
+}
+
 /* How many of a conversation's tokens its first `size` bytes alone give: where both differ, a token
  * reaches over the border. */
 static mc_status count_before(making *m, const char *text, size_t size, size_t *count)
@@ -331,10 +361,11 @@ static mc_status make(making *m)
 {
     bool generate = m->d->kind == MC_TASK_GENERATE;
     if (!is_prompted(m->d)) return make_text(m);
-    if (m->d->chat_format) return make_conversation(m);
+    if (m->d->chat_format && !m->d->answers) return make_conversation(m);
     switch (m->d->options.prompt.style) {
     case MC_PROMPT_T5: return generate ? make_t5_target(m) : make_t5_answer(m);
     case MC_PROMPT_CPM2: return generate ? make_cpm2_target(m) : make_cpm2_answer(m);
+    case MC_PROMPT_GLM: return make_piece(m);
     case MC_PROMPT_CPM1: return generate ? make_response(m) : make_cpm1_answer(m);
     default: return generate ? make_response(m) : make_decoder_answer(m);
     }

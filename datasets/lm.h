@@ -7,17 +7,19 @@
  *     for (const mc_lm_batch *b; (b = mc_lm_loader_next(train)); )
  *         ... b->ids, b->labels ...
  *
- * Token files are mapped into memory, never read whole; they may be larger than memory. What lies
- * in a file follows from its content, not from its name:
+ * Token files are mapped into memory, never read whole; they may be larger than memory. The content
+ * of a file, not its name, decides its format:
  *
  *   llm.c     a header of 1,024 bytes, 256 i32: [0] magic, [1] version, [2] count of tokens; then
  *             the tokens. Magic 20240520, version 1: u16 tokens; magic 20240801, version 7: u32
  *             tokens. At most 2^31 - 1 tokens.
- *   Megatron  F.bin, the tokens back to back, and F.idx, which says their type (u8, i8, u16, i16,
- *             i32 or i64), the sequences and the documents; both forms of the index are read, the
- *             one that begins with MMIDIDX and the older TNTIDX, with sequences of one dimension.
+ *   Megatron  F.bin, the tokens one after the other, and F.idx, an index of their type (u8, i8,
+ *             u16, i16, i32 or i64), the sequences and the documents. Both forms of the index are
+ *             read: MMIDIDX, and the older TNTIDX with sequences of one dimension.
  *
- * All numbers are little endian. `modelcenter prepare` and datasets/prepare.h write both. */
+ * All numbers are little endian. `modelcenter prepare` and datasets/prepare.h write both.
+ *
+ * Part of the promised interface (docs/api.md). */
 #ifndef MC_DATASETS_LM_H
 #define MC_DATASETS_LM_H
 
@@ -40,17 +42,17 @@ typedef enum mc_token_format {
 /* Opens a token file, or several as one: its shards, one after the other. `pattern` is a path, or
  * a pattern of the shell (*, ?, [...]) whose matches are taken in the order of their bytes. A
  * Megatron pair is named by its .bin, its .idx or their common beginning, and counts once where a
- * pattern matches both. A path that exists is never read as a pattern. The file belongs to the
+ * pattern matches both. A path that exists is not taken as a pattern. The file belongs to the
  * context.
  *
  * Headers and both ends of an .idx are checked here: all of it up to 8 Ki sequences. The rest of a
  * larger one is checked in stretches, each before its first use, so that opening takes no longer
  * for 10 billion tokens than for a thousand. Tokens are checked when they are read. Errors (NULL),
- * each naming the file: not there, or nothing matches; neither format (what was found is named: a
- * model of llm.c, bare tokens, ...); another version; a count of tokens that is not what the file's
- * size says (both are named), as after a write that was cut off; no tokens; an .idx whose sequences
- * lie outside its .bin, overlap, leave gaps, or whose documents are out of order; a type of numbers
- * that is no integer. */
+ * which name the file: it does not exist, or nothing matches; neither format (the message names
+ * what was found: a model of llm.c, bare tokens, ...); another version; a count of tokens that does
+ * not fit the file's size (the message has both), as after an interrupted write; no tokens; an .idx
+ * whose sequences lie outside its .bin, overlap or leave gaps, or whose documents are out of order;
+ * a type of numbers that is no integer. */
 MC_API mc_token_file *mc_token_file_open(mc_context *ctx, const char *pattern);
 /* Frees it before its context does; loaders keep what they need. NULL is allowed. */
 MC_API void mc_token_file_free(mc_token_file *file);
@@ -59,8 +61,8 @@ MC_API int64_t mc_token_file_count(const mc_token_file *file); /* tokens of all 
 
 /* ---- a program's own tokens ---- */
 
-/* Writes tokens [first, first + count) to out (count); false if it cannot, which is an error. It is
- * called by the functions of a file and of its loaders, on their thread. */
+/* Writes tokens [first, first + count) to out (count). False is an error. Functions of the file and
+ * of its loaders call it, on the thread that called them. */
 typedef bool (*mc_token_read_fn)(void *user, int64_t first, int64_t count, int32_t *out);
 
 typedef struct mc_token_source {
@@ -68,7 +70,7 @@ typedef struct mc_token_source {
     int64_t count;    /* tokens; > 0 */
     mc_token_read_fn read;
     void *user;               /* for read */
-    const int64_t *documents; /* (document_count) tokens of each, `count` together; copied. NULL:
+    const int64_t *documents; /* (document_count) tokens of each, `count` in total; copied. NULL:
                                  not known */
     int64_t document_count;
 } mc_token_source;
@@ -79,46 +81,43 @@ typedef struct mc_token_source {
  * negative or do not add up.
  */
 MC_API mc_token_file *mc_token_file_from_source(mc_context *ctx, const mc_token_source *source);
-/* The same of arrays: document i is counts[i] >= 0 ids at documents[i]. They are copied. */
+/* The same from arrays: document i is counts[i] >= 0 ids at documents[i]. They are copied. */
 MC_API mc_token_file *mc_token_file_from_arrays(mc_context *ctx, const int32_t *const *documents,
                                                 const int64_t *counts, int64_t count);
 
 /* ---- the loader ---- */
 
-/* Sequences come in windows: window w of a shard has the tokens [w * T, w * T + T) as its inputs
- * and the T tokens from w * T + 1 on as its labels, T being seq_length. So a shard of n tokens has
- * (n - 1) / T windows; a window never spans two shards, and fewer than T + 1 tokens at the end of
- * each are left out. Documents are not kept apart unless `separate_documents` asks for it: a
- * sequence may hold the end of one and the beginning of the next.
+/* A sequence is a window of the file. With T = seq_length, window w of a shard has the tokens
+ * [w * T, w * T + T) as its inputs, and the T tokens from w * T + 1 on as its labels. So a shard of
+ * n tokens has (n - 1) / T windows. A window never spans two shards; at the end of each, up to T
+ * tokens are left out. Unless `separate_documents` is set, a window may contain the end of one
+ * document and the beginning of the next.
  *
- * Order. Without shuffling windows come as they lie in the file, which is llm.c's order: batches
- * of B * T consecutive tokens. With shuffling an epoch is a permutation of all windows by (seed,
- * epoch), computed a window at a time, so that it takes no memory.
+ * Order. Without shuffling, windows come in the file's order, as in llm.c: batches of B * T
+ * consecutive tokens. With shuffling, an epoch is a permutation of all windows by (seed, epoch). It
+ * is computed for each window, so it takes no memory.
  *
- * Ranks. The batch of a step over all ranks, batch_size * world windows, is ordered first; rank r
- * takes the r-th stretch of batch_size of these. So the tokens of a step are the same at any number
- * of ranks with the same batch_size * world. Windows at the end of an epoch that do not fill such a
- * batch are left out, so that all batches have the same shape; with `keep_last` they form a smaller
- * batch, divided among the ranks as evenly as possible. Then every window occurs exactly once an
- * epoch, and every rank gets the same number of batches; the last one may have no sequences on some
- * ranks.
+ * Ranks. The windows of a step over all ranks, batch_size * world of them, are ordered first; rank
+ * r takes the r-th batch_size of these. So the tokens of a step are the same at any number of ranks
+ * with the same batch_size * world. At the end of an epoch, windows that do not fill such a batch
+ * are left out, so that all batches have the same shape. With `keep_last` they form a smaller
+ * batch, divided among the ranks as evenly as possible: every window then occurs exactly once an
+ * epoch, and every rank gets the same number of batches, the last of which may be empty on some.
  *
- * Blends. mc_lm_loader_new_blend takes the windows of several files by weight, in Megatron's order:
+ * Blends. mc_lm_loader_new_blend mixes the windows of several files by weight, in Megatron's order:
  * window n (counted from the start of epoch 0) comes from the source whose number of windows so far
- * is furthest below weight * max(n, 1); among equal ones from the first. Each source goes through
- * its windows in its own order (the file's, or a permutation by seed, its own epoch and its
- * number), and begins its next epoch when they have run out, whatever the others do: so a small
- * source with a large weight comes more often. An epoch of the blend has as many windows as its
- * sources together. The order takes no memory, and any position of it is found at once: weights are
- * whole numbers of a period, after which each source has had exactly its share. They are exact up
- * to a millionth where the period is below 2^20 windows (2^24 / sources if that is less), and else
- * rounded to that.
+ * is furthest below weight * max(n, 1), the first of equal ones. Each source delivers its windows
+ * in its own order (the file's, or a permutation by seed, its own epoch and its number), and begins
+ * its next epoch when they have run out, independently of the others. So a small source with a
+ * large weight is repeated. An epoch of the blend has as many windows as its sources together. The
+ * order takes no memory, and any position in it is found at once: it repeats with a period, in
+ * which each source has its exact share. Weights are exact to a millionth if the period is below
+ * 2^20 windows (2^24 / sources if that is less), and else rounded to that.
  *
- * Documents apart. With `separate_documents` a window is divided where documents begin: a batch
- * then has the lengths of these pieces, with which attention and positions begin anew in each, and
- * the last label of a document within or at the end of a window is MC_LM_IGNORE. That gives the
- * losses of the pieces on their own. Where documents begin is said by Megatron's index, or by the
- * token that `document_token` names. */
+ * Separate documents. With `separate_documents` a window is divided where documents begin, and the
+ * batch has the lengths of these pieces: attention and positions start again in each. A document's
+ * last label in a window is MC_LM_IGNORE. So losses are those of the pieces on their own.
+ * Megatron's index, or the token `document_token`, gives the places where documents begin. */
 typedef struct mc_lm_loader mc_lm_loader;
 
 typedef struct mc_lm_loader_options {
@@ -126,19 +125,20 @@ typedef struct mc_lm_loader_options {
     int seq_length;      /* tokens of a sequence; required, > 0 */
     bool shuffle;        /* a new order each epoch */
     uint64_t seed;       /* of the order. 0: the context's; MC_INT_ZERO: 0 */
-    bool repeat;         /* go on with the next epoch by itself: mc_lm_loader_next is NULL only
-                            after an error */
-    bool keep_last;      /* do not leave out the windows that fill no batch */
+    bool repeat;         /* continue with the next epoch: mc_lm_loader_next returns NULL only after
+                            an error */
+    bool keep_last;      /* deliver the windows that do not fill a batch */
     int64_t vocabulary;  /* a token of this id or more is an error. 0: not checked */
     int64_t epoch_start; /* number of the first epoch */
     int world, rank;     /* world 0: mc_data_rank and mc_data_size of the context */
     bool separate_documents;
-    int32_t document_token;   /* with separate_documents, begins each document of a file that has no
-                               index (llm.c's); required there. MC_INT_ZERO: 0 */
-    bool document_token_ends; /* that token is the last one of its document instead */
+    /* With separate_documents: the token that begins each document of a file without an index
+     * (llm.c's), for which it is required. MC_INT_ZERO: 0 */
+    int32_t document_token;
+    bool document_token_ends; /* that token ends a document instead */
 } mc_lm_loader_options;
 
-/* The label that does not count. */
+/* A label that does not count. */
 #define MC_LM_IGNORE (-100)
 
 /* A batch on the host. Its arrays belong to the loader and are valid until its next call of
@@ -151,9 +151,9 @@ typedef struct mc_lm_batch {
     /* With separate_documents, else NULL, 0 and 0: */
     const int32_t *lengths; /* (pieces) tokens of each, together `tokens`; at most seq_length */
     int pieces;
-    int most_pieces;     /* the pieces of the rank that has most, rounded up to batch_size (of the
-                        options) times a power of two, or to batch_size * seq_length: a batch has
-                        one of a few sizes, the same on all ranks */
+    int most_pieces;     /* the largest number of pieces of a rank, rounded up to batch_size (of the
+                        options) times a power of two, or to batch_size * seq_length: one of a few
+                        sizes, the same on all ranks */
     int64_t tokens;      /* batch_size * seq_length, on this rank */
     int64_t all_tokens;  /* on all ranks; labels that do not count are among them */
     int64_t epoch, step; /* the step-th batch (from 0) of the epoch; after a seek to a position that
@@ -161,16 +161,16 @@ typedef struct mc_lm_batch {
     int64_t first;       /* the place in the epoch's order (over all ranks) of the first sequence */
 } mc_lm_batch;
 
-/* Makes a loader. The file is kept as long as the loader needs it. Errors (NULL): an option that is
- * missing or out of its range; a file with too few windows for one batch (with keep_last, with
+/* Creates a loader. The file is kept as long as the loader needs it. Errors (NULL): an option that
+ * is missing or out of its range; a file with too few windows for one batch (with keep_last, with
  * none). A NULL file gives NULL (its context has the error already). */
 MC_API mc_lm_loader *mc_lm_loader_new(mc_token_file *file, const mc_lm_loader_options *options);
 /* Frees it before its context does. NULL is allowed. */
 MC_API void mc_lm_loader_free(mc_lm_loader *loader);
 
-/* The next batch; NULL at the end of an epoch, and the call after that starts the next one (unless
- * `repeat`). NULL too while the context has an error, and on one of its own: a token that is not in
- * the vocabulary, with its file, position and value. Nothing is allocated. */
+/* Returns the next batch. Returns NULL at the end of an epoch (the call after that starts the next
+ * one) unless `repeat` is set, while the context has an error, and after an error of its own: a
+ * token beyond the vocabulary, named with its file, position and value. Nothing is allocated. */
 MC_API const mc_lm_batch *mc_lm_loader_next(mc_lm_loader *loader);
 
 MC_API int64_t mc_lm_loader_batches(const mc_lm_loader *loader); /* of an epoch, on every rank */
@@ -191,10 +191,10 @@ typedef struct mc_lm_position {
 
 /* The position after the batch delivered last. All zeros for NULL. */
 MC_API mc_lm_position mc_lm_loader_position(const mc_lm_loader *loader);
-/* Goes to a position, of this loader or one like it: the batches that follow are those that
- * followed there, bit for bit. The loader takes over the position's seed. Errors: a position of
- * other data, of another seq_length or of another order, or one that is not within an epoch; the
- * loader then stays where it was. */
+/* Goes to a position of this loader or of one like it: the next batches are those that followed
+ * there, bit for bit. The loader takes over the position's seed. Errors: a position of other data,
+ * of another seq_length or of another order, or one that is not within an epoch; the loader then
+ * keeps its own position. */
 MC_API mc_status mc_lm_loader_seek(mc_lm_loader *loader, const mc_lm_position *position);
 
 #endif

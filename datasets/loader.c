@@ -22,7 +22,7 @@ typedef struct side {
         mc_lengths *lengths; /* with sizes */
         int64_t room;        /* tokens that the lanes hold */
     } stack[MC_STACKS];
-    mc_tensor *labels, *answer_rows, *values;
+    mc_tensor *labels, *answer_rows, *values, *pixels;
     bool made; /* those that are needed are there */
 } side;
 
@@ -78,7 +78,8 @@ static bool weigh_row(mc_dataloader *l, int64_t row)
     size_t tokens[MC_STACKS] = {0};
     mc_row_weights *w = l->weights;
     if (w->weight[row]) return true;
-    for (int choice = 0; choice < l->dataset->choices; choice++) {
+    if (l->dataset->images) tokens[MC_READER] = (size_t)l->dataset->options.image.tokens;
+    for (int choice = 0; !l->dataset->images && choice < l->dataset->choices; choice++) {
         if (mc_example_make(&l->error, &l->example, l->dataset, row, choice)) return false;
         for (int i = 0; i < MC_STACKS; i++) tokens[i] += l->example.stack[i].count;
     }
@@ -203,8 +204,9 @@ static bool order_rows(mc_dataloader *l)
     return true;
 }
 
-static int64_t batch_tokens(const mc_packed *p)
+static int64_t batch_tokens(const mc_dataloader *l, const mc_packed *p)
 {
+    if (l->dataset->images) return (int64_t)p->rows * l->dataset->options.image.tokens;
     return p->stack[MC_READER].lengths.total + p->stack[MC_WRITER].lengths.total;
 }
 
@@ -232,7 +234,7 @@ static bool produce(mc_dataloader *l, mc_packed *slot)
     if (mc_pack(&l->error, slot, &l->limits, l->dataset, row, l->world, (int)mine, &l->example))
         return false;
     slot->all_rows = all;
-    slot->all_tokens = batch_tokens(slot);
+    slot->all_tokens = batch_tokens(l, slot);
     if (l->world > 1 && !weigh_step(l, l->rows + first, all, &slot->all_tokens)) return false;
     slot->most_targets = l->world > 1 ? most_targets(l, slot, l->rows + first) : 0;
     if (++l->work_step == l->batches) {
@@ -312,7 +314,8 @@ static void free_tensors(side *s)
     mc_tensor_free(s->labels);
     mc_tensor_free(s->answer_rows);
     mc_tensor_free(s->values);
-    s->labels = s->answer_rows = s->values = NULL;
+    mc_tensor_free(s->pixels);
+    s->labels = s->answer_rows = s->values = s->pixels = NULL;
     s->made = false;
 }
 
@@ -391,7 +394,7 @@ static bool set_up(mc_dataloader *l, const mc_dataloader_options *o)
     };
     int64_t largest = (rows < l->batch_rows ? rows + l->world - 1 : l->batch_rows) / l->world;
     int64_t sequences = largest * l->dataset->choices;
-    int32_t pad_id = mc_tokenizer_pad_id(l->dataset->tok);
+    int32_t pad_id = l->dataset->tok ? mc_tokenizer_pad_id(l->dataset->tok) : -1;
     l->limits = (mc_pack_limits){
         .rows = (int)largest,
         .round_to = o->round_to ? o->round_to : 1,
@@ -453,6 +456,12 @@ mc_dataloader *mc_dataloader_new(mc_dataset *dataset, const mc_dataloader_option
     if (!options) options = &none;
     mc_context *ctx = dataset->ctx;
     if (!check_options(ctx, options)) return NULL;
+    if (dataset->images && dataset->options.image.size < 1) {
+        mc_fail(ctx, MC_ERR_ARGUMENT,
+                "%s: rows are images, expected options.image, a model's form of images",
+                dataset->path);
+        return NULL;
+    }
     mc_dataloader *l = mc_new_owned(ctx, sizeof *l, "a data loader", free_loader);
     if (!l) return NULL;
     l->ctx = ctx;
@@ -513,7 +522,9 @@ static bool reserve_rows(mc_dataloader *l, side *s)
         !(s->answer_rows = new_tensor(l->ctx, MC_I32, (int64_t)l->limits.rows * d->choices)))
         return false;
     if (d->values) s->values = new_tensor(l->ctx, MC_F32, (int64_t)l->limits.rows * d->values);
-    return s->values || !d->values;
+    if (d->images)
+        s->pixels = new_tensor(l->ctx, MC_F32, (int64_t)l->limits.rows * (int64_t)mc_pixels_of(d));
+    return (s->values || !d->values) && (s->pixels || !d->images);
 }
 
 static bool reserve_tensors(mc_dataloader *l, side *s, const mc_packed *p)
@@ -560,7 +571,7 @@ static const mc_lengths *fill_stack(side *s, int stack)
 /* Stands for the shape of a batch with sizes. */
 static uint64_t key_of(const mc_packed *p)
 {
-    uint64_t key = 0;
+    uint64_t key = p->pixels != NULL; /* images are all of one size */
     for (int i = 0; i < MC_STACKS; i++) {
         const mc_packed_stack *s = &p->stack[i];
         if (!s->lanes) break;
@@ -577,6 +588,7 @@ static mc_batch *fill_side(mc_dataloader *l, side *s)
     const mc_lengths *lengths = fill_stack(s, MC_READER);
     const mc_lengths *written = fill_stack(s, MC_WRITER);
     int64_t rows = l->most_sizes ? l->limits.rows : p->rows;
+    int64_t size = d->options.image.size;
     mc_shape values = d->values > 1 || d->kind == MC_TASK_MULTI_LABEL ? MC_SHAPE(rows, d->values)
                                                                       : MC_SHAPE(rows);
     s->batch = (mc_batch){
@@ -590,11 +602,12 @@ static mc_batch *fill_side(mc_dataloader *l, side *s)
         .answer_rows = refill(s->answer_rows, MC_SHAPE(rows * d->choices), p->answer_rows, NULL),
         .labels = refill(s->labels, MC_SHAPE(rows), p->labels, NULL),
         .values = refill(s->values, values, p->values, NULL),
+        .pixels = refill(s->pixels, MC_SHAPE(rows, MC_IMAGE_CHANNELS, size, size), p->pixels, NULL),
         .key = l->most_sizes ? key_of(p) : 0,
         .rows = p->rows,
         .choices = d->choices,
         .row_index = p->row_index,
-        .tokens = batch_tokens(p),
+        .tokens = batch_tokens(l, p),
         .nominal_rows = l->batch_rows,
         .all_rows = p->all_rows,
         .all_tokens = p->all_tokens,

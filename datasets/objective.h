@@ -27,23 +27,26 @@
 typedef enum mc_objective_kind {
     /* Each token gives the one that follows (GPT-2, GPT-J). A window has seq_length tokens. */
     MC_OBJECTIVE_NEXT_TOKEN = 1,
-    /* BERT's (Devlin et al. 2019): of a share of the tokens 80 % are replaced by the mask, 10 % by
-     * a random token of the vocabulary, 10 % stay, and the model is to give what was there. Always
-     * round(share * window) of them, but for whole words that do not fit and for windows of special
-     * tokens, which are never chosen. A sequence is [CLS] window [SEP], a window seq_length - 2
-     * tokens; with `next_sentence` [CLS] A [SEP] B [SEP], where A and B are the two parts of a
-     * window of seq_length - 3 tokens cut at a random place, in half of the sequences (label 0);
-     * in the others (label 1) B comes from another window. */
+    /* BERT's (Devlin et al. 2019): a share of the tokens is chosen, and the model predicts them. Of
+     * the chosen ones, 80 % are replaced by the mask, 10 % by a random token of the vocabulary, and
+     * 10 % stay. Special tokens are never chosen. The number of chosen tokens is round(share *
+     * window), or less if whole words do not fit or the window has too few other tokens.
+     *
+     * A sequence is [CLS] window [SEP], with a window of seq_length - 2 tokens. With
+     * `next_sentence` it is [CLS] A [SEP] B [SEP]. In half of the sequences (label 0) A and B are
+     * the two parts of a window of seq_length - 3 tokens, cut at a random place; in the others
+     * (label 1) B comes from another window. */
     MC_OBJECTIVE_MASKED,
-    /* T5's span corruption (Raffel et al. 2020): a share of the window lies in spans of a given
-     * mean length, cut at random. The input has a sentinel in place of each, the target is each
-     * sentinel and the span after it. The window is as long as makes the input seq_length. */
+    /* T5's span corruption (Raffel et al. 2020): a share of the window is in spans of a given mean
+     * length, at random places. In the input a sentinel replaces each span. The target consists of
+     * each sentinel with its span after it. The window's length is chosen so that the input has
+     * seq_length tokens. */
     MC_OBJECTIVE_SPANS,
-    /* CPM-1's (ModelCenter): each document's part of a window is a span of its own, which sees
-     * itself alone. In it the tokens from a random place between an eighth and a quarter to one
-     * after three quarters (to the end, where the document ends there) are to be given one after
-     * the other, and what lies around them is context. Parts of fewer than 32 tokens count
-     * nothing. A window has seq_length tokens. */
+    /* CPM-1's (ModelCenter): the tokens of each document in a window are a span of their own, and
+     * attend only to that span. The model predicts, one after the other, the tokens from a random
+     * place between an eighth and a quarter of the span to a random place after three quarters (to
+     * the span's end if the document ends there). The other tokens are context. Spans of fewer than
+     * 32 tokens have no targets. A window has seq_length tokens. */
     MC_OBJECTIVE_CONTEXT,
 } mc_objective_kind;
 

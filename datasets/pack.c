@@ -1,4 +1,5 @@
 #include "datasets/pack_internal.h"
+#include "datasets/image/image_internal.h"
 #include "datasets/rows.h"
 
 #include <string.h>
@@ -27,6 +28,12 @@ static bool init_stack(mc_packed_stack *s, size_t sequences, int64_t most)
     return ok;
 }
 
+size_t mc_pixels_of(const mc_dataset *d)
+{
+    size_t size = (size_t)d->options.image.size;
+    return MC_IMAGE_CHANNELS * size * size;
+}
+
 mc_status mc_packed_init(mc_error *err, mc_packed *p, const mc_pack_limits *limits,
                          const mc_dataset *d)
 {
@@ -41,7 +48,9 @@ mc_status mc_packed_init(mc_error *err, mc_packed *p, const mc_pack_limits *limi
     p->answer_rows = mc_calloc(sequences, sizeof *p->answer_rows);
     p->row_index = mc_calloc(rows, sizeof *p->row_index);
     if (d->values) p->values = mc_calloc(rows * (size_t)d->values, sizeof *p->values);
-    if (ok && p->labels && p->answer_rows && p->row_index && (p->values || !d->values))
+    if (d->images) p->pixels = mc_calloc(rows * mc_pixels_of(d), sizeof *p->pixels);
+    if (ok && p->labels && p->answer_rows && p->row_index && (p->values || !d->values) &&
+        (p->pixels || !d->images))
         return MC_OK;
     mc_packed_release(p);
     return mc_error_set(err, MC_ERR_NOMEM, "out of memory for batches of %d rows", limits->rows);
@@ -57,6 +66,7 @@ void mc_packed_release(mc_packed *p)
     mc_free(p->labels);
     mc_free(p->answer_rows);
     mc_free(p->values);
+    mc_free(p->pixels);
     mc_free(p->row_index);
     *p = (mc_packed){0};
 }
@@ -140,6 +150,20 @@ static void set_row(mc_packed *p, const mc_dataset *d, int i, int64_t r)
         memcpy(p->values + (size_t)i * values, mc_dataset_values(d, r), values * sizeof *p->values);
 }
 
+/* Reads the image of row `r`, the i-th of the batch. */
+static mc_status add_image(mc_error *err, mc_packed *p, const mc_dataset *d, int i, int64_t r)
+{
+    char path[MC_PATH_MAX];
+    size_t size;
+    const char *name = mc_dataset_piece(d, r, 0, &size);
+    mc_status status = mc_image_path(err, path, d->beside ? mc_dataset_file(d, r) : NULL, name);
+    if (!status)
+        status =
+            mc_image_load(err, path, &d->options.image, p->pixels + (size_t)i * mc_pixels_of(d));
+    if (status) mc_error_prefix(err, "%s:%lld: ", mc_dataset_file(d, r), (long long)d->row[r].line);
+    return status;
+}
+
 mc_status mc_pack(mc_error *err, mc_packed *p, const mc_pack_limits *limits, const mc_dataset *d,
                   const int32_t *row, int64_t stride, int rows, mc_example *example)
 {
@@ -153,10 +177,13 @@ mc_status mc_pack(mc_error *err, mc_packed *p, const mc_pack_limits *limits, con
     for (int i = rows; i < limits->rows; i++) p->labels[i] = MC_NO_LABEL;
     size_t values = (size_t)d->values, past = (size_t)(limits->rows - rows) * values;
     if (past) memset(p->values + (size_t)rows * values, 0, past * sizeof *p->values);
+    size_t unused = d->images ? (size_t)(limits->rows - rows) * mc_pixels_of(d) : 0;
+    if (unused) memset(p->pixels + (size_t)rows * mc_pixels_of(d), 0, unused * sizeof *p->pixels);
     for (int i = rows * d->choices; i < limits->rows * d->choices; i++) p->answer_rows[i] = 0;
     for (int i = 0; i < rows && !status; i++) {
         set_row(p, d, i, row[i * stride]);
-        for (int choice = 0; choice < d->choices && !status; choice++)
+        if (d->images) status = add_image(err, p, d, i, row[i * stride]);
+        for (int choice = 0; !d->images && choice < d->choices && !status; choice++)
             status = add_input(err, p, limits, d, row[i * stride], choice, example);
     }
     for (int i = 0; i < MC_STACKS && !status; i++)

@@ -34,9 +34,12 @@ typedef struct mc_packed {
     int32_t *labels;      /* (limits->rows), MC_NO_LABEL after the batch's rows */
     int32_t *answer_rows; /* (limits->rows * choices) */
     float *values;        /* (limits->rows, dataset->values); NULL: rows have none */
+    float *pixels;        /* (limits->rows, 3, size, size) of images, else NULL */
     int64_t *row_index;   /* (rows) */
 } mc_packed;
 
+/* Numbers of an image. */
+size_t mc_pixels_of(const mc_dataset *dataset);
 /* Makes the buffers: those of rows in full, those of tokens as mc_pack_start. */
 mc_status mc_packed_init(mc_error *err, mc_packed *packed, const mc_pack_limits *limits,
                          const mc_dataset *dataset);

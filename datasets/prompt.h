@@ -1,7 +1,9 @@
 /* How texts are presented to a model of a family, as far as data sets need to know.
  *
  * mc_model_prompt (models/details.h) returns it for a model; a program with its own model fills in
- * this plain struct. */
+ * this plain struct.
+ *
+ * Part of the promised interface (docs/api.md). */
 #ifndef MC_DATASETS_PROMPT_H
 #define MC_DATASETS_PROMPT_H
 
@@ -14,9 +16,11 @@ typedef enum mc_prompt_style {
                               is a blank, which the decoder fills in */
     MC_PROMPT_CPM1,        /* <s> and the text as context, which all of it sees; then the answer */
     MC_PROMPT_CPM2,        /* the encoder reads the text and <s_0>; the decoder begins with <s_0> */
+    MC_PROMPT_GLM,         /* [CLS], the text and [S]; then the answer in the place of the text's
+                              [MASK], which stands at the end if it is not written */
 } mc_prompt_style;
 
-enum { MC_PROMPT_STYLES = MC_PROMPT_CPM2 + 1 };
+enum { MC_PROMPT_STYLES = MC_PROMPT_GLM + 1 };
 
 typedef struct mc_prompt {
     mc_prompt_style style;

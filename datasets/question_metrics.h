@@ -5,8 +5,8 @@
  *     mc_merge_results(ctx, right, rows);
  *     mc_question_score s = mc_score_questions(question, labels, right, rows);
  *
- * Rows of one question lie side by side, with one number in `question` (which otherwise means
- * nothing). The functions that score use host memory of the caller and touch no context.
+ * Rows of one question are consecutive, and have the same number in `question`; the numbers have no
+ * other meaning. The functions that score use host memory of the caller and touch no context.
  *
  * Not part of the promised interface: it may change in any release (docs/api.md). */
 #ifndef MC_DATASETS_QUESTION_METRICS_H
@@ -18,7 +18,7 @@
 /* Merges the results of all ranks: values (count) hold a number for each row that this rank
  * computed, and 0 elsewhere; only one rank computes a row. Afterwards all ranks have all numbers,
  * and these do not depend on the number of ranks. Every rank calls it, with the same count. Errors:
- * memory, a rank that does not come; `values` then are as they were. */
+ * memory, a rank that does not call it; `values` are then unchanged. */
 MC_API mc_status mc_merge_results(mc_context *ctx, float *values, int64_t count);
 
 typedef struct mc_question_score {
@@ -33,9 +33,9 @@ typedef struct mc_question_score {
 MC_API mc_question_score mc_score_questions(const int64_t *question, const int32_t *labels,
                                             const float *predictions, int64_t rows);
 
-/* The row of each question with the highest score, of equal ones the first; a NaN is lower than any
- * number. best (questions) receives their numbers; room for `rows` will do. Returns how many
- * questions there are. */
+/* Finds the row with the highest score of each question, the first of equal ones; a NaN is lower
+ * than any number. Writes the rows' numbers to best (questions; room for `rows` numbers is always
+ * enough). Returns the number of questions. */
 MC_API int64_t mc_best_rows(const int64_t *question, const float *score, int64_t rows,
                             int64_t *best);
 

@@ -357,27 +357,16 @@ static bool read_value(source *s, mc_data_row *row)
     return text;
 }
 
-/* The next message of an assistant in the file. */
+/* The next message of an assistant in the file, or the next conversation. */
 static bool next_of_chats(void *user, int64_t i, mc_data_row *row)
 {
     (void)i;
     source *s = user;
-    if (s->columns->chat_format) {
-        if (!mc_table_next(s->table)) return false;
-        s->line = mc_table_line(s->table);
-        if (!mc_chat_render_whole(&s->chat, s->table, s->text, s->dataset->tok,
-                                  s->columns->chat_format))
-            return false;
-    }
-    while (!s->columns->chat_format && !mc_chat_next(&s->chat, s->table->ctx)) {
+    while (!mc_chat_next(&s->chat, s->table, s->text, row)) {
         if (mc_failed(s->table->ctx) || !mc_table_next(s->table)) return false;
         s->line = mc_table_line(s->table);
         if (!mc_chat_begin(&s->chat, s->table, s->text)) return false;
     }
-    row->text = s->chat.prompt.data;
-    row->text_size = s->chat.prompt.size;
-    row->target = s->chat.response.data;
-    row->target_size = s->chat.response.size;
     return true;
 }
 
@@ -390,11 +379,15 @@ static bool next_of_table(void *user, int64_t i, mc_data_row *row)
     if (!mc_table_next(s->table)) return false;
     s->line = mc_table_line(s->table);
     row->text = mc_table_text(s->table, s->text, &row->text_size);
+    if (s->dataset->images && !mc_failed(s->table->ctx) &&
+        (!row->text_size || strlen(row->text) < row->text_size))
+        return !mc_table_fail(s->table, s->text, "expected the path of an image");
     if (s->pair >= 0) row->pair = mc_table_text(s->table, s->pair, &row->pair_size);
     if (kind == MC_TASK_GENERATE)
         row->target = mc_table_text(s->table, s->target, &row->target_size);
     if (kind == MC_TASK_CLASSIFY) row->label = plain_text(s, s->label);
     if (mc_failed(s->table->ctx)) return false;
+    if (s->columns->answers && !mc_chat_ask(&s->chat, s->table, s->text, row)) return false;
     if (kind == MC_TASK_REGRESS) return read_value(s, row);
     return kind != MC_TASK_MULTI_LABEL || read_labels(s, row);
 }
@@ -438,7 +431,7 @@ static bool find_columns(source *s)
     const mc_data_columns *c = s->columns;
     mc_task_kind kind = s->dataset->kind;
     s->pair = s->target = s->label = -1;
-    s->text = mc_table_column(s->table, c->messages ? c->messages : c->text);
+    s->text = mc_table_column(s->table, c->messages ? c->messages : c->image ? c->image : c->text);
     if (c->messages) return s->text >= 0;
     if (c->pair) s->pair = mc_table_column(s->table, c->pair);
     if (kind == MC_TASK_GENERATE) s->target = mc_table_column(s->table, c->target);
@@ -457,36 +450,40 @@ static mc_task_kind kind_of(const mc_data_columns *c)
     return c->target || c->messages ? MC_TASK_GENERATE : c->label ? MC_TASK_CLASSIFY : MC_TASK_TEXT;
 }
 
+/* Why such rows are not read; NULL: they are. */
+static const char *misfit(const mc_data_columns *c, mc_task_kind kind,
+                          const mc_dataset_options *options, mc_status *status)
+{
+    bool generates = kind == MC_TASK_GENERATE;
+    *status = MC_ERR_ARGUMENT;
+    if (c->image && (c->text || c->pair || generates))
+        return "rows are images, expected no columns of texts";
+    if (c->messages && (c->text || c->target || c->label || !generates))
+        return "messages are prompts and targets, expected no other columns";
+    if (generates && c->pair) return "a text is generated from one text, not from a pair";
+    *status = MC_ERR_UNSUPPORTED;
+    if (kind == MC_TASK_CHOOSE || kind == MC_TASK_ANSWER)
+        return "your own rows with several inputs, or answered in a prompt";
+    bool chats = (c->messages || c->answers) && c->chat_format;
+    return chats && (!options || options->prompt.style != MC_PROMPT_DECODER)
+               ? "conversations in a chat format are for decoders such as GPT-2"
+               : NULL;
+}
+
 static source *new_source(mc_context *ctx, const char *name, const mc_data_columns *columns,
                           const mc_tokenizer *tok, const mc_dataset_options *options)
 {
     static const mc_data_columns none;
     if (mc_failed(ctx)) return NULL;
     if (!columns) columns = &none;
-    mc_dataset_plan plan = {
-        .name = name, .kind = kind_of(columns), .paired = columns->pair != NULL};
-    if (plan.kind == MC_TASK_CHOOSE || plan.kind == MC_TASK_ANSWER) {
-        mc_fail(ctx, MC_ERR_UNSUPPORTED,
-                "%s: your own rows with several inputs, or answered in a prompt", name);
-        return NULL;
-    }
-    if (columns->messages &&
-        (columns->text || columns->target || columns->label || plan.kind != MC_TASK_GENERATE)) {
-        mc_fail(ctx, MC_ERR_ARGUMENT,
-                "%s: messages are prompts and targets, expected no other "
-                "columns",
-                name);
-        return NULL;
-    }
-    if (columns->messages && columns->chat_format &&
-        (!options || options->prompt.style != MC_PROMPT_DECODER)) {
-        mc_fail(ctx, MC_ERR_UNSUPPORTED,
-                "%s: conversations in a chat format are for decoders such as GPT-2", name);
-        return NULL;
-    }
-    if (plan.kind == MC_TASK_GENERATE && plan.paired) {
-        mc_fail(ctx, MC_ERR_ARGUMENT, "%s: a text is generated from one text, not from a pair",
-                name);
+    mc_dataset_plan plan = {.name = name,
+                            .kind = kind_of(columns),
+                            .paired = columns->pair != NULL,
+                            .images = columns->image};
+    mc_status status;
+    const char *why = misfit(columns, plan.kind, options, &status);
+    if (why) {
+        mc_fail(ctx, status, "%s: %s", name, why);
         return NULL;
     }
     source *s = mc_calloc(1, sizeof *s);
@@ -496,6 +493,9 @@ static source *new_source(mc_context *ctx, const char *name, const mc_data_colum
         return NULL;
     }
     s->columns = columns;
+    s->chat = (mc_chat){.tok = tok,
+                        .format = columns->chat_format,
+                        .whole = columns->chat_format && !columns->answers};
     s->open = true;
     bool given = columns->labels && !columns->labels_proposed;
     for (int k = 0; given && k < columns->labels && s->dataset->labels; k++)
@@ -558,11 +558,12 @@ mc_dataset *mc_dataset_from_files(mc_context *ctx, const char *const *paths, int
     }
     s->table = table;
     mc_data_fn next = s->columns->messages ? next_of_chats : next_of_table;
-    if (find_columns(s)) {
-        d = read_all(s, next, s);
-        if (d) d->conversations = s->columns->messages;
-        if (d && s->columns->messages) d->chat_format = s->columns->chat_format;
-        if (d) take_files(s);
+    if (find_columns(s) && (d = read_all(s, next, s))) {
+        d->conversations = s->columns->messages;
+        d->beside = d->images;
+        d->answers = s->columns->answers;
+        if (d->conversations || d->answers) d->chat_format = s->columns->chat_format;
+        take_files(s);
     }
     free_source(s, !d);
     return d;

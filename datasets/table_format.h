@@ -1,4 +1,6 @@
-/* The formats of tables: see datasets/table.h. */
+/* The formats of tables: see datasets/table.h.
+ *
+ * Part of the promised interface (docs/api.md). */
 #ifndef MC_DATASETS_TABLE_FORMAT_H
 #define MC_DATASETS_TABLE_FORMAT_H
 

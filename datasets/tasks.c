@@ -1,5 +1,4 @@
 /* The benchmarks: their table, and how a line becomes a row. */
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
@@ -225,7 +224,7 @@ static bool set_labels(mc_dataset *d, const mc_task *task, const mc_task_form *f
 static const mc_task_form *find_form(mc_context *ctx, const mc_task *task,
                                      const mc_dataset_options *options)
 {
-    static const char *const families[] = {"encoders", "decoders", "T5", "CPM-1", "CPM-2"};
+    static const char *const families[] = {"encoders", "decoders", "T5", "CPM-1", "CPM-2", "GLM"};
     mc_prompt_style style = options ? options->prompt.style : MC_PROMPT_ENCODER;
     const mc_task_form *form = mc_task_form_for(task, style);
     if (!form)

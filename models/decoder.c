@@ -94,7 +94,8 @@ bool mc_decoder_declare(mc_model *m, const mc_decoder_options *options, const mc
                                         o->positions + o->rows_before, o->dim, std);
     declare_blocks(m, s, load);
     mc_declare_lm_head(m, "output_projection", o->tied, o->head_bias, std);
-    mc_declare_token_head(m, !o->no_token_bias, mc_literal(o->init_std));
+    mc_declare_token_head_named(m, o->token_head ? o->token_head : "cls_projection",
+                                !o->no_token_bias, mc_literal(o->init_std));
     mc_declare_score(m, mc_literal(o->init_std));
     return !mc_failed(m->module.ctx);
 }
@@ -162,4 +163,11 @@ void mc_decoder_set_dropout(mc_model *m, float p)
         decoder_block *b = mc_block_list_at(m->decoder, i);
         mc_attention_set_dropout(b->attention, p);
     }
+}
+
+bool mc_decoder_look(mc_context *ctx, const mc_model_file *f, void *config, mc_model_heads *heads)
+{
+    bool *tied = mc_config_member(f->family, config, "tie_word_embeddings");
+    if (heads->lm) mc_look_at_head(ctx, f, tied);
+    return !mc_failed(ctx);
 }

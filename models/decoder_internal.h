@@ -19,6 +19,7 @@ typedef struct mc_decoder_options {
     bool one_norm;     /* which one norm of it serves then; else each has its own */
     bool rms_norm;     /* norms are RMSNorms */
     bool tied, head_bias, no_token_bias; /* the last: of ModelCenter's cls_head */
+    const char *token_head;              /* the name of that head's weights; NULL: the usual one */
     float eps, dropout, embedding_dropout, attention_dropout;
     float init_std, embedding_std;  /* of attention and classifiers; of words and positions */
     float embedding_scale;          /* of the words' embeddings; 0: 1 */
@@ -37,12 +38,34 @@ typedef struct mc_decoder_stack {
     mc_layernorm *norm;      /* after the last block; NULL: none */
 } mc_decoder_stack;
 
+/* Options from a config that has members of these names; the other options are 0. */
+#define MC_DECODER_OF(c)                                                                    \
+    (mc_decoder_options)                                                                    \
+    {                                                                                       \
+        .layers = (c)->layers, .dim = (c)->dim, .dim_ff = (c)->dim_ff, .heads = (c)->heads, \
+        .tied = (c)->tied, .eps = (c)->eps, .dropout = (c)->dropout,                        \
+        .attention_dropout = (c)->attention_dropout, .init_std = (c)->init_std,             \
+        .embedding_std = (c)->embedding_std, .ffn = {                                       \
+            .activation = (c)->activation,                                                  \
+            .init_std = mc_literal((c)->ffn_std)                                            \
+        }                                                                                   \
+    }
+
 /* For `declare`: words, positions, blocks, norm and heads, in this order. False after an error. */
 bool mc_decoder_declare(mc_model *m, const mc_decoder_options *options,
                         const mc_load_options *load);
-/* A family's `decode` and `set_dropout`. */
+/* A family's `decode`, `set_dropout` and `look`: mc_look_at_head. */
 mc_tensor *mc_decoder_decode(mc_tape *t, mc_model *m, mc_stack_input *in);
 void mc_decoder_set_dropout(mc_model *m, float p);
+bool mc_decoder_look(mc_context *ctx, const mc_model_file *f, void *config, mc_model_heads *heads);
+
+/* What the descriptions of these families say besides, but for `look`. */
+#define MC_DECODER_FAMILY(f)                                                                       \
+    MC_FAMILY_OF(f, mc_decoder_stack),                                                             \
+        .classes = classes, .kind = MC_MODEL_DECODER, .prompt = MC_PROMPT_DECODER,                 \
+        .objective = {.kind = MC_OBJECTIVE_NEXT_TOKEN}, .has = {.labels = true}, .mc_has = mc_has, \
+        .mc_lacks = mc_lacks, .classifier = "score.weight", .decode = mc_decoder_decode,           \
+        .classify = mc_score_last, .set_dropout = mc_decoder_set_dropout
 
 /* Config rows that both families have. */
 #define MC_DECODER_ROWS                                                                           \

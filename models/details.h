@@ -4,6 +4,7 @@
 #ifndef MC_MODELS_DETAILS_H
 #define MC_MODELS_DETAILS_H
 
+#include "datasets/image/image.h"
 #include "models/model.h"
 
 /* ---- families -------------------------------------------------------------------------------- */
@@ -13,6 +14,7 @@ MC_API const char *mc_family_name(int i);
 MC_API bool mc_family_known(const char *name);
 MC_API mc_model_kind mc_family_kind(const char *name);  /* 0 for an unknown name */
 MC_API bool mc_family_has_classifier(const char *name); /* mc_model_heads.labels */
+MC_API bool mc_family_reads_images(const char *name);   /* in place of texts, as ViT */
 /* How data sets present texts to models of the family; an encoder's style for an unknown name. */
 MC_API mc_prompt_style mc_family_prompt_style(const char *name);
 /* The i-th named shape of a family for mc_model_new ("gpt2-medium"), NULL after the last. */
@@ -36,6 +38,9 @@ MC_API mc_model *mc_model_new_like(mc_context *ctx, const mc_model *other,
 MC_API bool mc_model_config_text(const mc_model *model, char *text, size_t room);
 /* How data sets present texts to the model, for mc_dataset_options.prompt. Zeros for NULL. */
 MC_API mc_prompt mc_model_prompt(const mc_model *model);
+/* How a model of images reads them, for mc_image_read and mc_dataset_options.image: the settings of
+ * its folder's preprocessor_config.json. Size 0 for other models. */
+MC_API mc_image_form mc_model_image_form(const mc_model *model);
 /* FLOP of a training step per token, for sequences of `length` T: 6 N + 12 L D T; 4 N instead of 6
  * N for frozen parameters, whose gradients are not computed. */
 MC_API double mc_model_flops(mc_model *model, int64_t length);

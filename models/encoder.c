@@ -27,6 +27,8 @@ static void *new_block(mc_module *list, const char *name, int index, void *confi
                  "/encoder.layers.%d.self_att.layernorm_before_attention", index + 1);
     mc_module *m = &b->module;
     mc_attention_options attention = {.dropout = o->attention_dropout,
+                                      .window = o->window,
+                                      .globals = o->globals,
                                       .init_std = mc_literal(o->init_std)};
     mc_feed_forward_options ffn = {.activation = o->activation, .init_std = mc_literal(o->ffn_std)};
     b->o = o;
@@ -222,9 +224,9 @@ static void warn_biases(mc_context *ctx, const mc_model_file *f)
                f->folder, copy, name);
 }
 
-bool mc_encoder_look_at_head(mc_context *ctx, const mc_model_file *f, const mc_model_heads *heads,
-                             bool *tied)
+bool mc_encoder_look(mc_context *ctx, const mc_model_file *f, void *config, mc_model_heads *heads)
 {
+    bool *tied = mc_config_member(f->family, config, "tie_word_embeddings");
     if (!heads->lm) return true;
     warn_biases(ctx, f);
     if (f->form == MC_FORM_HF &&

@@ -16,6 +16,8 @@ typedef struct mc_encoder_options {
     mc_activation activation;      /* of the feed-forwards */
     mc_activation head_activation; /* of the masked language model's head */
     float eps, dropout, attention_dropout;
+    int window;           /* of attention, as in mc_attention_options; 0: none */
+    bool globals;         /* attention has global tokens */
     bool whole_attention; /* nothing is dropped of what attention adds to the stream */
     float init_std, embedding_std, ffn_std;
     bool tied; /* the masked language model has the words' matrix */
@@ -69,10 +71,15 @@ void mc_encoder_set_dropout(mc_model *m, float p);
  * `unused` first ones. */
 bool mc_encoder_check(const mc_config_reader *r, const mc_model_shape *s, int64_t head_dim,
                       float eps, int64_t unused);
-/* For `look`: unties the head whose matrix in the file is not the words', and warns where the
- * head's bias has two names whose values differ. */
-bool mc_encoder_look_at_head(mc_context *ctx, const mc_model_file *f, const mc_model_heads *heads,
-                             bool *tied);
+/* A family's `look`: unties the head whose matrix in the file is not the words', and warns where
+ * the head's bias has two names whose values differ. */
+bool mc_encoder_look(mc_context *ctx, const mc_model_file *f, void *config, mc_model_heads *heads);
+
+/* What the descriptions of these families say besides. */
+#define MC_ENCODER_FAMILY(f, parts)                                                                \
+    MC_FAMILY_OF(f, parts), .classes = classes, .kind = MC_MODEL_ENCODER, .look = mc_encoder_look, \
+                            .encode = mc_encoder_encode, .head = mc_encoder_head,                  \
+                            .classify = classify, .set_dropout = mc_encoder_set_dropout
 
 /* Rows, in Hugging Face's form alone, of a config with members of these names. */
 #define MC_ENCODER_ROWS                                                                         \

@@ -4,7 +4,8 @@
 
 extern const mc_family mc_family_bert, mc_family_roberta, mc_family_gpt2, mc_family_gptj,
     mc_family_t5, mc_family_cpm1, mc_family_cpm2, mc_family_llama, mc_family_distilbert,
-    mc_family_electra, mc_family_mpnet, mc_family_opt;
+    mc_family_electra, mc_family_mpnet, mc_family_opt, mc_family_modernbert, mc_family_longformer,
+    mc_family_glm, mc_family_vit;
 
 const mc_family *const mc_families[] = {&mc_family_bert,
                                         &mc_family_gpt2,
@@ -18,6 +19,10 @@ const mc_family *const mc_families[] = {&mc_family_bert,
                                         &mc_family_electra,
                                         &mc_family_mpnet,
                                         &mc_family_opt,
+                                        &mc_family_modernbert,
+                                        &mc_family_longformer,
+                                        &mc_family_glm,
+                                        &mc_family_vit,
                                         NULL};
 
 const mc_family *mc_family_find(const char *name)
@@ -51,6 +56,12 @@ bool mc_family_has_classifier(const char *name)
 {
     const mc_family *family = mc_family_find(name);
     return family && family->has.labels;
+}
+
+bool mc_family_reads_images(const char *name)
+{
+    const mc_family *family = mc_family_find(name);
+    return family && family->has.pixels;
 }
 
 const char *mc_family_shape_name(const char *name, int i)

@@ -13,6 +13,7 @@
 #include "core/nn/sublayer.h"
 #include "core/ops/general.h"
 #include "core/ops/rope.h"
+#include "datasets/image/image.h"
 #include "datasets/objective.h"
 #include "models/details.h"
 
@@ -31,11 +32,13 @@ typedef struct mc_ffn_kind {
 typedef enum mc_config_kind {
     MC_CONFIG_END = 0,  /* of a table */
     MC_CONFIG_SIZE,     /* int64_t member: a whole number from `low` to 2^31 */
+    MC_CONFIG_EACH,     /* int64_t: as SIZE, or a list with this number for each layer */
     MC_CONFIG_TOKEN,    /* int64_t: a token's id; null: -1; of a list the first */
     MC_CONFIG_OPTIONAL, /* int64_t: as SIZE, or null: -1 (which ModelCenter's files write as -1) */
     MC_CONFIG_FLOAT,    /* float from `low` to `high` */
     MC_CONFIG_DROPOUT,  /* float: a probability from 0 to less than 1 */
     MC_CONFIG_FLAG,     /* bool */
+    MC_CONFIG_WORD,     /* int64_t: which of the row's `words` the text is, from 0 on */
     MC_CONFIG_ACTIVATION, /* mc_activation: gelu, gelu_new, gelu_pytorch_tanh, relu, silu */
     MC_CONFIG_ROPE,       /* mc_rope: an object, see mc_config_read_rope */
     MC_CONFIG_FFN,        /* mc_ffn_kind: "relu", "gated-gelu" (T5's), "gated_gelu_new" ... */
@@ -56,6 +59,7 @@ typedef struct mc_config_row {
     /* Words: the family's model types that have the key; NULL: all. A type's file that has a key of
      * another type is treated as one with an unknown key. */
     const char *of_types;
+    const char *const *words; /* of MC_CONFIG_WORD; NULL ends */
 } mc_config_row;
 
 /* A row of a member: its kind, its keys in both forms, its defaults, and limits. The table's source
@@ -193,6 +197,8 @@ struct mc_model {
     mc_generation_config generation;
     bool untied;                      /* of a tied base: an adapter has one of words and head */
     struct mc_model_adapter *adapter; /* what is trained beside frozen weights; NULL: none */
+    mc_image_form image;              /* of a family of images; else size 0 */
+    char *image_text;                 /* of preprocessor_config.json; NULL: there was none */
     char *source;                     /* what it was loaded from; NULL: nothing */
     char *task;
     char **label_names;       /* heads.labels of them, or NULL */
@@ -204,12 +210,16 @@ struct mc_model {
 
 /* What a stack of blocks gets of a batch. */
 typedef struct mc_stack_input {
-    mc_tensor *ids;       /* (capacity) i32 or i64, with lengths */
+    mc_tensor *ids;       /* (capacity) i32 or i64, with lengths; NULL of images */
+    mc_tensor *pixels;    /* of a family of images: (batch, channels, rows, columns) */
     mc_tensor *positions; /* (capacity) i32, from 0 in each sequence */
     mc_tensor *types;     /* (capacity); NULL unless the family has types */
     /* i32 (capacity): with virtual tokens, which row of a table of them and of the ids' words each
      * token is; ids are without them then, and carry lengths of their own. NULL: none */
     mc_tensor *rows;
+    /* i32 (sequences): during generation, of a family with `places`, its second position of each
+     * token; NULL: not known yet */
+    mc_tensor *blocks;
     const mc_lengths *lengths;
     int64_t longest; /* tokens at most of a sequence, those in the cache included */
     mc_call call;    /* masks, marks, memory, cache, what to keep */
@@ -219,11 +229,13 @@ typedef struct mc_stack_input {
 
 /* Which fields of mc_model_input and mc_model_heads the family has a use for. */
 typedef struct mc_family_traits {
-    bool types, marks, pooler, nsp, labels, replaced;
+    bool types, marks, globals, pooler, nsp, labels, replaced;
+    bool pixels; /* it reads images, and no ids */
 } mc_family_traits;
 
 /* What a file of weights says about the model to be made. */
 typedef struct mc_model_file {
+    const mc_family *family;
     mc_tensor_file *file;
     const char *folder;
     mc_config_form form;
@@ -231,50 +243,76 @@ typedef struct mc_model_file {
     int layers;
 } mc_model_file;
 
+/* transformers' classes of a model type: with a classifier, a language model, neither (NULL: the
+ * one before), all heads of pretraining, and BERT's next sentences alone. */
+typedef struct mc_family_classes {
+    const char *labels, *lm, *base, *pretraining, *nsp;
+} mc_family_classes;
+
 struct mc_family {
+    /* ---- required ---- */
     const char *name;              /* on the command line, and of its functions: "gpt2" */
     const char *title;             /* in messages: "GPT-2" */
-    const char *const *model_type; /* of config.json, the one that is written first; NULL ends */
-    const mc_type_defaults *type_defaults; /* ends with type == NULL; may be NULL */
+    const char *const *model_type; /* of config.json; the first one is written. NULL ends */
     mc_model_kind kind;
-    mc_prompt_style prompt; /* how texts of data sets are put to it */
-    mc_family_traits has;
-    mc_objective_style objective; /* of pretraining */
     size_t config_size, parts_size;
-    const mc_config_row *rows;   /* ends with MC_CONFIG_END */
-    const mc_named_shape *named; /* ends with names == NULL */
-    const mc_weight_map *map;
-    bool own_form; /* files are written in ModelCenter's form: Hugging Face has none */
-    bool hf_only;  /* ModelCenter has no such model, and its form of files none of its keys */
-    /* ModelCenter's files don't name their family: tensors that only this one's have, and those
-     * that only others have; NULL ends. NULL with hf_only. */
-    const char *const *mc_has, *const *mc_lacks;
-    bool (*mc_is)(const cJSON *json); /* and what config.json has to say; NULL: nothing */
-    const char *classifier;           /* the last matrix of Hugging Face's classification head */
-    const char *const *lora_targets; /* the layers that PEFT adds factors to by itself; NULL ends */
-
+    const mc_config_row *rows;       /* ends with MC_CONFIG_END */
+    const mc_named_shape *named;     /* ends with names == NULL */
+    const mc_weight_map *map;        /* names of weights in files, and ours */
+    const char *const *lora_targets; /* the layers to which PEFT adds factors by default; NULL
+                                        ends */
     /* Fills in what follows from other values, and checks what no single row can. */
     bool (*finish)(const mc_config_reader *r, void *config);
     mc_model_shape (*shape)(const void *config);
-    /* Changes config and heads by what a file holds (a head of its own, say). May be NULL. */
-    bool (*look)(mc_context *ctx, const mc_model_file *f, void *config, mc_model_heads *heads);
     /* Declares the modules of the model: words, stacks, heads. */
     bool (*declare)(mc_model *m, const mc_load_options *o);
-    /* From ids to the last hidden states, (capacity, dim); of a model of one stack only one. */
+    /* From ids to the last hidden states, (capacity, dim). A model of one stack has one of them. */
     mc_tensor *(*encode)(mc_tape *t, mc_model *m, mc_stack_input *in);
     mc_tensor *(*decode)(mc_tape *t, mc_model *m, mc_stack_input *in);
-    mc_tensor *(*pool)(mc_tape *t, mc_model *m, mc_tensor *hidden); /* NULL: no pooler */
-    /* What comes before the language model's product; NULL: nothing. */
+    void (*set_dropout)(mc_model *m, float p); /* of the modules: the config says p already */
+
+    /* ---- by the form of its files: one of these two, or the members after them ---- */
+    bool own_form; /* files are written in ModelCenter's form: Hugging Face has none */
+    bool hf_only;  /* ModelCenter has no such model, and its form of files none of its keys */
+    /* Required unless own_form: transformers' classes, a row for each of model_type. */
+    const mc_family_classes *classes;
+    /* Required unless hf_only, since ModelCenter's files don't name their family: tensors that only
+     * this one's have, and those that only others have; NULL ends. */
+    const char *const *mc_has, *const *mc_lacks;
+    bool (*mc_is)(const cJSON *json); /* and a condition on config.json; NULL: none */
+
+    /* ---- optional: zero and NULL mean that the family has no such thing ---- */
+    mc_family_traits has;                  /* fields of inputs and heads */
+    mc_prompt_style prompt;                /* how texts of data sets are presented; 0: as BERT's */
+    mc_objective_style objective;          /* of pretraining */
+    const mc_type_defaults *type_defaults; /* ends with type == NULL */
+    const char *classifier; /* the last matrix of Hugging Face's classification head */
+    /* A parameter that an encoder's file with a language model has; NULL: "lm_head.dense.weight" */
+    const char *lm_has;
+    int64_t (*image_size)(const void *config); /* of images: rows and columns */
+    /* Changes config and heads by what a file holds (a head of its own, say). */
+    bool (*look)(mc_context *ctx, const mc_model_file *f, void *config, mc_model_heads *heads);
+    mc_tensor *(*pool)(mc_tape *t, mc_model *m, mc_tensor *hidden);
+    /* What comes before the language model's product. */
     mc_tensor *(*head)(mc_tape *t, mc_model *m, mc_tensor *hidden);
     mc_tensor *(*classify)(mc_tape *t, mc_model *m, const mc_model_output *out);
     mc_tensor *(*nsp)(mc_tape *t, mc_model *m, mc_tensor *pooled);
     mc_tensor *(*replaced)(mc_tape *t, mc_model *m, mc_tensor *hidden); /* (rows, 1) */
-    void (*set_dropout)(mc_model *m, float p);      /* of the modules: the config says p already */
-    const char *(*architecture)(const mc_model *m); /* of transformers; NULL: own_form */
+    /* Where an answer begins if it does not follow its prompt, in the family's two positions: the
+     * first stays, the second counts on. False: the prompt cannot be answered, and the error gives
+     * the reason. Such a family reads a prompt as a whole. */
+    bool (*places)(const mc_model *m, const int32_t *ids, int count, int32_t *position,
+                   int32_t *block);
     /* Changes the config that is written (a copy) in a form, and sets mc_weight_form's scaling if
-     * it is not 0. False: the model has no such form, and the error says why. May be NULL. */
+     * it is not 0. False: the model has no such form, and the error gives the reason. */
     bool (*before_save)(mc_model *m, mc_config_form form, void *config, int *scaling);
 };
+
+/* What every description says, of the statics that a family's source has under these names. */
+#define MC_FAMILY_OF(f, parts)                                                     \
+    .name = #f, .model_type = model_types, .config_size = sizeof(mc_##f##_config), \
+    .parts_size = sizeof(parts), .rows = config_rows, .named = named, .map = &map, \
+    .lora_targets = lora_targets, .finish = finish, .shape = shape, .declare = declare
 
 /* All families, in the order of help texts; NULL ends. The one list that a new family changes. */
 extern const mc_family *const mc_families[];
@@ -303,11 +341,11 @@ mc_config_form mc_config_form_for(const mc_family *family);
 /* The member of a config that a key of Hugging Face's form says; NULL: the family has no such
  * key. */
 void *mc_config_member(const mc_family *family, void *config, const char *key);
-/* Adds all rows to a JSON object; false when memory is out. */
 /* Sets m->other_keys from the file that a model is read from. False after an error. */
 bool mc_config_keep_others(mc_model *m, const mc_config_reader *reader);
 /* Adds m->other_keys. False when memory is out. */
 bool mc_config_add_others(cJSON *json, const mc_model *m);
+/* Adds all rows to a JSON object; false when memory is out. */
 bool mc_config_write(const mc_family *family, mc_config_form form, const void *config, cJSON *json);
 /* What config `from` says in Hugging Face's form and `to` does not: the first key of something that
  * is computed differently then. NULL: nothing. */
@@ -330,8 +368,10 @@ mc_embedding *mc_declare_words(mc_model *m, float init_std);
 /* The language model's own matrix (unless it is tied to the words) and bias, under `name`. Nothing
  * where the model has no language model. */
 void mc_declare_lm_head(mc_model *m, const char *name, bool tied, bool bias, float init_std);
-/* ModelCenter's cls_head, where heads.token_labels asks for one. */
+/* ModelCenter's cls_head, where heads.token_labels asks for one; and one whose weights have another
+ * name than "cls_projection". */
 void mc_declare_token_head(mc_model *m, bool bias, float init_std);
+void mc_declare_token_head_named(mc_model *m, const char *name, bool bias, float init_std);
 /* Hugging Face's classifier of decoders, "score", where heads.labels asks for one. */
 void mc_declare_score(mc_model *m, float init_std);
 /* Runs the blocks on x and, unless it is NULL, the norm after them; keeps hidden states. */

@@ -18,7 +18,7 @@ mc_model_heads mc_default_heads(const mc_family *family, const mc_load_options *
 {
     mc_model_heads heads = {.labels = options->num_labels};
     heads.pooler = family->has.pooler && family->has.nsp;
-    heads.lm = !heads.labels;
+    heads.lm = !heads.labels && !family->has.pixels;
     return heads;
 }
 
@@ -34,6 +34,8 @@ static bool check_heads(mc_context *ctx, const mc_family *family, const mc_model
                         h->labels, MC_MODEL_MAX_LABELS);
     if (h->pooler && !family->has.pooler) return refuse_head(ctx, family, "pooler");
     if (h->nsp && !family->has.nsp) return refuse_head(ctx, family, "next sentence head");
+    if (h->lm && family->has.pixels) return refuse_head(ctx, family, "language model head");
+    if (h->token_labels && family->has.pixels) return refuse_head(ctx, family, "head of tokens");
     if (h->labels && !family->has.labels) return refuse_head(ctx, family, "classification head");
     if (h->replaced && !family->has.replaced)
         return refuse_head(ctx, family, "replaced token head");
@@ -91,11 +93,13 @@ mc_model *mc_model_from_config(mc_context *ctx, const mc_family *family, const v
         m->shape.kind = family->kind;
         if (mc_adapter_untie(m, options)) m->shape = family->shape(m->config);
         m->shape.kind = family->kind;
+        mc_image_form_begin(m);
         if (m->shape.eos_token >= 0) m->eos[m->eos_count++] = (int32_t)m->shape.eos_token;
         if (options->base) m->source = mc_module_strdup(m->module.root, options->base);
         bool declared = (!m->heads.labels || mc_labels_name(m)) && family->declare(m, options);
         if (declared && options->lora) mc_lora_add(m, options->lora);
         if (declared && options->soft_prompt) mc_soft_prompt_add(m, options->soft_prompt);
+        if (declared && options->recipe.fp8) mc_module_set_recipe(&m->module, &options->recipe);
         if (!mc_failed(ctx)) return m;
     }
     mc_module_free(&m->module);
@@ -215,6 +219,11 @@ mc_status mc_model_set_problem_type(mc_model *m, const char *type)
                    type, problem_types[0], problem_types[1], problem_types[2]);
 }
 
+mc_image_form mc_model_image_form(const mc_model *m)
+{
+    return m ? m->image : (mc_image_form){.size = 0};
+}
+
 const char *mc_model_problem_type(const mc_model *m) { return m ? m->problem_type : NULL; }
 
 const char *mc_model_label_name(const mc_model *m, int label)
@@ -252,10 +261,15 @@ void mc_declare_lm_head(mc_model *m, const char *name, bool tied, bool bias, flo
 
 void mc_declare_token_head(mc_model *m, bool bias, float init_std)
 {
+    mc_declare_token_head_named(m, "cls_projection", bias, init_std);
+}
+
+void mc_declare_token_head_named(mc_model *m, const char *name, bool bias, float init_std)
+{
     mc_linear_options options = {.no_bias = !bias, .init_std = init_std};
     if (m->heads.token_labels)
-        m->token_head = mc_linear_add(&m->module, "cls_projection", m->shape.dim,
-                                      m->heads.token_labels, &options);
+        m->token_head =
+            mc_linear_add(&m->module, name, m->shape.dim, m->heads.token_labels, &options);
 }
 
 void mc_declare_score(mc_model *m, float init_std)
@@ -388,17 +402,30 @@ static bool refuse_field(mc_tape *t, const mc_model *m, const char *field)
                     m->family->title, field);
 }
 
+/* Of a family of images. */
+static bool check_pixels_alone(mc_tape *t, const mc_model *m, const mc_model_input *in)
+{
+    if (in->ids) return refuse_field(t, m, "ids");
+    if (in->lengths) return refuse_field(t, m, "lengths");
+    if (in->mask) return refuse_field(t, m, "mask");
+    return in->pixels || !mc_fail(mc_tape_context(t), MC_ERR_ARGUMENT,
+                                  "%s: input field \"pixels\" is NULL", m->family->title);
+}
+
 static bool check_fields(mc_tape *t, const mc_model *m, const mc_model_input *in)
 {
     const mc_family *f = m->family;
     bool two = f->kind == MC_MODEL_ENCODER_DECODER;
+    if (in->pixels && !f->has.pixels) return refuse_field(t, m, "pixels");
     if (in->type_ids && !f->has.types) return refuse_field(t, m, "type_ids");
     if (in->decoder_ids && !two) return refuse_field(t, m, "decoder_ids");
     if (in->decoder_lengths && !two) return refuse_field(t, m, "decoder_lengths");
     if (in->context && !f->has.marks) return refuse_field(t, m, "context");
     if (in->span && !f->has.marks) return refuse_field(t, m, "span");
     if (in->marks && !f->has.marks) return refuse_field(t, m, "marks");
-    if (!in->ids)
+    if (in->global_mask && !f->has.globals) return refuse_field(t, m, "global_mask");
+    if (f->has.pixels && !check_pixels_alone(t, m, in)) return false;
+    if (!in->ids && !f->has.pixels)
         return !mc_fail(mc_tape_context(t), MC_ERR_ARGUMENT, "%s: input field \"ids\" is NULL",
                         f->title);
     if (two && !in->decoder_ids)
@@ -460,6 +487,36 @@ static mc_tensor *make_marks(mc_tape *t, const mc_model *m, const mc_model_input
     return marks ? mc_tape_input(t, MC_I32, MC_SHAPE(l->capacity), marks, false) : NULL;
 }
 
+/* mc_call.globals of the input: its global_mask, or the first tokens, whose positions are 0. A
+ * token that the mask hides is not global, and attends to none. NULL, without an error, where no
+ * token is global. */
+static mc_tensor *find_globals(mc_tape *t, const mc_model *m, const mc_model_input *in,
+                               const mc_stack_input *stack)
+{
+    const char *title = m->family->title;
+    const mc_lengths *l = stack->lengths;
+    mc_tensor *given = stack->positions, *mask = stack->call.key_mask;
+    if (!m->family->has.globals || (!in->global_mask && !m->heads.labels)) return NULL;
+    if (!in->global_mask && !mask) return given;
+    if (mc_step_is_recording(mc_tape_context(t))) {
+        mc_fail(mc_tape_context(t), MC_ERR_STATE,
+                "%s: a step that is recorded takes neither mask nor global_mask, which are read on "
+                "the host",
+                title);
+        return NULL;
+    }
+    if (in->global_mask) given = mc_pack_tokens(t, title, "global_mask", in->global_mask, l);
+    const void *data = given ? mc_op_host(t, title, given) : NULL;
+    const uint8_t *seen = mask ? mc_op_host(t, title, mask) : NULL;
+    int32_t *out = mc_tape_alloc(t, ((size_t)l->capacity + 1) * sizeof *out);
+    if (!data || !out || (mask && !seen)) return NULL;
+    for (int64_t i = 0; i < l->total; i++) {
+        bool marked = mc_integer_at(given->dtype, data, i) != 0;
+        out[i] = seen && !seen[i] ? -1 : marked != (in->global_mask != NULL);
+    }
+    return mc_tape_input(t, MC_I32, MC_SHAPE(l->capacity), out, false);
+}
+
 /* Packs ids and lengths for one stack. */
 static bool pack(mc_tape *t, const mc_model *m, mc_tensor *ids, const mc_lengths *lengths,
                  mc_tensor *mask, mc_stack_input *out)
@@ -484,8 +541,27 @@ static bool keep_layers(mc_tape *t, const mc_model_input *in, int64_t layers, mc
     return !in->attentions || (call->cross_attentions = mc_tape_alloc(t, bytes));
 }
 
+/* Every image has all of the positions. */
+static bool prepare_images(mc_tape *t, const mc_model *m, const mc_model_input *in,
+                           mc_stack_input *stack)
+{
+    if (!mc_op_ready(t, m->family->title, in->pixels)) return false;
+    int64_t count = in->pixels->shape.ndim ? in->pixels->shape.dim[0] : 0;
+    if (count < 0 || count > INT32_MAX / m->shape.positions)
+        return !mc_fail(mc_tape_context(t), MC_ERR_ARGUMENT, "%s: a batch of %lld images",
+                        m->family->title, (long long)count);
+    int32_t *lengths = mc_tape_alloc(t, ((size_t)count + 1) * sizeof *lengths);
+    for (int64_t i = 0; lengths && i < count; i++) lengths[i] = (int32_t)m->shape.positions;
+    const mc_lengths *l = lengths ? mc_tape_lengths(t, lengths, (int)count, 1) : NULL;
+    if (!l) return false;
+    *stack = (mc_stack_input){.pixels = in->pixels, .lengths = l, .longest = l->longest};
+    stack->positions = stack->call.positions = mc_pack_positions(t, l, NULL);
+    return stack->positions && keep_layers(t, in, m->shape.layers, &stack->call);
+}
+
 static bool prepare(mc_tape *t, mc_model *m, const mc_model_input *in, mc_stack_input *stack)
 {
+    if (m->family->has.pixels) return prepare_images(t, m, in, stack);
     if (!pack(t, m, in->ids, in->lengths, in->mask, stack) ||
         !keep_layers(t, in, m->shape.layers, &stack->call))
         return false;
@@ -495,6 +571,7 @@ static bool prepare(mc_tape *t, mc_model *m, const mc_model_input *in, mc_stack_
                                                      stack->lengths)
                                     : mc_tape_input(t, MC_I32, MC_SHAPE(capacity), NULL, false);
     stack->call.marks = make_marks(t, m, in, stack->lengths);
+    stack->call.globals = find_globals(t, m, in, stack);
     return mc_virtual_tokens_prepend(t, m, stack);
 }
 

@@ -12,7 +12,9 @@
  *
  * Vocabularies are padded with rows of zeros to a multiple of 128, so that the products of the head
  * have an efficient size. No id selects these rows; logits, losses, files, counts and optimizers
- * ignore them. */
+ * ignore them.
+ *
+ * Part of the promised interface (docs/api.md). */
 #ifndef MC_MODELS_MODEL_H
 #define MC_MODELS_MODEL_H
 
@@ -75,7 +77,8 @@ MC_API mc_model *mc_model_new(mc_context *ctx, const char *family, const char *c
 /* Writes a model and its tokenizer into one folder (created if needed), for
  * mc_model_from_pretrained, mc_tokenizer_from_pretrained and `transformers`. It writes what
  * mc_tokenizer_save and mc_model_save_as write, with their errors, and replaces the model in the
- * folder as a whole. `options` may be NULL. Ranks call it together. */
+ * folder as a whole. `options` may be NULL, as may the tokenizer of a model of images. Ranks call
+ * it together. */
 MC_API mc_status mc_save_pretrained(mc_model *model, const mc_tokenizer *tokenizer,
                                     const char *folder, const mc_save_options *options);
 /* Writes the model without a tokenizer: config.json, model.safetensors and the
@@ -155,6 +158,13 @@ typedef struct mc_model_input {
      * it directly, so in a recorded step (core/autograd/step.h) it may be a tensor of the context;
      * context and span are read on the host. */
     mc_tensor *marks;
+    /* For Longformer, u8, bool, i32 or i64 of the ids' shape: 1 = a global token, which attends to
+     * all tokens and to which all attend. Read on the host. NULL: the first token of each sequence
+     * for a classifier, else none. */
+    mc_tensor *global_mask;
+    /* For families of images (ViT), in place of all the fields above: floats (batch, channels,
+     * size, size). */
+    mc_tensor *pixels;
     /* Also return the hidden states and the attention probabilities of every layer; the latter only
      * on evaluation tapes, and slowly. */
     bool hidden_states, attentions;

@@ -12,6 +12,12 @@ bool mc_model_is_prefixed(const mc_model *m);
 /* Reads <folder>/generation_config.json into m->generation, if there is one and the model decodes.
  * False after an error. */
 bool mc_generation_config_read(mc_model *m, const char *folder);
+/* preprocessor_config.json of a model of images, models/files/image_form.c: a new model's form;
+ * that of a folder (false after an error); and the file's text, for mc_free (NULL: there is none,
+ * or an error). */
+void mc_image_form_begin(mc_model *m);
+bool mc_image_form_read(mc_model *m, const char *folder);
+char *mc_image_form_text(const mc_model *m);
 /* What an encoder-decoder's answers begin with; -1: not known. */
 int64_t mc_start_token(const mc_model *m);
 /* The folder that holds an identifier's files, ModelCenter's names included; they are downloaded if

@@ -7,7 +7,9 @@
  *
  * Each row of a matrix (one output of its layer) has a scale of its own in f32: the row's largest
  * magnitude / 127 (INT8) or / 448 (FP8). A weight is the scale times the nearest number of the
- * format, ties to even. Activations keep the model's dtype, and products sum in f32. */
+ * format, ties to even. Activations keep the model's dtype, and products sum in f32.
+ *
+ * Part of the promised interface (docs/api.md). */
 #ifndef MC_MODELS_QUANTIZE_H
 #define MC_MODELS_QUANTIZE_H
 
@@ -22,14 +24,29 @@
  * the device, after the weights are loaded; all ranks call it together. LoRA factors keep their
  * dtype.
  *
- * From then on the model is frozen. Training, thawing, adding it to an optimizer, saving, writing
- * parameters and merging LoRA fail with MC_ERR_UNSUPPORTED. mc_parameter_read returns the
- * dequantized values.
+ * From then on the model is frozen. Thawing or writing a weight in 8 bits, adding the model to an
+ * optimizer, training its head, saving it and merging LoRA fail with MC_ERR_UNSUPPORTED.
+ * mc_parameter_read returns the dequantized values.
  *
  * Errors: a format out of range, MC_WEIGHTS_FLOAT among them; a model that is in 8 bits already,
  * has gradients or an optimizer's state, or is used by an open tape; a weight that is not finite
  * (named with its row). If memory runs out, a second call quantizes the rest. */
 MC_API mc_status mc_model_quantize(mc_model *model, mc_weight_format format);
+/* The same for the base of an adapter that is trained (as QLoRA has it; Dettmers et al. 2023): the
+ * frozen linear layers of the blocks are in 8 bits, while what is trainable, embeddings, norms and
+ * heads keep the model's dtype. Gradients go through the numbers that the bytes stand for; backward
+ * takes scratch memory for one such matrix in the model's dtype. Call it after loading the weights
+ * and before adding an optimizer; all ranks call it together, and each keeps all bytes. The adapter
+ * is saved as always; adding an optimizer leaves out what is in 8 bits.
+ *
+ *     mc_model *gptj = mc_model_from_pretrained(ctx, "EleutherAI/gpt-j-6b", &load);
+ *     mc_lora_add(gptj, NULL);
+ *     mc_model_quantize_base(gptj, MC_WEIGHTS_FP8);
+ *     mc_optimizer_add(adam, mc_model_module(gptj));
+ *
+ * Errors: those of mc_model_quantize; MC_ERR_STATE for a model without LoRA or virtual tokens, and
+ * for one with a recipe of 8 bits. */
+MC_API mc_status mc_model_quantize_base(mc_model *model, mc_weight_format format);
 /* The format of the weights of a model's linear layers. MC_WEIGHTS_FLOAT for NULL. */
 MC_API mc_weight_format mc_model_weight_format(const mc_model *model);
 

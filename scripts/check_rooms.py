@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """A room uses the rooms below it: prints each #include that goes up in the list of rooms of
-docs/architecture.md, and each private header that tools/ or examples/ includes. Prints each
-circle, two units that include one another, that the page's list of circles does not defend. A unit
-is a source of the library and the headers of its name (x.c, x.h, x_internal.h); GPU kernels are
-left out, whose headers are parts of one source. Prints each folder that has grown beyond its
-budget of lines, and checks the reading order of docs/reading.md. Run by check_style.sh. Exit code
-1 where anything is found."""
+docs/architecture.md, each private header that tools/ or examples/ includes, and each of core/ that
+a family of models/ includes. Prints each circle, two units that include one another, that the
+page's list of circles does not defend. A unit is a source of the library and the headers of its
+name (x.c, x.h, x_internal.h); GPU kernels are left out, whose headers are parts of one source.
+Prints each folder that has grown beyond its budget of lines, and checks the reading order of
+docs/reading.md. Run by check_style.sh. Exit code 1 where anything is found."""
 
 import pathlib
 import re
@@ -25,29 +25,32 @@ ALLOWED = {
 # Lines that a folder may have of its own, without Unicode's tables: 5 % more than it had when they
 # were set. One is raised only in a commit that says why; none goes above 6,000.
 BUDGETS = {
-    "core": 109, "core/about": 488, "core/autograd": 1789, "core/base": 3665,
-    "core/checkpoint": 4697, "core/device": 3137, "core/device/cpu": 1103,
-    "core/device/cpu/isa": 4628, "core/device/cuda/attention": 2251,
-    "core/device/cuda/decode": 1180, "core/device/cuda/elementwise": 4005,
-    "core/device/cuda/product": 1937, "core/device/cuda/runtime": 3277, "core/device/hopper": 434,
-    "core/device/hopper/attention": 2715, "core/device/hopper/decode": 3157,
+    "core": 109, "core/about": 488, "core/autograd": 1789, "core/base": 3840,
+    "core/checkpoint": 4697, "core/device": 3800, "core/device/cpu": 1120,
+    "core/device/cpu/isa": 4860, "core/device/cuda/attention": 2251,
+    "core/device/cuda/decode": 1180, "core/device/cuda/elementwise": 4250,
+    "core/device/cuda/product": 2300, "core/device/cuda/runtime": 3277, "core/device/hopper": 434,
+    "core/device/hopper/attention": 2715, "core/device/hopper/decode": 3350,
     "core/device/hopper/product": 1565, "core/dist": 4302, "core/dist/control": 3078,
     "core/formats": 5990, "core/hub": 1452, "core/hub/net": 2027, "core/inspect": 780,
     "core/modelcenter": 60,
-    "core/nn": 3370, "core/ops": 4925, "core/optim": 3770, "core/predict": 1177,
-    "core/tensor": 701, "core/zero": 1620, "datasets": 5900, "datasets/lm": 4023,
-    "datasets/metrics": 940, "datasets/table": 1697, "datasets/tasks": 792, "models": 2780,
+    "core/nn": 4000, "core/ops": 5640, "core/optim": 4560, "core/predict": 1200,
+    "core/tensor": 701, "core/zero": 1830, "datasets": 6000, "datasets/image": 720, "datasets/lm": 4023,
+    "datasets/metrics": 940, "datasets/table": 1697, "datasets/tasks": 792, "models": 3020,
     "models/adapters": 1334, "models/bert": 285, "models/cpm": 367, "models/distilbert": 200,
-    "models/electra": 230, "models/files": 2720, "models/generate": 4293,
-    "models/gguf": 1580, "models/gpt2": 247,
+    "models/electra": 230, "models/files": 3100, "models/generate": 4293,
+    "models/gguf": 2230, "models/glm": 260, "models/gpt2": 247,
     "models/gptj": 260, "models/llama": 430, "models/mpnet": 195, "models/opt": 250, "models/roberta": 189,
-    "models/t5": 495, "models/texts": 1147, "tokenizers": 2740, "tokenizers/bpe": 2450,
+    "models/modernbert": 400, "models/longformer": 230,
+    "models/t5": 495, "models/texts": 1250, "models/vit": 390, "tokenizers": 2740, "tokenizers/bpe": 2450,
     "tokenizers/cpm": 1423,
-    "tokenizers/files": 2490, "tokenizers/train": 833, "tokenizers/unicode": 746,
-    "tokenizers/unigram": 3150, "tools": 6000, "tools/files": 2723, "tools/log": 1454,
-    "tools/options": 3814, "tools/tasks": 2091, "tools/train": 3314,
+    "tokenizers/files": 2600, "tokenizers/gguf": 800, "tokenizers/train": 833, "tokenizers/unicode": 790,
+    "tokenizers/unigram": 3260, "tools": 6000, "tools/files": 2723, "tools/log": 1454,
+    "tools/options": 4220, "tools/tasks": 2091, "tools/train": 3314,
 }
 
+# Folders of models/ that are no families, which are written on core's public headers.
+NO_FAMILIES = {"adapters", "files", "generate", "gguf", "texts"}
 SPINE = 20500  # lines of the reading order in docs/reading.md, at most
 PAGE = pathlib.Path("docs/architecture.md").read_text()
 INCLUDE = re.compile(r'\s*#\s*include\s+"([^"]+)"')
@@ -66,6 +69,10 @@ def room_of(path, rooms):
     folders = {room: at for at, room in enumerate(rooms)}
     parts = path.split("/")
     return next((folders["/".join(parts[:n])] for n in (2, 1) if "/".join(parts[:n]) in folders), -1)
+
+
+def is_family(path):
+    return path.parts[0] == "models" and len(path.parts) > 2 and path.parts[1] not in NO_FAMILIES
 
 
 def find_growth(paths):
@@ -136,6 +143,8 @@ def main():
             elif rooms[here] in ("tools", "examples") and there >= 0 and there != here and \
                     header[1].endswith("_internal.h"):
                 findings.append(f"{path}:{number}: {rooms[here]}/ uses a private header")
+            elif is_family(path) and re.match(r"core/.*_internal\.h$", header[1]):
+                findings.append(f"{path}:{number}: a family uses a private header of core/")
     findings += [f"scripts/check_rooms.py: {file} does not include {header} any more"
                  for file, header in allowed]
     findings += find_circles([str(path) for path in paths]) + find_growth(paths) + check_spine()

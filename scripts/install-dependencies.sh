@@ -140,6 +140,13 @@ if ! is_installed zlib1g-dev && is_offered zlib1g-dev; then
     (install zlib1g-dev) || echo "going on without zlib1g-dev: no .gz files" >&2
 fi
 
+# libpng and libjpeg-turbo read images and are not required. Ubuntu names the latter otherwise.
+for package in libpng-dev libjpeg62-turbo-dev libjpeg-turbo8-dev; do
+    if ! is_installed "$package" && is_offered "$package"; then
+        (install "$package") || echo "going on without $package: fewer images" >&2
+    fi
+done
+
 # PCRE2 cuts words by the patterns of tokenizers that are not known, and is not required.
 if ! is_installed libpcre2-dev && is_offered libpcre2-dev; then
     (install libpcre2-dev) || echo "going on without libpcre2-dev: fewer tokenizers" >&2

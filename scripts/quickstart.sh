@@ -5,17 +5,17 @@
 #     scripts/quickstart.sh --model FOLDER --data FOLDER [--output FOLDER] ...
 #
 # Without arguments a small BERT is trained from scratch on the data set in datasets/quickstart, in
-# under two minutes on 2 cores. Building takes two minutes more. Where there is no GPU, no CUDA code is
-# built; where there is one, CUDA code is built for its architecture alone, which takes some minutes.
-# (A build by CMake alone has code for every GPU.) Arguments are those of `modelcenter finetune` and
-# override what stands here; with --model they are all that counts, and the command's own defaults.
-# Progress goes to stderr; the last line on stdout is `result task=... accuracy=... ...`.
+# under two minutes on 2 cores. Building takes two minutes more. Without a GPU no CUDA code is built;
+# with one, CUDA code is built for its architecture alone, which takes some minutes. (CMake's default is
+# code for every GPU.) Arguments are those of `modelcenter finetune`, and override the settings of the
+# quick start; with --model only they and the command's own defaults are used. Progress goes to stderr;
+# the last line on stdout is `result task=... accuracy=... ...`.
 set -eu
 here=$(pwd)
 # shellcheck source=scripts/common.sh
 . "$(dirname "$0")/common.sh"
 
-# Sets gpu_option: CMake's, by the GPUs of this machine; and reports it, unless it is built already.
+# Sets gpu_option, CMake's option for the GPUs of this machine, and reports it before a first build.
 choose_gpu_option()
 {
     gpu_option=-DMC_ENABLE_CUDA=OFF
@@ -48,7 +48,7 @@ has() # whether the option $1 is among the arguments that follow
     return 1
 }
 
-# A run from scratch needs its own settings, which stand beside the data set.
+# A run from scratch needs its own settings, in the folder of the data set.
 from_scratch()
 {
     # shellcheck disable=SC2046  # a list of words
@@ -63,7 +63,7 @@ run()
 output=
 has --output "$@" || output=$root/build/quickstart
 has --data "$@" || set -- --data "$root/datasets/quickstart" "$@"
-# its own folder may be replaced, a folder that was named is not
+# the default folder may be replaced, a named one is not
 [ -z "$output" ] || set -- --output "$output" --overwrite "$@"
 cd "$here"
 if has --model "$@" || has --pretrained "$@" || has --config "$@"; then

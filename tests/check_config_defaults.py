@@ -29,6 +29,13 @@ MODELS_OWN = {
     ("t5", "decoder_start_token_id"): 0,  # the class has none, every T5's file says 0
     ("mt5", "scale_decoder_outputs"): False,  # the class does not know it, the model never scales
     ("qwen2", "head_dim"): 128,  # the model reads it from a file, and divides else
+    # names before 5.0, which the class reads
+    ("modernbert", "global_attn_every_n_layers"): 3,
+    ("modernbert", "global_rope_theta"): 160000.0,
+    ("modernbert", "local_rope_theta"): 10000.0,
+    # keys of the released files, which the class does not have
+    ("longformer", "attention_mode"): "longformer",
+    ("longformer", "ignore_attention_mask"): False,
     # the class drops a window that is not used
     ("qwen2", "sliding_window"): 4096,
     ("qwen3", "sliding_window"): 4096,

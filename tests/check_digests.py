@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Keeps digests of short trainings of one build, and compares those of another build with them.
 
-    tests/check_digests.py keep PROGRAM FILE [PATTERN]
-    tests/check_digests.py compare PROGRAM FILE [PATTERN] [--relative X]
+    tests/check_digests.py keep PROGRAM FILE [PATTERN] [--clip X]
+    tests/check_digests.py compare PROGRAM FILE [PATTERN] [--clip X] [--relative X]
 
 PROGRAM is the command modelcenter, PATTERN a regular expression that names of cases have to match.
 A change of structure alone must not move a bit: keep the digests with the build before it, compare
@@ -11,8 +11,8 @@ with the build after it, on the same machine (other processors round otherwise).
 A case is 12 steps of GPT-2, BERT, T5 or CPM-1, small, from random weights: at 1 to 4 ranks, every
 ZeRO level, with the optimizer's state on the device or offloaded, with and without recomputation, in
 one pass or four, f32 or bf16. Its digest holds each step's loss and gradient norm and the SHA-256 of
-the weights that are saved. With --relative losses and norms may differ by that share, and weights are
-not compared.
+the weights that are saved. Gradients are clipped to a norm of 0.5, or that of --clip (0: not). With
+--relative losses and norms may differ by that share, and weights are not compared.
 """
 import argparse
 import hashlib
@@ -63,11 +63,11 @@ def write_inputs(folder):
         (folder / f"{family}.json").write_text(json.dumps(shape))
 
 
-def digest(program, folder, family, ranks, options):
+def digest(program, folder, family, ranks, options, clip):
     """What a training gives: its losses, norms, and the hash of its weights."""
     with tempfile.TemporaryDirectory(dir=folder) as run:
         command = [program, "pretrain", "--family", family, "--config", folder / f"{family}.json", "--data",
-                   folder / "train.bin", "--steps", STEPS, "--shuffle", "--lr", "0.003", "--clip", "0.5", "--output",
+                   folder / "train.bin", "--steps", STEPS, "--shuffle", "--lr", "0.003", "--clip", clip, "--output",
                    f"{run}/model", "--log-jsonl", f"{run}/log.jsonl", *options]
         if family != "gpt2":
             command += ["--tokenizer", folder / "words"]
@@ -104,6 +104,7 @@ def main():
     parser.add_argument("program", type=pathlib.Path)
     parser.add_argument("file", type=pathlib.Path)
     parser.add_argument("pattern", nargs="?", default=".")
+    parser.add_argument("--clip", type=float, default=0.5)
     parser.add_argument("--relative", type=float, default=0)
     chosen = parser.parse_args()
     kept = {} if chosen.action == "keep" else json.loads(chosen.file.read_text())
@@ -114,7 +115,7 @@ def main():
         for case, family, ranks, options in cases():
             if not re.search(chosen.pattern, case) or chosen.action == "compare" and case not in kept:
                 continue
-            made = digest(program, folder, family, ranks, options)
+            made = digest(program, folder, family, ranks, options, chosen.clip)
             compared += 1
             if chosen.action == "keep":
                 kept[case] = made

@@ -4,8 +4,10 @@
     check_embeddings.py build/release/bin/modelcenter
 
 Makes folders as sentence-transformers saves them: one like all-mpnet-base-v2 (MPNet, mean of the
-tokens, normalised) and one like E5 (BERT, mean, normalised). Both sides compute the vectors of the
-same texts in f32, which have to agree to 1e-5. Prints a line for each, and exits 1 if any differs.
+tokens, normalised), one like E5 (BERT, mean, normalised), and two of ModernBERT with the mean and
+with the first token, whose local layers see less than the longer texts. Both sides compute the
+vectors of the same texts in f32, which have to agree to 1e-5. Prints a line for each, and exits 1
+if any differs.
 
 Needs torch, transformers and sentence-transformers; tried with transformers 5.24 and
 sentence-transformers 6.2. It is run by hand, not by the tests.
@@ -30,21 +32,27 @@ SIZES = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3,
          "num_attention_heads": 4, "max_position_embeddings": 66, "initializer_range": 0.2}
 MPNET = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", "[UNK]"]
 BERT = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+# ModernBERT's own tokenizer is not needed for what is compared here
 KINDS = [("all-mpnet", transformers.MPNetConfig, transformers.MPNetModel,
-          transformers.MPNetTokenizer, MPNET),
-         ("e5", transformers.BertConfig, transformers.BertModel, transformers.BertTokenizer, BERT)]
+          transformers.MPNetTokenizer, MPNET, "mean", {}),
+         ("e5", transformers.BertConfig, transformers.BertModel, transformers.BertTokenizer, BERT,
+          "mean", {}),
+         *(("modernbert " + mode, transformers.ModernBertConfig, transformers.ModernBertModel,
+            transformers.BertTokenizer, BERT, mode,
+            {"local_attention": 8, "pad_token_id": 0, "cls_token_id": 2, "sep_token_id": 3,
+             "bos_token_id": 2, "eos_token_id": 3}) for mode in ("mean", "cls"))]
 
 
 def save(kind, folder):
     """A model of sentence-transformers with random weights."""
-    _, config, model, tokenizer, special = kind
+    _, config, model, tokenizer, special, mode, more = kind
     words = {word: i for i, word in enumerate(special + PIECES)}
     torch.manual_seed(3)
     plain = folder / "plain"
-    model(config(vocab_size=len(words), **SIZES)).save_pretrained(plain)
+    model(config(vocab_size=len(words), **SIZES, **more)).save_pretrained(plain)
     tokenizer(vocab=words, model_max_length=64).save_pretrained(plain)
     body = models.Transformer(str(plain), max_seq_length=64)
-    pooling = models.Pooling(32, pooling_mode="mean")
+    pooling = models.Pooling(32, pooling_mode=mode)
     made = sentence_transformers.SentenceTransformer(modules=[body, pooling, models.Normalize()],
                                                      device="cpu")
     made.save(str(folder / "model"))

@@ -15,7 +15,8 @@
  *         writes base and adapter as one model, with mc_model_convert.
  *     check_exports run FOLDER INPUT OUTPUT
  *         loads a model and writes what it gives for a batch. INPUT is a safetensors file with
- *         "ids" and "lengths", and "decoder_ids" and "decoder_lengths" for encoder-decoders.
+ *         "ids" and "lengths", and "decoder_ids" and "decoder_lengths" for encoder-decoders; or
+ *         "pixels" for models of images.
  *         OUTPUT gets "logits" (sequences, longest, vocabulary), "classes" (sequences, labels),
  *         "nsp" (sequences, 2) and "hidden" (sequences, longest, dim), those that the model has,
  *         all f32 and 0 where there is no token.
@@ -148,6 +149,19 @@ static mc_tensor *read_ids(mc_tape *t, mc_tensor_file *file, const char *ids_nam
     return x;
 }
 
+/* (images, channels, rows, columns); NULL: the input has no images. */
+static mc_tensor *read_pixels(mc_tape *t, mc_tensor_file *file)
+{
+    const mc_tensor_entry *e = mc_tensor_file_find(file, "pixels");
+    float *values = e && e->ndim == 4 ? malloc(((size_t)e->count + 1) * sizeof *values) : NULL;
+    mc_tensor *x = NULL;
+    if (values && mc_tensor_file_read_f32(file, e, 0, e->count, values) == MC_OK)
+        x = mc_tape_input(t, MC_F32, MC_SHAPE(e->shape[0], e->shape[1], e->shape[2], e->shape[3]),
+                          values, false);
+    free(values);
+    return x;
+}
+
 typedef struct outputs {
     mc_tensor *tensor[MOST_OUTPUTS];
     mc_safetensors_spec spec[MOST_OUTPUTS];
@@ -190,15 +204,18 @@ static int run(mc_context *ctx, char **argv)
     if (!m || !file) return FAILED;
     mc_tape *t = mc_tape_begin_eval(ctx);
     mc_model_input in = {0};
-    in.ids = read_ids(t, file, "ids", "lengths", &in.lengths);
+    in.pixels = read_pixels(t, file);
+    if (!in.pixels) in.ids = read_ids(t, file, "ids", "lengths", &in.lengths);
     if (mc_model_get_shape(m).kind == MC_MODEL_ENCODER_DECODER)
         in.decoder_ids = read_ids(t, file, "decoder_ids", "decoder_lengths", &in.decoder_lengths);
-    if (!in.ids) return fail("the input lacks ids (batch, length) and lengths (batch)");
+    if (!in.ids && !in.pixels)
+        return fail("the input lacks ids (batch, length) and lengths (batch)");
     mc_model_output out = mc_model_forward(t, m, &in);
     mc_model_heads heads = mc_model_get_heads(m);
     const mc_lengths *lengths = out.last_hidden ? out.last_hidden->lengths : NULL;
     outputs o = {.count = 0};
     add(t, &o, "hidden", out.last_hidden, lengths);
+    if (in.pixels) add(t, &o, "pooled", out.pooled, NULL);
     if (heads.lm || heads.replaced)
         add(t, &o, "logits", mc_model_logits(t, m, out.last_hidden), lengths);
     if (heads.labels) add(t, &o, "classes", mc_model_classify(t, m, &out), NULL);

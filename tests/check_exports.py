@@ -34,6 +34,10 @@ DISTILBERT = {"vocab_size": VOCABULARY, "dim": 16, "hidden_dim": 40, "n_layers":
               "max_position_embeddings": 24}
 ELECTRA = dict(BERT, embedding_size=12)
 MPNET = dict(BERT, max_position_embeddings=26, pad_token_id=1)
+MODERNBERT = {"vocab_size": VOCABULARY, "hidden_size": 16, "intermediate_size": 24,
+              "num_hidden_layers": 4, "num_attention_heads": 4, "max_position_embeddings": 24,
+              "local_attention": 4, "pad_token_id": PAD, "norm_eps": 1e-3}
+LONGFORMER = dict(ROBERTA, attention_window=4, layer_norm_eps=1e-3)
 GPT = {"vocab_size": VOCABULARY, "n_embd": 16, "n_inner": 40, "n_layer": 2, "n_head": 2,
        "n_positions": 24, "bos_token_id": 2, "eos_token_id": EOS, "pad_token_id": PAD}
 GPTJ = dict(GPT, rotary_dim=4)
@@ -57,13 +61,20 @@ WINDOWS = dict(LLAMA, use_sliding_window=True, sliding_window=3, max_window_laye
 OPT = {"vocab_size": VOCABULARY, "hidden_size": 16, "ffn_dim": 40, "num_hidden_layers": 2,
        "num_attention_heads": 4, "max_position_embeddings": 24, "bos_token_id": 2, "eos_token_id": EOS,
        "pad_token_id": PAD, "dropout": 0.0}
+VIT = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 40,
+       "image_size": 6, "patch_size": 2}
 OPT350 = dict(OPT, word_embed_proj_dim=8, do_layer_norm_before=False)
 
-# A norm before a product in the head and after it in the blocks: ours are all in one order
-OTHER_ORDER = ("electra masked", "electra untied")
+# A norm before a product in the head and after it in the blocks: ours are all in one order. ViT's
+# modules have other names than its files since version 5, which it saves in an order of neither.
+OTHER_ORDER = ("electra masked", "electra untied", "vit classes", "vit pooler")
+
+# Families whose files have one name for the bias of the head
+ONE_BIAS = ("distilbert", "electra", "modernbert")
 
 # Families of which ModelCenter has some models or none
-ONLY_HERE = ("llama", "opt", "distilbert", "electra", "mpnet")
+ONLY_HERE = ("llama", "opt", "distilbert", "electra", "mpnet", "modernbert", "longformer",
+             "vit")
 
 # Name, model_type, config, heads as check_exports takes them, transformers' class
 KINDS = [
@@ -99,6 +110,21 @@ KINDS = [
     ("mpnet masked", "mpnet", MPNET, "lm", "MPNetForMaskedLM"),
     ("mpnet untied", "mpnet", dict(MPNET, tie_word_embeddings=False), "lm", "MPNetForMaskedLM"),
     ("mpnet classes", "mpnet", MPNET, "labels=3", "MPNetForSequenceClassification"),
+    ("modernbert base", "modernbert", MODERNBERT, "", "ModernBertModel"),
+    ("modernbert masked", "modernbert", MODERNBERT, "lm", "ModernBertForMaskedLM"),
+    ("modernbert untied", "modernbert", dict(MODERNBERT, tie_word_embeddings=False,
+                                             local_attention=7), "lm", "ModernBertForMaskedLM"),
+    ("modernbert classes", "modernbert", dict(MODERNBERT, global_attn_every_n_layers=2), "labels=3",
+     "ModernBertForSequenceClassification"),
+    ("modernbert mean", "modernbert", dict(MODERNBERT, classifier_pooling="mean"), "labels=3",
+     "ModernBertForSequenceClassification"),
+    ("longformer base", "longformer", LONGFORMER, "pooler", "LongformerModel"),
+    ("longformer masked", "longformer", dict(LONGFORMER, attention_window=[6, 6, 6]), "lm",
+     "LongformerForMaskedLM"),
+    ("longformer untied", "longformer", dict(LONGFORMER, tie_word_embeddings=False), "lm",
+     "LongformerForMaskedLM"),
+    ("longformer classes", "longformer", LONGFORMER, "labels=3",
+     "LongformerForSequenceClassification"),
     ("gpt2 lm", "gpt2", GPT, "lm", "GPT2LMHeadModel"),
     ("gpt2 untied", "gpt2", dict(GPT, tie_word_embeddings=False), "lm", "GPT2LMHeadModel"),
     ("gpt2 classes", "gpt2", GPT, "labels=3", "GPT2ForSequenceClassification"),
@@ -118,6 +144,8 @@ KINDS = [
     ("qwen3 lm", "qwen3", dict(LLAMA, tie_word_embeddings=True), "lm", "Qwen3ForCausalLM"),
     ("qwen3 windows", "qwen3", WINDOWS, "lm", "Qwen3ForCausalLM"),
     ("qwen3 classes", "qwen3", LLAMA, "labels=3", "Qwen3ForSequenceClassification"),
+    ("vit classes", "vit", VIT, "labels=3", "ViTForImageClassification"),
+    ("vit pooler", "vit", dict(VIT, hidden_act="relu", image_size=8, patch_size=4), "pooler", "ViTModel"),
     ("opt lm", "opt", OPT, "lm", "OPTForCausalLM"),
     ("opt 350m", "opt", OPT350, "lm", "OPTForCausalLM"),
     ("opt without biases", "opt", dict(OPT, enable_bias=False, activation_function="gelu",
@@ -151,6 +179,9 @@ def tokens(lengths, first, step, end=None):
 def batch_for(kind):
     """What both sides compute: ids end with the end token, as T5's classifier requires."""
     _, family, config, heads, _ = kind
+    if family == "vit":
+        size = config["image_size"]
+        return {"pixels": torch.sin(torch.arange(3 * 3 * size * size).float()).reshape(3, 3, size, size)}
     batch = {"ids": tokens(LENGTHS, 5, 17, EOS if family == "t5" else None),
              "lengths": torch.tensor(LENGTHS)}
     if "pad_token_id" in config:
@@ -169,6 +200,12 @@ def batch_for(kind):
 def theirs(model, kind, batch):
     """The same outputs as `check_exports run` writes, of a transformers model."""
     _, family, _, heads, _ = kind
+    if family == "vit":
+        with torch.no_grad():
+            out = model.eval()(pixel_values=batch["pixels"])
+        if "labels" in heads:
+            return {"classes": out.logits}
+        return {"hidden": out.last_hidden_state, "pooled": out.pooler_output}
     here = torch.arange(batch["ids"].shape[1])[None] < batch["lengths"][:, None]
     arguments = {"input_ids": batch["ids"], "attention_mask": here.long()}
     if family == "t5" and "labels" not in heads:
@@ -328,7 +365,7 @@ def main():
             checks = [checker.our_save, checker.there_and_back, checker.their_save]
             if FAMILIES.get(kind[1]) != "roberta" and kind[0] not in OTHER_ORDER:
                 checks.insert(1, checker.shards)
-            if kind[0].endswith(" masked") and kind[1] not in ("distilbert", "electra"):
+            if kind[0].endswith(" masked") and kind[1] not in ONE_BIAS:
                 checks.append(checker.two_biases)
             for check in checks:
                 try:

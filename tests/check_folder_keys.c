@@ -8,15 +8,11 @@
 #include "tokenizers/files/keys_internal.h"
 
 static const mc_key_table *const tables[] = {
-    &mc_keys_tokenizer_config,
-    &mc_keys_special_tokens_map,
-    &mc_keys_tokenizer_json,
-    &mc_keys_generation_config,
-    &mc_keys_sentence_bert_config,
-    &mc_keys_pooling_config,
-    &mc_keys_sentence_transformers_config,
-    &mc_keys_lora_config,
-    &mc_keys_prompt_tuning_config,
+    &mc_keys_tokenizer_config,    &mc_keys_special_tokens_map,
+    &mc_keys_tokenizer_json,      &mc_keys_generation_config,
+    &mc_keys_preprocessor_config, &mc_keys_sentence_bert_config,
+    &mc_keys_pooling_config,      &mc_keys_sentence_transformers_config,
+    &mc_keys_lora_config,         &mc_keys_prompt_tuning_config,
 };
 
 int main(void)

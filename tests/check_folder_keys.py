@@ -91,6 +91,20 @@ def tokenizer_json():
     return set(json.loads(tokenizers.Tokenizer(tokenizers.models.BPE()).to_str()))
 
 
+def preprocessor_config():
+    """What processors of ViT take and save."""
+    found = set()
+    for name in ("ViTImageProcessor", "ViTImageProcessorPil"):
+        cls = getattr(transformers, name)
+        try:
+            with tempfile.TemporaryDirectory() as folder:
+                cls().save_pretrained(folder)
+                found |= set(json.loads(Path(folder, "preprocessor_config.json").read_text()))
+        except ImportError as error:  # torchvision's
+            print(f"{name}: {error}")
+    return found
+
+
 def generation_config():
     own = transformers.GenerationConfig()
     return {key for key in {**vars(own), **own.to_dict()} if not key.startswith("_")}
@@ -130,6 +144,7 @@ SOURCES = {
     "special_tokens_map.json": special_tokens_map,
     "tokenizer.json": tokenizer_json,
     "generation_config.json": generation_config,
+    "preprocessor_config.json": preprocessor_config,
     "adapter_config.json": adapter_config,
     "sentence_bert_config.json": lambda: module_configs("Transformer"),
     "1_Pooling/config.json": lambda: module_configs("Pooling"),

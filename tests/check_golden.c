@@ -38,16 +38,27 @@ static const tolerances allowed[] = {{"f32", MC_F32, 1e-5, 1e-4, 1e-4, 1e-4},
                                      {"f16", MC_F16, 5e-3, 6e-3, 2.5e-3, 1e-2}};
 enum { DTYPES = sizeof allowed / sizeof *allowed };
 
-/* Models whose values in 16 bits are off by more in the reference implementation itself, by as much
- * as transformers 5.24 is (eager attention, CPU). This much, and a quarter of it more for rounding
- * that falls otherwise, is allowed then. */
+/* Models whose values in 16 bits are off by more than that in the reference implementation itself:
+ * transformers 5.24 with eager attention on a CPU, measured as here (gradients 0: they are within
+ * the limits). A quarter more is allowed, since the largest element is luck:
+ *
+ *   of outputs            largest, here and there   root mean square, here and there
+ *   llama3-lm, f16        0.00500   0.00435         0.00200   0.00222
+ *   qwen2-lm, bf16        0.0437    0.0760          0.0245    0.0325
+ *   qwen2-lm, f16         0.00842   0.0160          0.00328   0.00427
+ *
+ * Gradients of qwen2-lm here: 0.0549 in bf16, 0.0112 in f16. */
 static const struct {
     const char *folder;
     mc_dtype dtype;
     double outputs, gradients;
-} off_themselves[] = {{"llama3-lm", MC_F16, 0.00435, 0.00744},
-                      {"qwen2-lm", MC_BF16, 0.0760, 0.157},
-                      {"qwen2-lm", MC_F16, 0.0160, 0.0282}};
+} off_themselves[] = {{"llama3-lm", MC_F16, 0.00435, 0},
+                      {"qwen2-lm", MC_BF16, 0.0760, 0.0873},
+                      {"qwen2-lm", MC_F16, 0.0160, 0.0142},
+                      {"modernbert-mlm", MC_BF16, 0.0554, 0.0777},
+                      {"modernbert-mlm", MC_F16, 0.00862, 0.00981},
+                      {"modernbert-classification", MC_BF16, 0.0224, 0.0754},
+                      {"modernbert-classification", MC_F16, 0.00259, 0.00751}};
 enum { OFF_THEMSELVES = sizeof off_themselves / sizeof *off_themselves };
 
 /* The limits for a folder. */
@@ -505,6 +516,12 @@ static bool has_relu(const golden *g)
     return t5.activation == MC_ACTIVATION_RELU || opt.activation == MC_ACTIVATION_RELU;
 }
 
+/* ModernBERT's classifier of a mean takes no masks. */
+static bool needs_lengths(const golden *g)
+{
+    return mc_modernbert_get_config(g->model).pooling && mc_model_get_heads(g->model).labels;
+}
+
 static int check_all(golden *g, const char *folder, const tolerances *common)
 {
     const tolerances own = limits_of(folder, common), *limits = &own;
@@ -516,7 +533,7 @@ static int check_all(golden *g, const char *folder, const tolerances *common)
     worst losses = {.kind = "losses", .tolerance = limits->losses};
     worst generated = {.kind = "generated", .tolerance = g->dtype == MC_F32 ? 0 : limits->outputs};
     bool packed_too = g->encoder.right_padded && !g->labels_on_padding;
-    for (int packed = 0; packed <= packed_too; packed++) {
+    for (int packed = needs_lengths(g); packed <= packed_too; packed++) {
         check_forward(g, &outputs, &losses, packed);
         check_gradients(g, &gradients, limits->floor, packed);
     }

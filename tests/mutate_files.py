@@ -31,12 +31,20 @@ def make_models(program, folder):
     """A classifier and a language model, in the forms that are read; [(file, command)]."""
     kill_training.make_files(folder)
     plain = kill_training.commands(program, folder)
-    bert, gpt2, other = folder / "bert", folder / "gpt2", folder / "gpt2-mc"
+    bert, gpt2, other, llama = (folder / name for name in ("bert", "gpt2", "gpt2-mc", "llama"))
+    (folder / "llama.json").write_text(json.dumps({
+        "model_type": "llama", "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "vocab_size": 50,
+        "num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 32, "rope_theta": 1e4,
+        "rope_scaling": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4,
+                         "original_max_position_embeddings": 16}}))
     for command in ([*plain["finetune"][:-2], "--output", bert],
                     [program, "pretrain", "--config", folder / "gpt2.json", "--data", folder / "train.bin",
                      "--seq-length", "32", "--batch-size", "4", "--steps", "2", "--output", gpt2],
                     [program, "convert", gpt2, other, "--to", "modelcenter"],
-                    [program, "convert", gpt2, folder / "gpt2.gguf", "--to", "gguf"]):
+                    [program, "convert", gpt2, folder / "gpt2.gguf", "--to", "gguf"],
+                    [program, "pretrain", "--config", folder / "llama.json", "--data", folder / "train.bin",
+                     "--seq-length", "32", "--batch-size", "4", "--steps", "2", "--output", llama],
+                    [program, "convert", llama, folder / "llama.gguf", "--to", "gguf", "--dtype", "q8_0"]):
         made = run(command)
         if made.returncode:
             sys.exit(f"{command}: {made.stderr.decode()}")
@@ -53,6 +61,8 @@ def make_models(program, folder):
             (other / "pytorch_model.pt", [program, "generate", "--model", other, *generate]),
             (folder / "gpt2.gguf", [program, "convert", folder / "gpt2.gguf", folder / "of-gguf", "--to", "hf",
                                     "--overwrite"]),
+            (folder / "llama.gguf", [program, "convert", folder / "llama.gguf", folder / "of-llama", "--to", "hf",
+                                     "--overwrite"]),
             (folder / "rows.csv", [*predict, "--data", folder / "rows.csv"]),
             (folder / "rows.jsonl", [*predict, "--data", folder / "rows.jsonl"]),
             (folder / "train.bin", [program, "pretrain", "--config", folder / "gpt2.json", "--data",

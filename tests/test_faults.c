@@ -35,9 +35,10 @@ static void load_with_faults(source s, bool all_after, const char *folder)
         mc_context *ctx = mc_init_distributed(&(mc_init_options){.log = ignore_line});
         assert_good(ctx);
         hook_device(ctx);
-        fail_at(s, nth, all_after);
+        fail_from(s, nth, all_after);
         mc_model *bert = mc_bert_from_pretrained(
             ctx, folder, &(mc_load_options){.dtype = MC_BF16, .num_labels = 2});
+        nth = failing_place(s);
         count = stop_failing(s);
         bool failed = was_clean(ctx, "loading", nth);
         if (failed && bert) fail_msg("allocation %ld: failed, and yet there is a model", nth);
@@ -82,8 +83,9 @@ static void test_saving(void **state)
         long count = 0, nth = 0;
         do {
             nth++;
-            fail_at(s, nth, false);
+            fail_from(s, nth, false);
             mc_model_save(bert, folder.path);
+            nth = failing_place(s);
             count = stop_failing(s);
             was_clean(ctx, "saving", nth);
             assert_int_equal(count_files(folder.path), 2);
@@ -179,8 +181,9 @@ static void step_with_faults(source s, bool all_after, mc_recompute recompute, m
     do {
         nth++;
         trainer r = new_trainer(recompute, dtype);
-        fail_at(s, nth, all_after);
+        fail_from(s, nth, all_after);
         float loss = train_step(&r);
+        nth = failing_place(s);
         count = stop_failing(s);
         bool failed = was_clean(r.ctx, "a step", nth);
         if (nth <= count && !failed && (s == DEVICE || all_after))

@@ -76,6 +76,9 @@ static const struct {
     {"electra-discriminator", "grad."},
     {"electra-classification", "grad."},
     {"mpnet-mlm", "grad."},
+    {"modernbert-mlm", "grad."},
+    {"modernbert-classification", "grad."},
+    {"longformer-mlm", "grad."},
     {"mpnet-classification", "grad."},
     {"xlm-roberta-classification", "losses        7 compared"},
     {"llama-lm", "grad."},
@@ -91,6 +94,8 @@ static const struct {
     {"opt-lm", "grad."},
     {"opt-350m-lm", "gen."},
     {"mc-opt", "grad."},
+    {"mc-glm", "losses        7 compared"},
+    {"vit-classification", "losses        6 compared"},
 };
 enum { GOLDENS = sizeof goldens / sizeof *goldens };
 

@@ -402,8 +402,12 @@ static void test_grouped_attention(void **state)
     mc_attention_options wide = {.window = -1, .causal = true};
     assert_null(mc_attention_add(m, "no window", DIM, 4, &wide));
     assert_error(ctx, MC_ERR_ARGUMENT, "attention", "window of -1", "1 or more");
-    assert_null(mc_attention_add(m, "not causal", DIM, 4, &(mc_attention_options){.window = 3}));
-    assert_error(ctx, MC_ERR_ARGUMENT, "attention", "window of 3", "causal");
+    mc_attention_options of_memory = {.window = 3, .cross = true};
+    assert_null(mc_attention_add(m, "of memory", DIM, 4, &of_memory));
+    assert_error(ctx, MC_ERR_ARGUMENT, "attention", "window of 3", "self-attention");
+    mc_attention_options both = {.globals = true, .causal = true};
+    assert_null(mc_attention_add(m, "causal", DIM, 4, &both));
+    assert_error(ctx, MC_ERR_ARGUMENT, "attention", "global tokens", "neither causal");
     mc_module_free(m);
 }
 

@@ -28,7 +28,8 @@
 
 enum {
     MC_TOKENS_MAX = 1 << 24, /* entries there may be */
-    MC_MODEL_NAMES = 4,      /* that a SentencePiece model may have */
+    MC_MODEL_NAMES = 6,      /* that a SentencePiece model may have */
+    MC_MODEL_OF_GLM = 4,     /* which of them is that of ModelCenter's GLM */
     MC_TEMPLATE_MAX = 16,    /* special tokens a template may put at one place */
     MC_TOKENIZER_FILE_MAX = 1 << 29
 };
@@ -63,8 +64,8 @@ void mc_normalizer_init(mc_normalizer *normalizer, const mc_normalizer_options *
 
 /* Puts `text` in normal form (UTF-8; U+FFFD for bytes that were none) at the end of `out`, in time
  * linear in its size. `spare` is working memory. False when memory is out. */
-bool mc_normalize(const mc_normalizer *normalizer, const uint8_t *text, size_t size, mc_bytes *out,
-                  mc_bytes *spare);
+bool mc_normalizer_run(const mc_normalizer *normalizer, const uint8_t *text, size_t size,
+                       mc_bytes *out, mc_bytes *spare);
 
 /* Sets `out` to what added tokens and words are looked for in; `spare` and `before` are working
  * memory. False when memory is out. */
@@ -141,6 +142,8 @@ struct mc_tokenizer {
     mc_owned owned;
     mc_context *ctx;
     char *path; /* heap: the file, for errors; set by mc_tokenizer_finish */
+
+    const struct mc_inside *inside; /* while it is opened: its files, if they lie in memory */
 
     /* set by the loader */
     mc_settings *settings; /* NULL: there are no files of settings */
@@ -310,6 +313,8 @@ mc_status mc_bpe_index_merges(mc_tokenizer *tok, mc_error *err, const char *path
 /* The part of mc_tokenizer_finish that is about merges. */
 mc_status mc_bpe_finish(mc_tokenizer *tok, mc_error *err, const char *path);
 void mc_bpe_release(mc_bpe *bpe);
+/* The regular expression of words that are cut in C; NULL of other kinds. */
+const char *mc_bpe_pattern(mc_cut_kind kind);
 /* The end of the word that begins at text < end, of a kind other than MC_CUT_REGEX. */
 const uint8_t *mc_bpe_word_end(mc_cut_kind kind, const uint8_t *text, const uint8_t *end);
 /* Appends the ids of a text in which added tokens are not looked for. */
@@ -326,9 +331,8 @@ bool mc_bpe_allows_cuts(const mc_bpe *bpe, bool line);
 
 /* ---- bpe_pieces.c ---- */
 
-/* Makes the merges of a SentencePiece model's pieces, which are indexed. *possible: whether they
- * say all; they do not where pieces are unused, two have one score, or a character of one is
- * none. */
+/* Makes the merges of a SentencePiece model's pieces, which are indexed. *possible: whether merges
+ * can stand for them; they cannot where a piece is unused or has a character that is none. */
 mc_status mc_bpe_merges_of_pieces(mc_tokenizer *tok, mc_error *err, const char *path,
                                   bool *possible);
 /* The part of mc_tokenizer_finish that is about merges of characters; bpe.unk_id has been set. */

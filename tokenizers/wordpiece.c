@@ -74,7 +74,8 @@ static const uint8_t *encode_general(mc_encoder *e, const mc_normalizer *normali
     }
     struct mc_encode_scratch *scratch = e->out->scratch;
     scratch->text.count = 0;
-    if (!mc_normalize(normalizer, text, (size_t)(stop - text), &scratch->text, &scratch->spare)) {
+    if (!mc_normalizer_run(normalizer, text, (size_t)(stop - text), &scratch->text,
+                           &scratch->spare)) {
         e->status = MC_ERR_NOMEM;
         e->stopped = true;
         return end;
@@ -109,7 +110,7 @@ static void encode_whole(mc_encoder *e, const mc_normalizer *normalizer, const u
     size_t chars = 0;
     scratch->word.count = 0;
     if (!normalizer->identity) {
-        if (!mc_normalize(normalizer, text, size, &scratch->word, &scratch->spare)) {
+        if (!mc_normalizer_run(normalizer, text, size, &scratch->word, &scratch->spare)) {
             mc_encoder_stop(e, MC_ERR_NOMEM);
             return;
         }

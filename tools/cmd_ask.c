@@ -109,10 +109,8 @@ static bool ask(const ask_options *o, const task_file *saved, mc_context *ctx)
 }
 
 static const char details[] =
-    "Prints the answer, yes or no, and the model's probability for it. A classifier whose labels "
-    "are\n"
-    "not called true and false, or yes and no, has its own name for the answer printed: "
-    "LABEL_1.\n\n"
+    "Prints the answer, yes or no, and the model's probability for it. If a classifier's labels\n"
+    "are not true and false, or yes and no, its own name of the answer is printed: LABEL_1.\n\n"
     "  modelcenter ask --model boolq-bert --question 'is the sky blue' \\\n"
     "      --passage 'On a clear day the sky looks blue.'\n";
 
@@ -122,14 +120,11 @@ int cmd_ask(int argc, char **argv)
     args_table table = {.count = 0};
     model_add_rows(&table, &o.from, MODEL_WAY_ADAPTER,
                    "folder or identifier of a model fine-tuned on BoolQ");
-    const args_option options[] = {
-        {ARGS_TEXT("question", &o.question, "a yes-or-no question"), .required = true},
+    ARGS_ADD(
+        &table, {ARGS_TEXT("question", &o.question, "a yes-or-no question"), .required = true},
         {ARGS_TEXT("passage", &o.passage, "the text with the answer"), .required = true},
         {ARGS_CHOICE("device", &o.device, train_device_names, "where to run"), .numbered = true},
-        SAVED_DTYPE_ROW(&o.dtype),
-        {0},
-    };
-    args_table_add(&table, options);
+        SAVED_DTYPE_ROW(&o.dtype));
     ranks_add_rows(&table, &o.ranks);
     const args_spec spec = {.command = "ask",
                             .summary = "Answers a yes-or-no question about a passage.",

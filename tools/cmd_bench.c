@@ -337,14 +337,12 @@ static bool check(const args_spec *spec, bench_options *o, int *code)
 }
 
 static const char details[] =
-    "Started by mpirun, srun or torchrun, on as many ranks as are to be measured. Sizes double "
-    "from\n"
-    "--min-bytes on. Bus bandwidth is algorithm bandwidth times what a link has to carry of each\n"
-    "byte, as nccl-tests counts: 2 (n-1)/n for all-reduce, (n-1)/n for all-gather and\n"
-    "reduce-scatter, else 1. All that arrives is looked at once a size; a wrong number is an "
-    "error.\n"
-    "Rank 0 prints; the last line is `result bench=comm ...` with the best bus bandwidth of "
-    "each.\n\n"
+    "Started by mpirun, srun or torchrun, on the ranks to be measured. Sizes double from\n"
+    "--min-bytes on. Bus bandwidth is algorithm bandwidth times the bytes that a link has to\n"
+    "carry for each byte of the result, as in nccl-tests: 2 (n-1)/n for all-reduce, (n-1)/n for\n"
+    "all-gather and reduce-scatter, else 1. The data that arrives is checked once for each\n"
+    "size; a wrong number is an error. Rank 0 prints; the last line is `result bench=comm ...`\n"
+    "with the best bus bandwidth of each.\n\n"
     "  mpirun -np 4 modelcenter bench comm\n"
     "  torchrun --no-python --nproc_per_node 4 modelcenter bench comm --device cuda --dtype bf16\n";
 
@@ -352,21 +350,21 @@ int cmd_bench(int argc, char **argv)
 {
     bench_options o = {.iterations = 20, .seconds = 0.1};
     const args_option options[] = {
-        {ARGS_CHOICE("what", &o.bench, bench_names, "what is measured"), .required = true,
+        {ARGS_CHOICE("what", &o.bench, bench_names, "what to measure"), .required = true,
          .positional = true},
-        {ARGS_CHOICE("collective", &o.collective, collective_names, "one of them alone")},
-        {ARGS_TEXT("min-bytes", &o.least_text, "the first size: a number, or with K, M or G"),
+        {ARGS_CHOICE("collective", &o.collective, collective_names, "the collective to measure")},
+        {ARGS_TEXT("min-bytes", &o.least_text, "the smallest size, also with K, M or G"),
          .default_text = "1K", .known_as = "minbytes,b"},
-        {ARGS_TEXT("max-bytes", &o.most_text, "the last"),
+        {ARGS_TEXT("max-bytes", &o.most_text, "the largest size"),
          .default_text = "8M on the CPU, else 2G, or what fits", .known_as = "maxbytes,e"},
         {ARGS_INT("iterations", &o.iterations, LEAST_RUNS, MOST_RUNS,
-                  "runs of which the median is taken"),
+                  "runs, whose median is reported"),
          .known_as = "iters,n"},
         {ARGS_REAL("seconds", &o.seconds, 0, 3600,
-                   "no more runs than fit, of each collective and size (but 3)"),
+                   "time for each collective and size; at least 3 runs"),
          .known_as = "time-limit"},
         {ARGS_CHOICE("dtype", &o.dtype, train_dtype_names, "of the elements")},
-        {ARGS_CHOICE("device", &o.device, train_device_names, "whose ranks"), .numbered = true},
+        {ARGS_CHOICE("device", &o.device, train_device_names, "where to run"), .numbered = true},
         {ARGS_REAL("comm-timeout", &o.comm_timeout, 0, 1e7,
                    "seconds until a rank that waits for others gives up"),
          .default_text = "MC_COMM_TIMEOUT, else 300"},

@@ -50,14 +50,15 @@ static int run(const convert_options *o)
 }
 
 static const char details[] =
-    "The model may be of any form that loads. In Hugging Face's form `transformers` loads the "
-    "folder;\n"
-    "CPM has no such form. ModelCenter's has its keys in config.json and its names of tensors, in\n"
-    "pytorch_model.pt; T5's values are divided as ModelCenter's are. What a form cannot express\n"
-    "is an error. The tokenizer's files are copied.\n"
-    "GGUF is llama.cpp's form: one file of weights, config and tokenizer, of GPT-2, BERT (without\n"
-    "its heads) and T5. --dtype is that of its matrices; q8_0 stores 32 numbers of a row in 34\n"
-    "bytes, and rows of another length as f16. Such a file is a --model, too.\n\n"
+    "The model may have any form that can be loaded. A model that the other form cannot express\n"
+    "is an error. The tokenizer's files are copied.\n\n"
+    "  hf           a folder for `transformers`. CPM has no such form\n"
+    "  modelcenter  ModelCenter's keys in config.json, and its names of tensors in\n"
+    "               pytorch_model.pt; T5's values are divided as ModelCenter's are\n"
+    "  gguf         llama.cpp's form: one file of weights, config and tokenizer, of GPT-2,\n"
+    "               BERT and ModernBERT (without heads), T5 and the LLaMA family. Commands\n"
+    "               read it as --model. --dtype is the type of the matrices; q8_0 stores 32\n"
+    "               numbers of a row in 34 bytes, and rows of another length as f16\n\n"
     "  modelcenter convert --model ./modelcenter-t5 --output t5 --to hf\n"
     "  modelcenter convert --model gpt2-xl --output out --to modelcenter --dtype f16\n"
     "  modelcenter convert --model EleutherAI/gpt-j-6b --output out --to hf --dtype bf16 \\\n"
@@ -72,7 +73,8 @@ int cmd_convert(int argc, char **argv)
     args_table table = {.count = 0};
     const int ways = MODEL_WAY_ADAPTER | MODEL_WAY_OLD_MODEL;
     model_add_rows(&table, &o.from, ways, "folder or identifier of the model");
-    const args_option options[] = {
+    ARGS_ADD(
+        &table,
         {ARGS_PATH("output", &o.output, "--output FOLDER"), .positional = true, .old = true},
         {ARGS_PATH("output", &o.output, "the folder to write, or with --to gguf the file")},
         {ARGS_CHOICE("to", &o.to, form_names, "the form to write"),
@@ -83,10 +85,7 @@ int cmd_convert(int argc, char **argv)
          .default_text = "that of the files; with --to gguf f16", .known_as = "torch-dtype"},
         {ARGS_BYTES("max-shard-size", &o.max_shard_size,
                     "write the weights to several files of at most this size"),
-         .default_text = "one file"},
-        {0},
-    };
-    args_table_add(&table, options);
+         .default_text = "one file"});
     ranks_add_rows(&table, &o.ranks);
     const args_spec spec = {.command = "convert",
                             .summary = "Writes a model in another form.",

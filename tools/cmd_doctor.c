@@ -9,9 +9,9 @@
 
 static const char details[] =
     "Reports the version, the processor and GPUs, the libraries that were found, the folders of\n"
-    "downloaded models and of tuning results, how the hub is reached, and, of all that is\n"
-    "missing, what it is for and the command that brings it. The exit code is 0 if this build\n"
-    "works here, whatever else is missing. A token is never shown.\n\n"
+    "downloaded models and of tuning results, and how the hub is reached. For everything that\n"
+    "is missing, it prints what needs it and the command that installs it. The exit code is 0\n"
+    "if this build works here, whatever else is missing. A token is never shown.\n\n"
     "  modelcenter doctor\n"
     "  modelcenter doctor --json\n"
     "  modelcenter doctor --ask-hub\n";

@@ -8,7 +8,6 @@
 #include "tools/log/download_bar.h"
 #include "tools/train/interrupt.h"
 #include "tools/options/model_options.h"
-#include "tools/ranks.h"
 
 enum { PATH_ROOM = 4096, WAYS = MODEL_WAY_OLD_MODEL | MODEL_WAY_ANY };
 
@@ -20,10 +19,10 @@ typedef struct download_options {
 } download_options;
 
 static const char details[] =
-    "Prints the path of the folder with the files on stdout, and asks the hub for nothing\n"
-    "that lies in the cache. Without --include these are the files that loading the model\n"
-    "and its tokenizer takes. Ctrl-C keeps what has arrived: the same command resumes there.\n"
-    "HF_TOKEN, or the file $HF_HOME/token, opens gated and private repositories.\n\n"
+    "Prints the path of the folder with the files on stdout. Files that are in the cache are\n"
+    "not requested again. Without --include, the files are those that loading the model and its\n"
+    "tokenizer needs. Ctrl-C keeps what has arrived; the same command continues there. Gated\n"
+    "and private repositories need a token, in HF_TOKEN or in the file $HF_HOME/token.\n\n"
     "  modelcenter download --model bert-base-uncased\n"
     "  modelcenter download --model google/flan-t5-small --revision main \\\n"
     "      --include '*.json'\n";
@@ -56,17 +55,14 @@ int cmd_download(int argc, char **argv)
     o.include = args_list_new(argc);
     args_table table = {.count = 0};
     model_add_rows(&table, &o.from, WAYS, "identifier of the model on the hub");
-    const args_option options[] = {
-        {ARGS_TEXTS("include", &o.include,
-                    "files to download: a pattern with * and ?; may be repeated"),
-         .default_text = "what loading takes", .known_as = "pattern,files"},
-        {ARGS_PATH("cache-dir", &o.cache_dir, "the cache"),
-         .default_text = "HF_HUB_CACHE, else $HF_HOME/hub"},
-        {ARGS_FLAG("verify", &o.verify,
-                   "hash what the cache has; fetch anew what is not what its name says")},
-        {0},
-    };
-    args_table_add(&table, options);
+    ARGS_ADD(&table,
+             {ARGS_TEXTS("include", &o.include,
+                         "files to download: a pattern with * and ?; may be repeated"),
+              .default_text = "what loading takes", .known_as = "pattern,files"},
+             {ARGS_PATH("cache-dir", &o.cache_dir, "the cache"),
+              .default_text = "HF_HUB_CACHE, else $HF_HOME/hub"},
+             {ARGS_FLAG("verify", &o.verify,
+                        "hash the cached files, and download again those whose hash is wrong")});
     const args_spec spec = {.command = "download",
                             .summary = "Downloads a model into the Hugging Face cache.",
                             .details = details,

@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include "tools/commands.h"
-#include "tools/train/interrupt.h"
 #include "tools/files/output.h"
 #include "tools/files/rank_file.h"
 #include "tools/tasks/task_file.h"
@@ -29,9 +28,10 @@ typedef struct embed {
     mc_embedder *embedder;
     int64_t dim;
     rank_file file;
-    float *vectors; /* of JSON Lines: this rank's of a chunk */
+    float *vectors; /* this rank's of a chunk */
+    float *written; /* those of the chunk before, which a thread writes to a .npy meanwhile */
     char *lines;
-    size_t vector_room, line_room;
+    size_t vector_room, written_room, line_room;
 } embed;
 
 /* ---- vectors --------------------------------------------------------------------------------- */
@@ -72,12 +72,18 @@ static mc_status write_header(embed *e, int64_t rows)
 static bool take_npy(text_job *job, const text_part *part, void *user)
 {
     embed *e = user;
-    size_t row = (size_t)e->dim * sizeof(float);
+    size_t row = (size_t)e->dim * sizeof(float), room = e->written_room;
+    float *free_now = e->written;
     (void)job;
-    return reserve(e, part->count, 0) &&
-           mc_embed_texts(e->embedder, part->texts, part->count, e->vectors) == MC_OK &&
-           rank_file_write_at(&e->file, NPY_HEADER + part->first * (int64_t)row, e->vectors,
-                              part->count * row) == MC_OK;
+    bool good = reserve(e, part->count, 0) &&
+                mc_embed_texts(e->embedder, part->texts, part->count, e->vectors) == MC_OK &&
+                rank_file_write_later(&e->file, NPY_HEADER + part->first * (int64_t)row, e->vectors,
+                                      part->count * row) == MC_OK;
+    e->written = e->vectors;
+    e->written_room = e->vector_room;
+    e->vectors = free_now;
+    e->vector_room = room;
+    return good;
 }
 
 /* ---- JSON Lines ------------------------------------------------------------------------------ */
@@ -107,9 +113,7 @@ static bool take_lines(text_job *job, const text_part *part, void *user)
 static bool read_task(embed *e, mc_context *ctx)
 {
     char folder[4096];
-    mc_hub_options options = {.revision = e->job.from.revision};
-    if (mc_failed(ctx) || mc_hub_download(ctx, e->job.from.model, &options, folder, sizeof folder))
-        return false;
+    if (!model_find_folder(ctx, &e->job.from, folder, sizeof folder)) return false;
     if (task_file_read(ctx, folder, &e->task)) return false;
     if (e->task.kind) e->job.usual = e->task.text;
     return true;
@@ -133,6 +137,9 @@ static bool work(text_job *job, void *user)
     if (!read_task(e, job->ctx)) return false;
     rank_file_init(&e->file, job->ctx, e->job.output, e->job.overwrite);
     bool good = text_job_run(job, e->as_npy ? take_npy : take_lines, e);
+    double end = progress_bar_now();
+    good = rank_file_wait(&e->file) == MC_OK && good;
+    job->seconds += progress_bar_now() - end;
     if (good && e->as_npy && mc_rank(job->ctx) == 0) write_header(e, job->rows);
     good = good && rank_file_finish(&e->file) == MC_OK;
     rank_file_release(&e->file);
@@ -182,22 +189,19 @@ int cmd_embed(int argc, char **argv)
     const int ways = MODEL_WAY_ADAPTER | MODEL_WAY_OLD_MODEL | MODEL_WAY_ANY | MODEL_WAY_TOKENIZER;
     text_job_options_init(&e.job, argc);
     text_job_add_rows(&table, &e.job, ways);
-    const args_option options[] = {
-        {ARGS_CHOICE("pooling", &e.pooling, pooling_names,
-                     "which vector of a text's tokens; auto: the folder's, else mean"),
-         .known_as = "pooling-mode"},
-        {ARGS_CHOICE("normalize", &e.normalize, normalize_names,
-                     "whether vectors get the length 1; auto: as the folder says, else no"),
-         .known_as = "normalize-embeddings"},
-        {ARGS_INT("truncate-dim", &e.truncate_dim, 1, INT32_MAX,
-                  "how many numbers of a vector are kept, the first ones"),
-         .default_text = "as many as the folder says, else all", .known_as = "dimensions"},
-        {ARGS_TEXT("prompt", &e.prompt, "put before each text"),
-         .default_text = "the folder's default"},
-        {ARGS_TEXT("prompt-name", &e.prompt_name, "the folder's prompt of this name")},
-        {0},
-    };
-    args_table_add(&table, options);
+    ARGS_ADD(&table,
+             {ARGS_CHOICE("pooling", &e.pooling, pooling_names,
+                          "which vector of a text's tokens; auto: as the folder says, else mean"),
+              .known_as = "pooling-mode"},
+             {ARGS_CHOICE("normalize", &e.normalize, normalize_names,
+                          "whether vectors get the length 1; auto: as the folder says, else no"),
+              .known_as = "normalize-embeddings"},
+             {ARGS_INT("truncate-dim", &e.truncate_dim, 1, INT32_MAX,
+                       "how many numbers of a vector are kept, the first ones"),
+              .default_text = "as many as the folder says, else all", .known_as = "dimensions"},
+             {ARGS_TEXT("prompt", &e.prompt, "a text before each text"),
+              .default_text = "the folder's default"},
+             {ARGS_TEXT("prompt-name", &e.prompt_name, "the folder's prompt of this name")});
     text_job_add_machine_rows(&table, &e.job);
     const args_spec spec = {.command = "embed",
                             .summary = "Computes a vector of each text.",
@@ -211,6 +215,7 @@ int cmd_embed(int argc, char **argv)
     text_job_options_release(&e.job);
     task_file_release(&e.task);
     free(e.vectors);
+    free(e.written);
     free(e.lines);
     return code;
 }

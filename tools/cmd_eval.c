@@ -63,7 +63,8 @@ static bool evaluate(eval_options *o, mc_context *ctx, run_log *log)
     bool tokens = is_text(o) && perplexity_has_tokens(&o->data.files);
     mc_load_options load = {.revision = o->from.revision, .base = o->from.base};
     mc_tokenizer_options words = {.revision = o->from.revision, .base = o->from.base};
-    mc_tokenizer *tokenizer = tokens ? NULL : mc_tokenizer_open(ctx, o->from.model, &words);
+    bool reads = !tokens && !mc_family_reads_images(family);
+    mc_tokenizer *tokenizer = reads ? mc_tokenizer_open(ctx, o->from.model, &words) : NULL;
     saved_dtype_apply(&load, o->dtype);
     mc_model *model = mc_model_from_pretrained_of(ctx, family, o->from.model, &load);
     weights_apply(model, o->weights);
@@ -148,17 +149,13 @@ static int parse_and_run(eval_options *o, int argc, char **argv)
     args_table table = {.count = 0};
     const int ways = MODEL_WAY_ADAPTER | MODEL_WAY_OLD_FAMILY;
     model_add_rows(&table, &o->from, ways, "folder or identifier of the fine-tuned model");
-    const args_option options[] = {
-        {ARGS_INT("batch-size", &o->batch_size, 1, 1 << 20, "rows at a time, per rank")},
+    ARGS_ADD(
+        &table, {ARGS_INT("batch-size", &o->batch_size, 1, 1 << 20, "rows at a time, per rank")},
         {ARGS_CHOICE("device", &o->device, train_device_names, "where to run"), .numbered = true},
-        SAVED_DTYPE_ROW(&o->dtype),
-        WEIGHTS_ROW(&o->weights),
+        SAVED_DTYPE_ROW(&o->dtype), WEIGHTS_ROW(&o->weights),
         {ARGS_PATH("log-jsonl", &o->log_jsonl, "write the result as an object to this file")},
         {ARGS_PATH("log-csv", &o->log_csv, "write it as a row of a table to this file")},
-        OUTPUT_OVERWRITE_ROW(&o->overwrite),
-        {0},
-    };
-    args_table_add(&table, options);
+        OUTPUT_OVERWRITE_ROW(&o->overwrite));
     data_add_rows(&table, &o->data);
     data_add_eval_rows(&table, &o->data);
     perplexity_add_rows(&table, &o->perplexity);

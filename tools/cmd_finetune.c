@@ -85,6 +85,7 @@ static bool open_data(finetune *f)
     mc_model *model = run->work.model;
     if (!model) return false;
     if (!run->resumed) lora_begin_prompt(run->ctx, &run->o.lora, model, run->tokenizer);
+    lora_quantize(&run->o.lora, model);
     int64_t positions = mc_model_get_shape(model).positions;
     if (positions && data->max_length > positions)
         run_log_line(&run->log, "the model has %lld positions: texts are cut there, not at %lld",
@@ -93,7 +94,8 @@ static bool open_data(finetune *f)
         return false;
     make_loaders(f);
     data_name(model, f->train_rows);
-    return !mc_failed(run->ctx);
+    int64_t length = positions && data->max_length > positions ? positions : data->max_length;
+    return train_run_choose_fp8(run, run->o.batch_size * (length > 0 ? length : 1));
 }
 
 /* The tokenizer that the model was trained with, or that of the run that is resumed. */
@@ -104,6 +106,7 @@ static void open_tokenizer(train_run *run)
     char folder[MODEL_FOLDER];
     const char *beside = model_config_folder(&o->from, folder);
     const char *source = o->from.model ? o->from.model : beside ? beside : o->from.config;
+    if (mc_family_reads_images(o->from.family)) return;
     if (o->tokenizer) source = o->tokenizer;
     if (source == o->from.model) options.revision = o->from.revision;
     if (run->resumed) source = mc_checkpoint_folder(run->resumed);
@@ -218,17 +221,17 @@ static const train_kind kind = {.take_defaults = take_rows,
 /* ---- command line ---------------------------------------------------------------------------- */
 
 static const char details[] =
-    "With --task the folder given with --data holds train.jsonl and val.jsonl, or a folder of the "
-    "task's\n"
-    "name that does. Without it --data is your own file, and --text, --label, --target name "
-    "its\n"
-    "columns; names of columns and labels are saved with the model. The last line on stdout is\n"
+    "With --task the folder given with --data holds train.jsonl and val.jsonl, or a folder of\n"
+    "the task's name that does. Without it --data is your own file, and --text, --label,\n"
+    "--target name its columns; names of columns and labels are saved with the model. The last\n"
+    "line on stdout is\n"
     "`result task=... accuracy=... f1=... val_loss=... n=... train_seconds=...`.\n\n"
     "  modelcenter finetune --model bert-base-uncased --task BoolQ --data data/boolq \\\n"
     "      --output boolq-bert --epochs 3 --lr 2e-5 --warmup 100\n"
-    "  modelcenter finetune --model bert-base-uncased --data reviews.csv --text review "
-    "\\\n"
+    "  modelcenter finetune --model bert-base-uncased --data reviews.csv --text review \\\n"
     "      --label stars --output stars-bert --epochs 3 --lr 2e-5\n"
+    "  modelcenter finetune --model google/vit-base-patch16-224 --data images.csv \\\n"
+    "      --image path --label name --output names-vit\n"
     "  modelcenter finetune --model gpt2 --data chat.jsonl --prompt question \\\n"
     "      --response answer --output chat-gpt2\n";
 
@@ -237,89 +240,63 @@ static void add_own_rows(args_table *table, finetune *f)
     finetune_options *o = &f->o;
     train_run_options *r = &f->run.o;
     model_add_rows(table, &r->from, TRAIN_RUN_WAYS, "folder or identifier of the pretrained model");
-    args_table_add(
-        table,
-        (args_option[]){
-            {ARGS_PATH("tokenizer", &r->tokenizer,
-                       "folder or identifier of the tokenizer, if the model has none"),
-             .default_text = "the model's"},
-            {ARGS_PATH("output", &r->output, "folder to save the model to"),
-             .default_text = "runs/NAME-DATE-TIME"},
-            {ARGS_BYTES("max-shard-size", &r->max_shard_size,
-                        "save the weights in several files of at most this size"),
-             .default_text = "one file"},
-            {ARGS_CHOICE("keep", &o->keep, finetune_keep_names,
-                         "save the last model, or the one with the best evaluation"),
-             .known_as = "load-best-model-at-end"},
-            {ARGS_FLAG("resume", &r->resume,
-                       "go on with the run in --output, or begin it if it has not saved yet"),
-             .once = true, .known_as = "resume-from-checkpoint"},
-            {ARGS_FLAG("dry-run", &r->train.dry_run,
-                       "show labels, lengths, memory and time; train and write nothing"),
-             .once = true, .known_as = "dryrun,check"},
-            {ARGS_INT("save-every", &r->save_every, 0, INT64_MAX,
-                      "save a checkpoint every N steps; 0: only at the end, with --resume"),
-             .known_as = "save-steps,save-interval"},
-            {ARGS_INT(
-                "save-total-limit", &r->save_total_limit, 1, 1000000,
-                "number of checkpoints to keep, with the newest; the best one is kept besides")},
-            {0},
-        });
+    ARGS_ADD(table,
+             {ARGS_PATH("tokenizer", &r->tokenizer,
+                        "folder or identifier of the tokenizer, if the model has none"),
+              .default_text = "the model's"},
+             {ARGS_CHOICE("keep", &o->keep, finetune_keep_names,
+                          "save the last model, or the one with the best evaluation"),
+              .known_as = "load-best-model-at-end"},
+             {ARGS_FLAG("dry-run", &r->train.dry_run,
+                        "show labels, lengths, memory and time; train and write nothing"),
+              .once = true, .known_as = "dryrun,check"});
 }
 
 static void add_training_rows(args_table *table, finetune *f)
 {
     finetune_options *o = &f->o;
     train_run_options *r = &f->run.o;
-    args_table_add(
-        table, (args_option[]){
-                   {ARGS_HEADING("Training")},
-                   {ARGS_INT("epochs", &o->epochs, 0, 1000000, "passes over the training rows")},
-                   {ARGS_INT("max-steps", &o->max_steps, 0, INT64_MAX,
-                             "stop after this many steps; 0: all epochs")},
-                   {ARGS_INT("stop-after", &r->stop_after, 0, INT64_MAX,
-                             "save and stop after this step; 0: at the end")},
-                   {ARGS_INT("batch-size", &r->batch_size, 1, 1 << 20, "rows of a batch, per rank"),
-                    .known_as = "per-device-train-batch-size,micro-batch-size"},
-                   {ARGS_INT("gradient-accumulation-steps", &o->accumulation, 0, 4096,
-                             "batches of a step"),
-                    .default_text = "1, or as --rows-per-step says",
-                    .known_as = "accumulation-steps,gradient-accumulation"},
-                   {ARGS_INT("rows-per-step", &o->rows_per_step, 0, (int64_t)1 << 32,
-                             "rows of a step on all ranks together"),
-                    .default_text = "those of the passes of all ranks",
-                    .known_as = "train-batch-size,global-batch-size,total-batch-size"},
-                   {0},
-               });
+    ARGS_ADD(
+        table, {ARGS_HEADING("Training")},
+        {ARGS_INT("epochs", &o->epochs, 0, 1000000, "passes over the training rows")},
+        {ARGS_INT("max-steps", &o->max_steps, 0, INT64_MAX,
+                  "stop after this many steps; 0: all epochs")},
+        {ARGS_INT("stop-after", &r->stop_after, 0, INT64_MAX,
+                  "save and stop after this step; 0: at the end")},
+        {ARGS_INT("batch-size", &r->batch_size, 1, 1 << 20, "rows of a batch, per rank"),
+         .known_as = "per-device-train-batch-size,micro-batch-size"},
+        {ARGS_INT("gradient-accumulation-steps", &o->accumulation, 0, 4096, "batches of a step"),
+         .default_text = "1, or as --rows-per-step says",
+         .known_as = "accumulation-steps,gradient-accumulation"},
+        {ARGS_INT("rows-per-step", &o->rows_per_step, 0, (int64_t)1 << 32,
+                  "rows of a step on all ranks together"),
+         .default_text = "those of the passes of all ranks",
+         .known_as = "train-batch-size,global-batch-size,total-batch-size"});
+    train_add_optimizer_rows(table, &r->train);
     train_add_course_rows(table, &r->train);
-    args_table_add(
+    ARGS_ADD(
         table,
-        (args_option[]){
-            {ARGS_FLAG("no-decay-bias-norm", &f->run.adam.no_decay_bias_norm,
-                       "no weight decay on biases and norms")},
-            {ARGS_REAL("dropout", &r->dropout, 0, 1, "all dropout probabilities"),
-             .below_high = true, .given = &o->dropout_given, .default_text = "the model's own"},
-            {ARGS_INT("seed", &r->seed, 0, INT64_MAX,
-                      "seed of initialisation, dropout and shuffling")},
-            {ARGS_FLAG_OFF("no-shuffle", &o->shuffle, "take the rows in the file's order")},
-            {ARGS_FLAG_OFF("no-group-by-length", &o->group_by_length,
-                           "do not put shuffled rows of similar length into one batch")},
-            {ARGS_HEADING("Evaluation")},
-            {ARGS_INT("eval-every", &o->eval_every, 0, INT64_MAX,
-                      "evaluate every N steps; 0: after each epoch"),
-             .known_as = "eval-steps,eval-interval,val-every"},
-            {ARGS_TEXT("metric", &o->metric,
-                       "metric that decides which evaluation is the best, by its name in the "
-                       "result line"),
-             .default_text = "the task's first, but mse of a number",
-             .known_as = "metric-for-best-model"},
-            {ARGS_INT("early-stopping-patience", &o->patience, 0, INT64_MAX,
-                      "stop after this many evaluations without improvement; 0: never"),
-             .known_as = "patience"},
-            {ARGS_REAL("early-stopping-threshold", &o->threshold, 0, 1e9,
-                       "smallest gain that counts as an improvement")},
-            {0},
-        });
+        {ARGS_FLAG("no-decay-bias-norm", &f->run.adam.no_decay_bias_norm,
+                   "no weight decay on biases and norms")},
+        {ARGS_REAL("dropout", &r->dropout, 0, 1, "all dropout probabilities"), .below_high = true,
+         .given = &o->dropout_given, .default_text = "the model's own"},
+        {ARGS_INT("seed", &r->seed, 0, INT64_MAX, "seed of initialisation, dropout and shuffling")},
+        {ARGS_FLAG_OFF("no-shuffle", &o->shuffle, "take the rows in the file's order")},
+        {ARGS_FLAG_OFF("no-group-by-length", &o->group_by_length,
+                       "do not put shuffled rows of similar length into one batch")},
+        {ARGS_HEADING("Evaluation")},
+        {ARGS_INT("eval-every", &o->eval_every, 0, INT64_MAX,
+                  "evaluate every N steps; 0: after each epoch"),
+         .known_as = "eval-steps,eval-interval,val-every"},
+        {ARGS_TEXT("metric", &o->metric,
+                   "metric that decides which evaluation is the best, by its name in the "
+                   "result line"),
+         .default_text = "the task's first; for numbers mse", .known_as = "metric-for-best-model"},
+        {ARGS_INT("early-stopping-patience", &o->patience, 0, INT64_MAX,
+                  "stop after this many evaluations without improvement; 0: never"),
+         .known_as = "patience"},
+        {ARGS_REAL("early-stopping-threshold", &o->threshold, 0, 1e9,
+                   "smallest gain that counts as an improvement")});
 }
 
 /* Says what is wrong on the command line; EXIT_OK if nothing is. */
@@ -354,7 +331,7 @@ static void add_rows(args_table *table, finetune *f)
 {
     train_options *train = &f->run.o.train;
     add_own_rows(table, f);
-    train_run_add_output_rows(table, train);
+    train_run_add_saving_rows(table, &f->run.o);
     data_add_rows(table, &f->o.data);
     data_add_training_rows(table, &f->o.data);
     add_training_rows(table, f);

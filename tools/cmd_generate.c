@@ -151,19 +151,6 @@ static bool make_prompts(generation *g)
     return g->count || fail(o->prompts_file, "it holds no prompt");
 }
 
-/* Adds the end of an answer, if it is not one token, to the stop texts. */
-static bool add_stop(generation *g, const char *end)
-{
-    int count = g->how.stop_text_count;
-    g->stops = calloc((size_t)count + 1, sizeof *g->stops);
-    if (!g->stops) return fail("--chat", "out of memory");
-    for (int i = 0; i < count; i++) g->stops[i] = g->how.stop_texts[i];
-    g->stops[count] = end;
-    g->how.stop_texts = g->stops;
-    g->how.stop_text_count = count + 1;
-    return true;
-}
-
 /* ---- how ------------------------------------------------------------------------------------- */
 
 /* By the command line, else by the model's generation_config.json, else by the command's own. */
@@ -179,7 +166,8 @@ static bool choose_how(generation *g)
     if (!o->chat) return true;
     if (mc_chat_format_choose(g->ctx, g->tokenizer, o->chat_format, &g->chat)) return false;
     const char *end = mc_chat_format_end(g->chat, g->tokenizer);
-    return mc_tokenizer_token_to_id(g->tokenizer, end) >= 0 || add_stop(g, end);
+    return mc_tokenizer_token_to_id(g->tokenizer, end) >= 0 ||
+           answer_add_stop(&g->how, end, &g->stops) || fail("--chat", "out of memory");
 }
 
 /* With what ends answers. */
@@ -488,6 +476,19 @@ static bool check_output(generation *g)
     return output_check_file(&g->out, "--output", o->output);
 }
 
+/* An encoder is named before the tokenizer that a model of images lacks. */
+static bool check_family(generation *g, const mc_load_options *load)
+{
+    const model_options *from = &g->o->from;
+    const char *family = from->family;
+    if (!family) family = mc_family_of_pretrained(g->ctx, from->model, load);
+    if (family && mc_family_kind(family) == MC_MODEL_ENCODER)
+        mc_set_error(g->ctx, MC_ERR_UNSUPPORTED,
+                     "%s: %s does not generate text: expected one of %s", from->model, family,
+                     families_that_generate());
+    return !mc_failed(g->ctx);
+}
+
 static bool generate(generation *g)
 {
     const generate_options *o = g->o;
@@ -495,12 +496,9 @@ static bool generate(generation *g)
     mc_load_options load = {
         .dtype = dtypes[o->dtype], .revision = o->from.revision, .base = o->from.base};
     if (!load.dtype) load.dtype = o->device == 0 ? MC_F32 : MC_BF16;
+    if (!check_family(g, &load)) return false;
     if (!o->ids) g->tokenizer = model_open_tokenizer(g->ctx, &o->from);
     g->model = mc_model_from_pretrained_of(g->ctx, o->from.family, o->from.model, &load);
-    if (g->model && mc_model_get_shape(g->model).kind == MC_MODEL_ENCODER)
-        mc_set_error(g->ctx, MC_ERR_UNSUPPORTED,
-                     "%s: %s does not generate text: expected one of %s", o->from.model,
-                     mc_model_family(g->model), families_that_generate());
     weights_apply(g->model, o->weights);
     if (mc_failed(g->ctx) || !choose_how(g) || !make_prompts(g)) return false;
     if (!o->output) return answer_all(g);
@@ -533,11 +531,11 @@ static int run(const generate_options *o)
 }
 
 static const char details[] =
-    "One prompt is answered on stdout as its tokens come; several, those of a file, several\n"
-    "answers to one, and with --json or --log-probs, as JSON Lines: an object an answer with\n"
-    "\"prompt\", \"text\", \"ids\", \"tokens\" and \"score\", in the order of the prompts\n"
-    "(--prompt first), whose batch is kept full; one that can't be answered gets \"error\" "
-    "instead.\n"
+    "The answer to a single prompt is printed as its tokens come. Everything else is printed\n"
+    "as JSON Lines: several prompts, prompts of a file, several answers to one prompt, and all\n"
+    "answers with --json or --log-probs. An answer is an object with \"prompt\", \"text\",\n"
+    "\"ids\", \"tokens\" and \"score\", or with \"error\" if the prompt can't be answered, in the\n"
+    "order of the prompts (--prompt first). As answers end, further prompts join the batch.\n\n"
     "An empty prompt begins a new text. By default, unless options or the model's\n"
     "generation_config.json select another method, it takes the most probable tokens. An\n"
     "encoder-decoder answers the prompt; other models continue it. cpm2 fills in the blanks\n"
@@ -557,68 +555,52 @@ enum {
 static void add_prompt_rows(args_table *table, generate_options *o)
 {
     model_add_rows(table, &o->from, WAYS, "folder or identifier of the model");
-    args_table_add(
-        table,
-        (args_option[]){
-            {ARGS_TEXTS("prompt", &o->prompts, "a text to continue; may be repeated")},
-            {ARGS_PATH(
-                 "prompts", &o->prompts_file,
-                 "a file with a prompt a line, or of JSON (.jsonl, .json); - for stdin, in either "
-                 "form"),
-             .default_text = "stdin, where prompts are piped in", .known_as = "input,file"},
-            {ARGS_TEXT("json-key", &o->json_key, "key of the prompt in a JSON object"),
-             .given = &o->json_key_given, .known_as = "json-keys,key"},
-            {ARGS_FLAG("ids", &o->ids, "prompts and answers are token ids; needs no tokenizer")},
-            {ARGS_FLAG("chat", &o->chat,
-                       "a prompt is what a user says; the model answers in its chat format")},
-            {ARGS_TEXT("chat-format", &o->chat_format,
-                       "with --chat: chatml, llama2, llama3, mistral-v1, mistral-v3 or zephyr"),
-             .default_text = "that of the model's chat template"},
-            {ARGS_TEXT("system", &o->system, "with --chat: what the system says first")},
-            {0},
-        });
+    ARGS_ADD(table, {ARGS_TEXTS("prompt", &o->prompts, "a text to continue; may be repeated")},
+             {ARGS_PATH(
+                  "prompts", &o->prompts_file,
+                  "a file with a prompt a line, or of JSON (.jsonl, .json); - for stdin, in either "
+                  "form"),
+              .default_text = "stdin, where prompts are piped in", .known_as = "input,file"},
+             {ARGS_TEXT("json-key", &o->json_key, "key of the prompt in a JSON object"),
+              .given = &o->json_key_given, .known_as = "json-keys,key"},
+             {ARGS_FLAG("ids", &o->ids, "prompts and answers are token ids; needs no tokenizer")},
+             {ARGS_FLAG("chat", &o->chat,
+                        "a prompt is a user's message; the model answers in its chat format")},
+             {ARGS_TEXT("chat-format", &o->chat_format,
+                        "with --chat: chatml, llama2, llama3, mistral-v1, mistral-v3 or zephyr"),
+              .default_text = "that of the model's chat template"},
+             {ARGS_TEXT("system", &o->system, "with --chat: the system's message")});
 }
 
 static void add_choosing_rows(args_table *table, generate_options *o)
 {
-    args_table_add(table,
-                   (args_option[]){
-                       {ARGS_HEADING("Choosing tokens")},
-                       {ARGS_INT("max-new-tokens", &o->max_new_tokens, 1, INT_MAX / 2,
-                                 "longest answer, in tokens"),
-                        .known_as = "max-length,max-tokens", .given = &o->any_length},
-                       {ARGS_INT("num-return-sequences", &o->num_return_sequences, 1, 65536,
-                                 "answers to each prompt: draws, or the best of a beam search"),
-                        .known_as = "n", .given = &o->any_sequences},
-                       {0},
-                   });
+    ARGS_ADD(table, {ARGS_HEADING("Choosing tokens")},
+             {ARGS_INT("max-new-tokens", &o->max_new_tokens, 1, INT_MAX / 2,
+                       "longest answer, in tokens"),
+              .known_as = "max-length,max-tokens", .given = &o->any_length},
+             {ARGS_INT("num-return-sequences", &o->num_return_sequences, 1, 65536,
+                       "answers to each prompt: draws, or the best of a beam search"),
+              .known_as = "n", .given = &o->any_sequences});
     answer_add_rows(table, &o->answer);
 }
 
 static void add_output_rows(args_table *table, generate_options *o)
 {
-    args_table_add(
-        table,
-        (args_option[]){
-            {ARGS_HEADING("Output")},
-            {ARGS_PATH("output", &o->output,
-                       "write JSON Lines to this file, complete or not at all"),
-             .known_as = "output-file,out"},
-            OUTPUT_OVERWRITE_ROW(&o->overwrite),
-            {ARGS_FLAG("echo", &o->echo, "print the prompt before its answer")},
-            {ARGS_FLAG("json", &o->json, "print JSON Lines for one prompt too")},
-            {ARGS_FLAG("log-probs", &o->log_probs,
-                       "print JSON Lines with the log-probability of each token")},
-            {ARGS_HEADING("Machine")},
-            {ARGS_CHOICE("device", &o->device, train_device_names, "where to run"),
-             .numbered = true},
-            {ARGS_CHOICE("dtype", &o->dtype, run_dtype_names,
-                         "dtype of weights and activations; auto is f32 on the CPU, else bf16")},
-            WEIGHTS_ROW(&o->weights),
-            {ARGS_INT("batch-size", &o->batch_size, 1, 1 << 20,
-                      "prompts that are answered at once")},
-            {0},
-        });
+    ARGS_ADD(
+        table, {ARGS_HEADING("Output")},
+        {ARGS_PATH("output", &o->output, "write JSON Lines to this file, complete or not at all"),
+         .known_as = "output-file,out"},
+        OUTPUT_OVERWRITE_ROW(&o->overwrite),
+        {ARGS_FLAG("echo", &o->echo, "print the prompt before its answer")},
+        {ARGS_FLAG("json", &o->json, "print JSON Lines for one prompt too")},
+        {ARGS_FLAG("log-probs", &o->log_probs,
+                   "print JSON Lines with the log-probability of each token")},
+        {ARGS_HEADING("Machine")},
+        {ARGS_CHOICE("device", &o->device, train_device_names, "where to run"), .numbered = true},
+        {ARGS_CHOICE("dtype", &o->dtype, run_dtype_names,
+                     "dtype of weights and activations; auto is f32 on the CPU, else bf16")},
+        WEIGHTS_ROW(&o->weights),
+        {ARGS_INT("batch-size", &o->batch_size, 1, 1 << 20, "prompts that are answered at once")});
 }
 
 static bool may_be_json(const char *path)

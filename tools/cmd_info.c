@@ -232,16 +232,12 @@ static int run(const info_options *o)
 }
 
 static const char details[] =
-    "Takes any file of tensors that is read here, an index, or a folder, and opens what loading "
-    "it\n"
-    "would. The checksum is CRC-32, as zlib has it, over the tensors' bytes one after the other "
-    "in\n"
-    "the byte order of their names: row-major and little-endian, so that the same tensors have "
-    "the\n"
-    "same checksum in every format. Checksums that a file has of its own, a PyTorch zip's CRCs, "
-    "are\n"
-    "compared with its bytes. With --json one object is printed, with --tensors each tensor\n"
-    "too, in the object as \"tensor_list\".\n\n"
+    "Takes a file of tensors in any format that can be loaded, an index, or a folder, of which\n"
+    "it opens the files that loading would use. The checksum is zlib's CRC-32 over the bytes of\n"
+    "all tensors, in the byte order of their names. Bytes are taken row-major and\n"
+    "little-endian, so the same tensors have the same checksum in every format. A PyTorch zip's\n"
+    "own checksums are compared with its bytes. --json prints one object; --tensors adds each\n"
+    "tensor, in the object as \"tensor_list\".\n\n"
     "  modelcenter info model.safetensors --tensors\n"
     "  modelcenter info ./gpt2 --json\n";
 
@@ -253,7 +249,7 @@ int cmd_info(int argc, char **argv)
          .positional = true},
         {ARGS_FLAG("json", &o.json, "print one JSON object")},
         {ARGS_FLAG("tensors", &o.tensors, "list every tensor")},
-        {ARGS_FLAG("verify", &o.verify, "say so, too, where the file has no checksums to compare")},
+        {ARGS_FLAG("verify", &o.verify, "also report a file that has no checksums of its own")},
         {ARGS_FLAG_OFF("no-checksum", &o.checksum, "do not read the tensors' bytes")},
         {0},
     };

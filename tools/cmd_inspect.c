@@ -1,6 +1,7 @@
 /* `modelcenter inspect`: a table of statistics of a model's parameters, and of its activations and
  * gradients on a text. */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 #include "core/modelcenter.h"
 #include <modelcenter/more.h>
@@ -16,7 +17,7 @@
 typedef struct inspect_options {
     int device, dtype;
     model_options from;
-    const char *pattern, *text;
+    const char *pattern, *text, *image;
     bool json;
     ranks_options ranks;
 } inspect_options;
@@ -82,6 +83,32 @@ static mc_inspection *run_text(const inspect_options *o, mc_context *ctx, mc_mod
     return table;
 }
 
+/* The same of an image, in the form that the model reads. */
+static mc_inspection *run_image(const inspect_options *o, mc_context *ctx, mc_model *model)
+{
+    mc_image_form form = mc_model_image_form(model);
+    int64_t size = form.size;
+    mc_shape shape = MC_SHAPE(rows_here(ctx), MC_IMAGE_CHANNELS, size, size);
+    float *pixels =
+        size ? malloc(MC_IMAGE_CHANNELS * (size_t)(size * size) * sizeof *pixels) : NULL;
+    mc_inspection *table = NULL;
+    if (!size)
+        mc_set_error(ctx, MC_ERR_UNSUPPORTED, "--image: a %s reads texts, expected --text",
+                     mc_model_family(model));
+    else if (!pixels)
+        mc_set_error(ctx, MC_ERR_NOMEM, "out of memory for an image");
+    else if (mc_image_read(ctx, o->image, &form, pixels) == MC_OK &&
+             mc_record_begin(ctx) == MC_OK) {
+        mc_tape *t = mc_tape_begin_eval(ctx);
+        mc_model_input in = {.pixels = mc_tape_input(t, MC_F32, shape, pixels, false)};
+        mc_record(t, mc_model_forward(t, model, &in).last_hidden, "last_hidden");
+        mc_tape_end(t);
+        table = mc_record_end(ctx);
+    }
+    free(pixels);
+    return table;
+}
+
 /* ---- output ---------------------------------------------------------------------------------- */
 
 static void add_number(text *t, const char *key, double value)
@@ -132,8 +159,15 @@ static bool inspect(const inspect_options *o, mc_context *ctx)
     mc_model *model = mc_model_from_pretrained_of(ctx, o->from.family, o->from.model, &load);
     if (mc_failed(ctx)) return false;
     mc_module *module = mc_model_module(model);
-    mc_inspection *activations = o->text ? run_text(o, ctx, model) : NULL;
-    if (o->text && !activations) return false;
+    if (o->text && mc_model_image_form(model).size) {
+        mc_set_error(ctx, MC_ERR_UNSUPPORTED, "--text: a %s reads images, expected --image",
+                     mc_model_family(model));
+        return false;
+    }
+    mc_inspection *activations = o->text    ? run_text(o, ctx, model)
+                                 : o->image ? run_image(o, ctx, model)
+                                            : NULL;
+    if ((o->text || o->image) && !activations) return false;
     if (!show(o, ctx, "parameter", mc_inspect(module, o->pattern))) return false;
     if (!activations) return true;
     if (!o->json) mc_print_rank(ctx, 0, "\n");
@@ -152,11 +186,9 @@ static int run(const inspect_options *o)
 
 static const char details[] =
     "Prints a line a parameter: name, shape, largest and smallest value, standard deviation and\n"
-    "mean. With --text the model runs on the text: a second table shows the results of its "
-    "blocks,\n"
-    "and for decoders the columns grad_std and grad_mean hold the gradients of the loss, the mean "
-    "over\n"
-    "the text's tokens. With --json every line is an object.\n\n"
+    "mean. With --text the model runs on the text: a second table shows the results of its\n"
+    "blocks, and for decoders the columns grad_std and grad_mean hold the gradients of the loss,\n"
+    "the mean over the text's tokens. With --json every line is an object.\n\n"
     "  modelcenter inspect --model bert-base-uncased --pattern '*.layernorm*'\n"
     "  modelcenter inspect --model gpt2 --text 'Once upon a time' --json\n"
     "  mpirun -np 4 modelcenter inspect --model gpt2-xl\n";
@@ -167,16 +199,17 @@ int cmd_inspect(int argc, char **argv)
     args_table table = {.count = 0};
     const int ways = MODEL_WAY_ADAPTER | MODEL_WAY_OLD_MODEL;
     model_add_rows(&table, &o.from, ways, "folder or identifier of the model");
-    const args_option options[] = {
+    ARGS_ADD(
+        &table,
         {ARGS_TEXT("pattern", &o.pattern, "which parameters: a pattern with * and ?"),
          .default_text = "all"},
         {ARGS_TEXT("text", &o.text, "a text to run the model on"), .default_text = ""},
+        {ARGS_PATH("image", &o.image,
+                   "for models of images: a PNG or JPEG file, in place of --text"),
+         .default_text = ""},
         {ARGS_FLAG("json", &o.json, "print JSON Lines")},
         {ARGS_CHOICE("device", &o.device, train_device_names, "where to run"), .numbered = true},
-        SAVED_DTYPE_ROW(&o.dtype),
-        {0},
-    };
-    args_table_add(&table, options);
+        SAVED_DTYPE_ROW(&o.dtype));
     ranks_add_rows(&table, &o.ranks);
     const args_spec spec = {.command = "inspect",
                             .summary = "Shows statistics of a model's parameters.",
@@ -186,5 +219,6 @@ int cmd_inspect(int argc, char **argv)
     if (!args_parse(&spec, argc, argv, &code)) return code;
     code = model_check(&spec, &o.from, ways, false);
     if (code != EXIT_OK) return code;
+    if (o.text && o.image) return args_error(&spec, "expected one of --text and --image");
     return run(&o);
 }

@@ -33,6 +33,9 @@ typedef struct plan_options {
 typedef struct plan {
     plan_options o;
     mc_context *ctx, *dry;
+    mc_recipe recipe;
+    mc_fp8_kind kinds[MC_FP8_KINDS]; /* with --fp8 auto, as measured */
+    int kind_count;
     run_log log;
     train_work work;
     dry_batch batch;
@@ -52,15 +55,31 @@ static void make_model(plan *p)
     bool classifies = mc_family_kind(family) == MC_MODEL_ENCODER;
     mc_load_options load = {.dtype = train_dtypes[o->train.dtype],
                             .num_labels = classifies ? 2 : 0,
-                            .recompute = train_recomputes[o->train.recompute]};
+                            .recompute = train_recomputes[o->train.recompute],
+                            .recipe = p->recipe};
     lora_options_load(&o->lora, &load);
     p->work.model = mc_model_new(p->dry, family, o->from.config, NULL, &load);
+    lora_quantize(&o->lora, p->work.model);
     mc_model_shape shape = mc_model_get_shape(p->work.model);
     int64_t usual = shape.kind == MC_MODEL_DECODER ? 1024 : 512;
     if (shape.positions && shape.positions < usual) usual = shape.positions;
+    if (mc_family_reads_images(family)) o->seq_length = shape.positions;
     if (!o->seq_length) o->seq_length = usual;
     if (o->dropout_given || shape.kind == MC_MODEL_DECODER)
         mc_model_set_dropout(p->work.model, (float)o->dropout);
+}
+
+/* Plans with another --recompute keep the choice. */
+static void choose_fp8(plan *p)
+{
+    const plan_options *o = &p->o;
+    if (p->recipe.fp8 != MC_FP8_AUTO || p->recipe.fp8_kinds) return;
+    p->kind_count =
+        mc_module_choose_fp8(mc_model_module(p->work.model), o->batch_size * o->seq_length,
+                             (int)o->micro_steps, p->kinds);
+    for (int i = 0; i < p->kind_count; i++)
+        if (p->kinds[i].chosen) p->recipe.fp8_kinds |= (uint64_t)1 << i;
+    if (p->kind_count && !p->recipe.fp8_kinds) p->recipe.fp8 = MC_FP8_NONE;
 }
 
 static bool make_work(plan *p)
@@ -70,6 +89,7 @@ static bool make_work(plan *p)
     p->work = (train_work){.ctx = p->dry, .passes = (int)o->micro_steps};
     make_model(p);
     train_work_optimize(&p->work, &o->train, &adam, 0);
+    choose_fp8(p);
     train_work_read_dry(&p->work, &p->batch, o->batch_size, o->seq_length, o->target_length, false);
     return !mc_failed(p->dry);
 }
@@ -145,7 +165,7 @@ static void show_memory(const plan *p)
     show_bytes("  activations", m->activations);
     show_bytes("  logits", m->logits);
     if (p->o.rates == RATES_H200 && p->o.train.device == TRAIN_CPU)
-        printf("%-22s not known: kernels of a GPU tell it only there\n", "  workspace");
+        printf("%-22s not known: kernels report it only on a GPU\n", "  workspace");
     else
         show_bytes("  workspace", m->workspace);
     show_bytes("  peak", m->peak);
@@ -220,7 +240,7 @@ static void show_time(const plan *p)
 static void show_other(const plan *p, int recompute)
 {
     bool timed = p->o.rates == RATES_H200 && !measures_bus(p) && isfinite(p->time.total);
-    plan other = {.o = p->o, .ctx = p->ctx};
+    plan other = {.o = p->o, .ctx = p->ctx, .recipe = p->recipe};
     other.o.train.recompute = recompute;
     if (make_plan(&other, timed)) {
         printf("  %-20s %14" PRIu64 " bytes %10.3f GiB", train_recompute_names[recompute],
@@ -269,6 +289,27 @@ static const char *formula_of(const plan *p)
     return lora_options_given(&p->o.lora) ? "(4 N + 12 L D T)" : "(6 N + 12 L D T)";
 }
 
+static void show_fp8(const plan *p)
+{
+    char line[TRAIN_FP8_LINE];
+    if (p->o.train.fp8 != MC_FP8_AUTO) return;
+    for (int i = 0; i < p->kind_count; i++)
+        printf("%s\n", train_fp8_line(&p->o.train, &p->kinds[i], line));
+    if (!p->kind_count)
+        printf("fp8: products in 8 bits cannot be measured here (a GPU of compute capability 9.0 "
+               "can): "
+               "planned with all layers in 8 bits\n");
+}
+
+/* What Muon multiplies beside the model, by the model's own products. */
+static void show_muon(const plan *p, double step_flops)
+{
+    if (p->o.train.optimizer != TRAIN_MUON) return;
+    double flops = mc_muon_flops(p->work.optimizer);
+    printf("Muon: %.4g FLOP an update, %.2f %% of a step's (about 5 x dim / tokens)\n", flops,
+           100 * flops / step_flops);
+}
+
 static void report(const plan *p)
 {
     const plan_options *o = &p->o;
@@ -281,6 +322,8 @@ static void report(const plan *p)
     show_memory(p);
     show_time(p);
     show_others(p);
+    show_fp8(p);
+    show_muon(p, each * (double)tokens);
     if (isfinite(mfu))
         printf("%.1f tokens/s, %.1f %% MFU: %s = %.4g FLOP a token against %.4g TFLOP/s, %s\n",
                per_s, 100 * mfu, formula_of(p), each, 1e-12 * peak, what);
@@ -379,7 +422,7 @@ static bool plan_training(plan *p)
 
 static int run(const plan_options *o)
 {
-    plan p = {.o = *o};
+    plan p = {.o = *o, .recipe = train_recipe(&o->train)};
     if (p.o.rates == RATES_AUTO)
         p.o.rates = p.o.train.device == TRAIN_CPU ? RATES_HERE : RATES_H200;
     bool gpu = p.o.rates == RATES_H200 || p.o.train.device != TRAIN_CPU;
@@ -416,58 +459,49 @@ enum { WAYS = MODEL_WAY_NEW | MODEL_WAY_OLD_FAMILY | MODEL_WAY_SHAPE };
 
 static void add_step_rows(args_table *table, plan_options *o)
 {
-    model_add_rows(table, &o->from, WAYS, "folder or identifier of a model, whose shape it is");
-    args_table_add(
-        table,
-        (args_option[]){
-            {ARGS_INT("ranks", &o->ranks, 1, 65536, "ranks of the job"),
-             .default_text = "those that were started", .known_as = "world-size"},
-            {ARGS_INT("gpus", &o->ranks, 1, 65536, "the same"), .default_text = ""},
-            {ARGS_INT("batch-size", &o->batch_size, 1, 1 << 20, "sequences of a pass, per rank")},
-            {ARGS_INT("batch", &o->batch_size, 1, 1 << 20, "the same"), .default_text = ""},
-            {ARGS_INT("seq-length", &o->seq_length, 1, 1 << 20, "tokens of a sequence"),
-             .given = &o->step_given,
-             .default_text = "1024 of decoders, else 512, or the model's positions",
-             .known_as = "sequence-length,block-size"},
-            {ARGS_INT("target-length", &o->target_length, 1, 1 << 20,
-                      "tokens of a target, of encoder-decoders"),
-             .given = &o->step_given},
-            {ARGS_INT("micro-steps", &o->micro_steps, 1, 1 << 16, "passes a step"),
-             .given = &o->step_given, .known_as = "gradient-accumulation-steps"},
-            {ARGS_REAL("dropout", &o->dropout, 0, 1, "all dropout probabilities"),
-             .below_high = true, .given = &o->dropout_given,
-             .default_text = "none of decoders, else the config's"},
-            {0},
-        });
+    model_add_rows(table, &o->from, WAYS, "folder or identifier of a model with the planned shape");
+    ARGS_ADD(table,
+             {ARGS_INT("ranks", &o->ranks, 1, 65536, "ranks of the job"),
+              .default_text = "those that were started", .known_as = "world-size"},
+             {ARGS_INT("gpus", &o->ranks, 1, 65536, "the same"), .default_text = ""},
+             {ARGS_INT("batch-size", &o->batch_size, 1, 1 << 20, "sequences of a pass, per rank")},
+             {ARGS_INT("batch", &o->batch_size, 1, 1 << 20, "the same"), .default_text = ""},
+             {ARGS_INT("seq-length", &o->seq_length, 1, 1 << 20, "tokens of a sequence"),
+              .given = &o->step_given,
+              .default_text = "1024 of decoders, else 512, or the model's positions",
+              .known_as = "sequence-length,block-size"},
+             {ARGS_INT("target-length", &o->target_length, 1, 1 << 20,
+                       "tokens of a target, of encoder-decoders"),
+              .given = &o->step_given},
+             {ARGS_INT("micro-steps", &o->micro_steps, 1, 1 << 16, "passes a step"),
+              .given = &o->step_given, .known_as = "gradient-accumulation-steps"},
+             {ARGS_REAL("dropout", &o->dropout, 0, 1, "all dropout probabilities"),
+              .below_high = true, .given = &o->dropout_given,
+              .default_text = "none of decoders, else the config's"});
 }
 
 static void add_time_rows(args_table *table, plan_options *o)
 {
-    args_table_add(
-        table,
-        (args_option[]){
-            {ARGS_HEADING("Time")},
-            {ARGS_CHOICE("rates", &o->rates, rates_names,
-                         "speed of kernels: measured here, or an H200's"),
-             .default_text = "here on the CPU, else h200"},
-            {ARGS_INT("gpus-per-node", &o->gpus_per_node, 1, 65536, "ranks of a host"),
-             .known_as = "ranks-per-host,ranks-per-node"},
-            {ARGS_REAL("network-gbps", &o->network_gbps, 0, 1e6,
-                       "Gb/s from each rank to other hosts"),
-             .above_low = true, .default_text = "400"},
-            {ARGS_REAL("bus-gbs", &o->bus_gbs, 0, 1e6,
-                       "GB/s of bus bandwidth between the ranks of a host"),
-             .above_low = true, .given = &o->bus_given, .default_text = "measured, or assumed"},
-            {ARGS_REAL("pcie-gbs", &o->pcie_gbs, 0, 1e6,
-                       "GB/s between host and device, each way, for --offload"),
-             .above_low = true, .default_text = "50"},
-            {ARGS_REAL("host-gbs", &o->host_gbs, 0, 1e6,
-                       "GB/s of a rank's cores to the host's memory, for --offload"),
-             .above_low = true, .default_text = TEXT_OF(MC_PLAN_HOST_GBS)},
-            {ARGS_REAL("peak-tflops", &o->peak_tflops, 0, 1e9,
-                       "peak of a rank that MFU is counted against; 0: the device's")},
-            {0},
-        });
+    ARGS_ADD(
+        table, {ARGS_HEADING("Time")},
+        {ARGS_CHOICE("rates", &o->rates, rates_names,
+                     "speed of kernels: measured here, or an H200's"),
+         .default_text = "here on the CPU, else h200"},
+        {ARGS_INT("gpus-per-node", &o->gpus_per_node, 1, 65536, "ranks of a host"),
+         .known_as = "ranks-per-host,ranks-per-node"},
+        {ARGS_REAL("network-gbps", &o->network_gbps, 0, 1e6, "Gb/s from each rank to other hosts"),
+         .above_low = true, .default_text = "400"},
+        {ARGS_REAL("bus-gbs", &o->bus_gbs, 0, 1e6,
+                   "GB/s of bus bandwidth between the ranks of a host"),
+         .above_low = true, .given = &o->bus_given, .default_text = "measured, or assumed"},
+        {ARGS_REAL("pcie-gbs", &o->pcie_gbs, 0, 1e6,
+                   "GB/s between host and device, each way, for --offload"),
+         .above_low = true, .default_text = "50"},
+        {ARGS_REAL("host-gbs", &o->host_gbs, 0, 1e6,
+                   "GB/s of a rank's cores to the host's memory, for --offload"),
+         .above_low = true, .default_text = TEXT_OF(MC_PLAN_HOST_GBS)},
+        {ARGS_REAL("peak-tflops", &o->peak_tflops, 0, 1e9,
+                   "peak of a rank that MFU is counted against; 0: the device's")});
 }
 
 int cmd_plan(int argc, char **argv)
@@ -486,6 +520,7 @@ int cmd_plan(int argc, char **argv)
     args_table table = {.count = 0};
     add_step_rows(&table, &o);
     plan_answers_add_rows(&table, &o.answers);
+    train_add_optimizer_rows(&table, &o.train);
     train_add_machine_rows(&table, &o.train);
     train_add_rank_rows(&table, &o.train);
     lora_add_rows(&table, &o.lora);
@@ -500,6 +535,8 @@ int cmd_plan(int argc, char **argv)
     code = model_check(&spec, &o.from, WAYS, false);
     if (code != EXIT_OK) return code;
     const char *wrong = lora_options_check(&o.lora);
+    if (!wrong) wrong = train_check_optimizer(&o.train);
+    if (!wrong && o.lora.weights && o.train.fp8) wrong = "expected one of --base-weights and --fp8";
     if (wrong) return args_error(&spec, "%s", wrong);
     bool generates = o.answers.generate;
     if (generates && (o.step_given || o.dropout_given))

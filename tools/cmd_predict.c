@@ -9,7 +9,6 @@
 #include "tools/tasks/predict_rows.h"
 #include "tools/files/rank_file.h"
 #include "tools/tasks/task_file.h"
-#include "tools/tasks/task_run.h"
 #include "tools/files/text.h"
 #include "tools/tasks/text_job.h"
 #include "tools/options/weights_option.h"
@@ -18,6 +17,8 @@ enum { BLOCK_ROWS = 32, DEFAULT_NEW_TOKENS = 128, USUAL_LENGTH = 512 };
 
 typedef struct predict {
     text_job_options job;
+    args_list images; /* --image: files, or with --data a column */
+    bool of_images;   /* the model's rows are images */
     int64_t max_target_length, batch_size;
     answer_options answer;
     mc_generate_options how;
@@ -31,7 +32,8 @@ typedef struct predict {
     float *logits;
     char *lines; /* of a part, as they go to the file */
     size_t logit_room, line_room, used;
-    double cut; /* prompts that were */
+    double cut;         /* prompts that were */
+    const char **stops; /* how.stop_texts with the chat format's end; NULL: as they are */
     rank_file file;
 } predict;
 
@@ -115,9 +117,11 @@ static bool classify_part(predict *p, const text_part *part)
         p->logits = grown;
         p->logit_room = values;
     }
-    return mc_classify_texts(p->classifier, part->texts, part->pairs, part->count, p->logits) ==
-               MC_OK &&
-           write_rows(p, part);
+    mc_status status =
+        p->of_images
+            ? mc_classify_images(p->model, part->texts, part->count, p->logits)
+            : mc_classify_texts(p->classifier, part->texts, part->pairs, part->count, p->logits);
+    return status == MC_OK && write_rows(p, part);
 }
 
 /* ---- generated texts ------------------------------------------------------------------------- */
@@ -147,9 +151,30 @@ static int cut_prompt(const predict *p, int32_t *ids, int count, int64_t most)
     return (int)most;
 }
 
-static bool encode(predict *p, const mc_text_span *source, mc_text_prompt *prompt)
+/* A text of a model that was trained on conversations in a format: one that has been rendered, or
+ * what a user says. */
+static bool encode_chat(predict *p, const mc_text_span *source, bool rendered,
+                        mc_text_prompt *prompt)
 {
-    if (mc_text_prompt_init(prompt, p->model, p->tok, source->data, source->size)) return false;
+    mc_chat_format format = p->job.chat_format;
+    const mc_chat_message message = {"user", source->data};
+    if (rendered)
+        return mc_rendered_prompt_init(prompt, p->model, p->tok, format, source->data,
+                                       source->size) == MC_OK;
+    if (strlen(source->data) < source->size) {
+        mc_set_error(p->ctx, MC_ERR_FORMAT, "%s:%" PRId64 ": a NUL character in a user's message",
+                     source->file ? source->file : "--text", source->line);
+        return false;
+    }
+    return mc_chat_prompt_init(prompt, p->model, p->tok, format, &message, 1) == MC_OK;
+}
+
+static bool encode(predict *p, const mc_text_span *source, bool rendered, mc_text_prompt *prompt)
+{
+    if (p->job.chat_format
+            ? !encode_chat(p, source, rendered, prompt)
+            : mc_text_prompt_init(prompt, p->model, p->tok, source->data, source->size) != MC_OK)
+        return false;
     int whole = prompt->count;
     prompt->count = cut_prompt(p, prompt->ids, whole, prompt_limit(p));
     p->cut += prompt->count < whole;
@@ -204,7 +229,7 @@ static bool generate_batch(predict *p, const text_part *part, size_t at, int cou
                  calloc(n, sizeof *b.ends)};
     bool good = (b.made && b.ids && b.lengths && b.ends) || out_of_memory(p);
     for (int i = 0; good && i < count; i++) {
-        good = encode(p, &part->texts[at + (size_t)i], &b.made[i]);
+        good = encode(p, &part->texts[at + (size_t)i], part->chats, &b.made[i]);
         b.ids[i] = b.made[i].ids;
         b.lengths[i] = b.made[i].count;
         b.ends[i] = b.made[i].end;
@@ -303,15 +328,14 @@ static bool fill_options(predict *p)
                      p->job.from.model);
         return false;
     }
-    if (!p->job.text && f->kind) p->job.text = f->text;
+    if (!p->job.text && f->kind) p->job.text = p->of_images ? f->image : f->text;
     if (!p->job.pair && f->kind) p->job.pair = f->pair;
     if (f->kind) p->job.messages = f->messages;
-    if (f->kind && f->chat_format && !p->job.text) {
-        mc_set_error(p->ctx, MC_ERR_UNSUPPORTED,
-                     "%s: was trained on conversations in format %s: expected generate --chat",
-                     p->job.from.model, f->chat_format);
+    /* of a column that is named the texts are prompts as they are */
+    if (f->kind && f->chat_format && !p->job.text &&
+        mc_chat_format_choose(p->ctx, p->tok, f->chat_format, &p->job.chat_format))
         return false;
-    }
+    p->job.tok = p->tok;
     if (!p->job.max_length) p->job.max_length = f->max_length;
     if (!p->max_target_length && leaves_room(p, f->max_target_length))
         p->max_target_length = f->max_target_length;
@@ -324,7 +348,23 @@ static bool choose_how(predict *p)
     if (!answer_options_resolve(&p->answer, p->model, &p->how)) return false;
     p->how.num_return_sequences = 1; /* a row has one answer */
     p->how.max_new_tokens = (int)p->max_target_length;
-    return true;
+    if (!p->job.chat_format) return true;
+    const char *end = mc_chat_format_end(p->job.chat_format, p->tok);
+    return mc_tokenizer_token_to_id(p->tok, end) >= 0 || answer_add_stop(&p->how, end, &p->stops) ||
+           out_of_memory(p);
+}
+
+/* Whether the rows are what the model reads, images or texts. */
+static bool check_input(predict *p)
+{
+    const char *family = model_find_family(p->ctx, &p->job.from);
+    p->of_images = family && mc_family_reads_images(family);
+    bool given = p->images.count, texts = p->job.texts.count && !given;
+    if (family && p->of_images ? texts : given)
+        mc_set_error(p->ctx, MC_ERR_ARGUMENT, "%s: a %s reads %s: expected %s", p->job.from.model,
+                     family, p->of_images ? "images" : "texts",
+                     p->of_images ? "--image, and not --text" : "--text, and not --image");
+    return !mc_failed(p->ctx);
 }
 
 static bool open_model(predict *p, run_log *log)
@@ -333,13 +373,12 @@ static bool open_model(predict *p, run_log *log)
     char folder[4096];
     mc_load_options load = {
         .dtype = text_job_dtype(o), .revision = o->from.revision, .base = o->from.base};
-    p->tok = model_open_tokenizer(p->ctx, &o->from);
+    if (!check_input(p)) return false;
+    if (!p->of_images) p->tok = model_open_tokenizer(p->ctx, &o->from);
     p->model = mc_model_from_pretrained_of(p->ctx, o->from.family, o->from.model, &load);
     weights_apply(p->model, p->weights);
-    if (!mc_failed(p->ctx))
-        mc_hub_download(p->ctx, o->from.model, &(mc_hub_options){.revision = o->from.revision},
-                        folder, sizeof folder);
-    if (mc_failed(p->ctx) || task_file_read(p->ctx, folder, &p->task) || !choose_kind(p))
+    if (!model_find_folder(p->ctx, &o->from, folder, sizeof folder) ||
+        task_file_read(p->ctx, folder, &p->task) || !choose_kind(p))
         return false;
     if (!fill_options(p)) return false;
     if (p->rows.kind == MC_TASK_GENERATE) return choose_how(p);
@@ -349,6 +388,7 @@ static bool open_model(predict *p, run_log *log)
         return false;
     }
     if (!predict_rows_name(&p->rows, log)) return out_of_memory(p);
+    if (p->of_images) return true;
     p->classifier = mc_text_classifier_new(
         p->model, p->tok, &(mc_text_classifier_options){.max_length = o->max_length});
     return p->classifier;
@@ -358,7 +398,7 @@ static bool open_model(predict *p, run_log *log)
 static void tell_length(const predict *p, run_log *log)
 {
     int64_t positions = mc_model_get_shape(p->model).positions;
-    if (p->rows.kind != MC_TASK_GENERATE && !p->job.max_length && positions &&
+    if (p->rows.kind != MC_TASK_GENERATE && !p->of_images && !p->job.max_length && positions &&
         positions < USUAL_LENGTH)
         run_log_line(log, "texts are cut at %" PRId64 " tokens, the model's positions", positions);
 }
@@ -409,7 +449,27 @@ static const char details[] =
     "`result rows=... seconds=... rows_per_s=...`.\n\n"
     "  modelcenter predict --model stars-bert --data reviews.csv --output stars.jsonl\n"
     "  modelcenter predict --model stars-bert --text 'What a film!'\n"
+    "  modelcenter predict --model names-vit --image cat.jpg\n"
     "  tail -n +2 reviews.tsv | cut -f 3 | modelcenter predict --model stars-bert > stars.jsonl\n";
+
+/* --image stands for --text: files, or the column of a table. */
+static int take_images(const args_spec *spec, predict *p)
+{
+    text_job_options *o = &p->job;
+    if (!p->images.count) return EXIT_OK;
+    if (o->texts.count || o->text || o->pairs.count || o->pair)
+        return args_error(spec, "--image: expected no texts beside it");
+    if (o->files.count && p->images.count > 1)
+        return args_error(spec, "--image: expected one column of --data");
+    if (o->files.count) {
+        o->text = p->images.items[0];
+        o->column_given = true;
+    } else {
+        for (int i = 0; i < p->images.count; i++) o->texts.items[i] = p->images.items[i];
+        o->texts.count = p->images.count;
+    }
+    return EXIT_OK;
+}
 
 static int parse_and_run(predict *p, int argc, char **argv)
 {
@@ -417,7 +477,12 @@ static int parse_and_run(predict *p, int argc, char **argv)
     const int ways = MODEL_WAY_ADAPTER | MODEL_WAY_OLD_MODEL | MODEL_WAY_TOKENIZER;
     text_job_add_rows(&table, &p->job, ways);
     text_job_add_pair_rows(&table, &p->job);
-    const args_option options[] = {
+    ARGS_ADD(
+        &table,
+        {ARGS_PATHS("image", &p->images,
+                    "for models of images, in place of --text: a PNG or JPEG file, which may be "
+                    "repeated; with --data the column of their paths, relative to its folder"),
+         .default_text = ""},
         {ARGS_HEADING("Generated texts")},
         {ARGS_INT("max-target-length", &p->max_target_length, 0, 1 << 20,
                   "longest text, in tokens"),
@@ -425,20 +490,18 @@ static int parse_and_run(predict *p, int argc, char **argv)
              "that the model was trained with, else 128, or half of a decoder's positions",
          .known_as = "max-new-tokens"},
         {ARGS_INT("batch-size", &p->batch_size, 1, 1 << 20, "rows at once, per rank")},
-        WEIGHTS_ROW(&p->weights),
-        {0},
-    };
-    args_table_add(&table, options);
+        WEIGHTS_ROW(&p->weights));
     answer_add_rows(&table, &p->answer);
     text_job_add_machine_rows(&table, &p->job);
-    const args_spec spec = {.command = "predict",
-                            .summary =
-                                "Writes what a model says about texts, or each row of a table.",
-                            .details = details,
-                            .options = table.rows};
+    const args_spec spec = {
+        .command = "predict",
+        .summary = "Writes classes, numbers or texts for texts, images or rows of a table.",
+        .details = details,
+        .options = table.rows};
     int code;
     if (!args_parse(&spec, argc, argv, &code)) return code;
     code = model_check(&spec, &p->job.from, ways, false);
+    if (code == EXIT_OK) code = take_images(&spec, p);
     if (code != EXIT_OK) return code;
     code = text_job_check(&spec, &p->job);
     if (code == EXIT_OK) code = answer_options_check(&spec, &p->answer);
@@ -456,12 +519,15 @@ int cmd_predict(int argc, char **argv)
     predict p = {.batch_size = 32, .file = {.aside = {.fd = -1}}};
     answer_options_init(&p.answer, argc);
     text_job_options_init(&p.job, argc);
+    p.images = args_list_new(argc);
     int code = parse_and_run(&p, argc, argv);
     answer_options_release(&p.answer);
     text_job_options_release(&p.job);
+    free(p.images.items);
     task_file_release(&p.task);
     predict_rows_release(&p.rows);
     free(p.logits);
     free(p.lines);
+    free(p.stops);
     return code;
 }

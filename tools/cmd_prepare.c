@@ -34,12 +34,11 @@ enum { FORMAT_LLMC, FORMAT_MEGATRON };
 static const char *const end_names[] = {"auto", "none", "before", "after", NULL};
 
 static const char details[] =
-    "An input whose name ends in .jsonl, .ndjson or .json holds an object a line, each\n"
-    "with the text of a document under --json-key (dots reach into objects). Any other\n"
-    "input is a text and one document. Both may be compressed (.jsonl.gz, .txt.gz): one\n"
-    "file is inflated by one thread, while others tokenize. llmc writes one file, whose tokens "
-    "have 16 bits;\n"
-    "megatron writes F.bin and F.idx. On an error, or Ctrl-C, nothing is written.\n\n"
+    "An input whose name ends in .jsonl, .ndjson or .json holds an object a line, each with the\n"
+    "text of a document under --json-key (dots reach into objects). Any other input is a text\n"
+    "and one document. Both may be compressed (.jsonl.gz, .txt.gz): one file is inflated by one\n"
+    "thread, while others tokenize. llmc writes one file, whose tokens have 16 bits; megatron\n"
+    "writes F.bin and F.idx. On an error, or Ctrl-C, nothing is written.\n\n"
     "  modelcenter prepare --tokenizer gpt2 --input corpus/*.txt --output train.bin\n"
     "  modelcenter prepare --tokenizer gpt2 --input web.jsonl --output web.bin \\\n"
     "      --format megatron\n";
@@ -160,7 +159,7 @@ int cmd_prepare(int argc, char **argv)
          .required = true, .known_as = "model,pretrained,vocab"},
         DOWNLOAD_REVISION_ROW(&c.revision),
         {ARGS_PATHS("input", &c.inputs,
-                    "texts, and JSON in lines or lists, in the order they are written"),
+                    "files of text or JSON, in the order in which to write them"),
          .required = true, .known_as = "file,data,text"},
         {ARGS_PATH("output", &c.output, "the file to write"), .required = true,
          .known_as = "output-prefix"},

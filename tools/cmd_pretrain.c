@@ -256,116 +256,83 @@ static void add_own_rows(args_table *table, pretrain *p)
 {
     pretrain_options *o = &p->o;
     train_run_options *r = &p->run.o;
-    model_add_rows(table, &r->from, TRAIN_RUN_WAYS,
+    model_add_rows(table, &r->from, TRAIN_RUN_WAYS | MODEL_WAY_PRETRAINS,
                    "folder or identifier of weights to begin with");
-    args_table_add(
+    ARGS_ADD(
         table,
-        (args_option[]){
-            {ARGS_PATHS("data", &o->data,
-                        "token files, or patterns of them; F:0.7 G:0.3 blends them by weight"),
-             .required = true, .known_as = "input-bin,train-data,dataset"},
-            {ARGS_PATHS("val", &o->val,
-                        "the same to validate on; without it there is no validation"),
-             .known_as = "input-val-bin,val-data"},
-            {ARGS_PATH("output", &r->output, "folder to save to"),
-             .default_text = "runs/NAME-DATE-TIME, for the final weights"},
-            {ARGS_FLAG("resume", &r->resume,
-                       "go on with the run in --output, or begin it if it has not saved yet"),
-             .once = true, .known_as = "resume-from-checkpoint"},
-            {ARGS_INT("save-every", &r->save_every, 0, INT64_MAX,
-                      "save a checkpoint every N steps; 0: only at the end, or on Ctrl-C"),
-             .known_as = "save-steps,save-interval"},
-            {ARGS_INT("keep", &r->keep, 0, 1000000,
-                      "number of older checkpoints to keep beside the newest")},
-            {ARGS_INT("save-total-limit", &r->save_total_limit, 1, 1000000,
-                      "number of checkpoints to keep, with the newest"),
-             .default_text = ""},
-            {ARGS_BYTES("max-shard-size", &r->max_shard_size,
-                        "save the weights in several files of at most this size"),
-             .default_text = "one file"},
-            {0},
-        });
+        {ARGS_PATHS("data", &o->data,
+                    "token files, or patterns of them; F:0.7 G:0.3 blends them by weight"),
+         .required = true, .known_as = "input-bin,train-data,dataset"},
+        {ARGS_PATHS("val", &o->val, "the same to validate on; without it there is no validation"),
+         .known_as = "input-val-bin,val-data"},
+        {ARGS_INT("keep", &r->keep, 0, 1000000,
+                  "number of older checkpoints to keep beside the newest")});
 }
 
 static void add_batch_rows(args_table *table, pretrain *p)
 {
     pretrain_options *o = &p->o;
     train_run_options *r = &p->run.o;
-    args_table_add(
-        table,
-        (args_option[]){
-            {ARGS_HEADING("Training")},
-            {ARGS_TEXT("batch-size", &o->batch_text,
-                       "sequences of a batch, per rank, or auto: as many as memory holds"),
-             .default_text = "4", .known_as = "micro-batch-size,per-device-train-batch-size"},
-            {ARGS_TEXT("batch", &o->batch_text, "the same"), .default_text = ""},
-            {ARGS_INT("seq-length", &o->seq_length, 0, 1 << 24, "tokens of a sequence"),
-             .default_text = "1024, or the model's positions",
-             .known_as = "sequence-length,block-size"},
-            {ARGS_INT("tokens-per-step", &o->tokens_per_step, 0, (int64_t)1 << 40,
-                      "tokens of a step on all ranks together"),
-             .default_text = "those of one batch of each rank",
-             .known_as = "total-batch-size,global-batch-size"},
-            {ARGS_INT("steps", &o->steps, 0, INT64_MAX, "steps of the run; 0: once over the data"),
-             .known_as = "max-steps,train-iters"},
-            {ARGS_INT("stop-after", &r->stop_after, 0, INT64_MAX,
-                      "save and stop after this step; 0: at the end")},
-            {0},
-        });
+    ARGS_ADD(table, {ARGS_HEADING("Training")},
+             {ARGS_TEXT("batch-size", &o->batch_text,
+                        "sequences of a batch, per rank, or auto: as many as memory holds"),
+              .default_text = "4", .known_as = "micro-batch-size,per-device-train-batch-size"},
+             {ARGS_TEXT("batch", &o->batch_text, "the same"), .default_text = ""},
+             {ARGS_INT("seq-length", &o->seq_length, 0, 1 << 24, "tokens of a sequence"),
+              .default_text = "1024, or the model's positions",
+              .known_as = "sequence-length,block-size"},
+             {ARGS_INT("tokens-per-step", &o->tokens_per_step, 0, (int64_t)1 << 40,
+                       "tokens of a step on all ranks together"),
+              .default_text = "those of one batch of each rank",
+              .known_as = "total-batch-size,global-batch-size"},
+             {ARGS_INT("steps", &o->steps, 0, INT64_MAX, "steps of the run; 0: once over the data"),
+              .known_as = "max-steps,train-iters"},
+             {ARGS_INT("stop-after", &r->stop_after, 0, INT64_MAX,
+                       "save and stop after this step; 0: at the end")});
 }
 
 static void add_course_rows(args_table *table, pretrain *p)
 {
     pretrain_options *o = &p->o;
     train_run_options *r = &p->run.o;
-    args_table_add(
+    ARGS_ADD(
         table,
-        (args_option[]){
-            {ARGS_FLAG("decay-bias-norm", &o->decay_all, "weight decay on biases and norms too")},
-            {ARGS_REAL("beta1", &o->beta1, 0, 1, "Adam: decay of the mean"), .below_high = true,
-             .known_as = "adam-beta1"},
-            {ARGS_REAL("beta2", &o->beta2, 0, 1, "Adam: decay of the mean square"),
-             .below_high = true, .known_as = "adam-beta2"},
-            {ARGS_REAL("eps", &o->eps, 0, 1, "Adam's"), .known_as = "adam-epsilon,adam-eps"},
-            {ARGS_REAL("dropout", &r->dropout, 0, 1,
-                       "all dropout probabilities; the config's are ignored"),
-             .below_high = true},
-            {ARGS_FLAG("shuffle", &o->shuffle,
-                       "sequences in a new order each epoch, not the file's")},
-            {ARGS_INT("seed", &r->seed, 0, INT64_MAX,
-                      "seed of initialisation, dropout and shuffling")},
-            {ARGS_HEADING("Validation and samples")},
-            {ARGS_INT("val-every", &o->val_every, 0, INT64_MAX,
-                      "validate every N steps; 0: only at the end"),
-             .known_as = "val-loss-every,eval-interval,eval-steps"},
-            {ARGS_INT("val-batches", &o->val_batches, 0, INT64_MAX,
-                      "batches of a validation; 0: all"),
-             .known_as = "val-max-steps,eval-iters"},
-            {ARGS_INT("sample-every", &o->sample_every, 0, INT64_MAX,
-                      "write a sample of the model's text every N steps; 0: never")},
-            {ARGS_INT("sample-length", &o->sample_length, 1, 1 << 24, "tokens of a sample")},
-            {ARGS_TEXT("prompt", &o->prompt, "how samples begin"), .default_text = "a new text"},
-            {ARGS_PATH("tokenizer", &r->tokenizer,
-                       "folder or identifier, for samples and for the tokens that an objective "
-                       "puts in; it is saved with the model"),
-             .default_text = "that in the folder of --model or --config"},
-            {0},
-        });
+        {ARGS_FLAG("decay-bias-norm", &o->decay_all, "weight decay on biases and norms too")},
+        {ARGS_REAL("beta1", &o->beta1, 0, 1, "Adam: decay of the mean"), .below_high = true,
+         .known_as = "adam-beta1"},
+        {ARGS_REAL("beta2", &o->beta2, 0, 1, "Adam: decay of the mean square"), .below_high = true,
+         .known_as = "adam-beta2"},
+        {ARGS_REAL("eps", &o->eps, 0, 1, "Adam's"), .known_as = "adam-epsilon,adam-eps"},
+        {ARGS_REAL("dropout", &r->dropout, 0, 1,
+                   "all dropout probabilities; the config's are ignored"),
+         .below_high = true},
+        {ARGS_FLAG("shuffle", &o->shuffle, "sequences in a new order each epoch, not the file's")},
+        {ARGS_INT("seed", &r->seed, 0, INT64_MAX, "seed of initialisation, dropout and shuffling")},
+        {ARGS_HEADING("Validation and samples")},
+        {ARGS_INT("val-every", &o->val_every, 0, INT64_MAX,
+                  "validate every N steps; 0: only at the end"),
+         .known_as = "val-loss-every,eval-interval,eval-steps"},
+        {ARGS_INT("val-batches", &o->val_batches, 0, INT64_MAX, "batches of a validation; 0: all"),
+         .known_as = "val-max-steps,eval-iters"},
+        {ARGS_INT("sample-every", &o->sample_every, 0, INT64_MAX,
+                  "write a sample of the model's text every N steps; 0: never")},
+        {ARGS_INT("sample-length", &o->sample_length, 1, 1 << 24, "tokens of a sample")},
+        {ARGS_TEXT("prompt", &o->prompt, "how samples begin"), .default_text = "a new text"},
+        {ARGS_PATH("tokenizer", &r->tokenizer,
+                   "folder or identifier, for samples and for the tokens that an objective "
+                   "puts in; it is saved with the model"),
+         .default_text = "that in the folder of --model or --config"});
 }
 
 static void add_memory_rows(args_table *table, pretrain_options *o)
 {
-    args_table_add(
-        table,
-        (args_option[]){
-            {ARGS_REAL("memory", &o->memory, 0, 1e9,
-                       "GiB of tensors that --batch-size auto may plan with; 0: what is free, "
-                       "less 3 % and 4 MiB")},
-            {ARGS_REAL("peak-tflops", &o->peak_tflops, 0, 1e9,
-                       "peak that MFU is counted against; 0: the device's, where it is "
-                       "known")},
-            {0},
-        });
+    ARGS_ADD(table,
+             {ARGS_REAL("memory", &o->memory, 0, 1e9,
+                        "GiB of tensors that --batch-size auto may plan with; 0: what is free, "
+                        "less 3 % and 4 MiB")},
+             {ARGS_REAL("peak-tflops", &o->peak_tflops, 0, 1e9,
+                        "peak that MFU is counted against; 0: the device's, where it is "
+                        "known")});
 }
 
 static const pretrain defaults = {.o = {.val_every = 250,
@@ -394,9 +361,10 @@ static void add_rows(args_table *table, pretrain *p)
 {
     train_options *train = &p->run.o.train;
     add_own_rows(table, p);
-    train_run_add_output_rows(table, train);
-    pretrain_add_objective_rows(table, &p->o);
+    train_run_add_saving_rows(table, &p->run.o);
+    pretrain_add_objective_rows(table, p);
     add_batch_rows(table, p);
+    train_add_optimizer_rows(table, train);
     train_add_course_rows(table, train);
     add_course_rows(table, p);
     lora_add_rows(table, &p->run.o.lora);

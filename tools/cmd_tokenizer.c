@@ -21,16 +21,14 @@ typedef struct tokenizer_command {
 static const char *const type_names[] = {"unigram", "bpe", "byte-bpe", NULL};
 
 static const char details[] =
-    "Texts are files of UTF-8, a sentence or paragraph a line. The folder is a --tokenizer of "
-    "every\n"
-    "command, and transformers opens it with the same ids.\n"
+    "Texts are files of UTF-8, a sentence or paragraph a line. Every command takes the folder as\n"
+    "--tokenizer, and transformers opens it with the same ids.\n\n"
     "  unigram   T5's; spiece.model, laid out as T5's (<pad> 0, </s> 1, <unk> 2)\n"
     "  bpe       the same, by merges of characters\n"
     "  byte-bpe  GPT-2's; vocab.json and merges.txt. Every byte is kept, white space included.\n"
-    "            Hugging Face's trainer makes the same merges of the same files\n"
-    "unigram and bpe turn line breaks and runs of spaces into one space, and take a build with "
-    "the\n"
-    "SentencePiece library.\n\n"
+    "            Hugging Face's trainer makes the same merges of the same files\n\n"
+    "unigram and bpe turn line breaks and runs of spaces into one space. They need a build with\n"
+    "the SentencePiece library.\n\n"
     "  modelcenter tokenizer train --input corpus/*.txt --vocab-size 8000 \\\n"
     "      --type byte-bpe --output my-tokenizer\n"
     "  modelcenter tokenize --model my-tokenizer --text 'is water wet'\n";

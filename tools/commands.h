@@ -15,11 +15,11 @@
     X(tokenizer, "train a tokenizer on texts")                                                     \
     X(prepare, "turn texts into token files for pretraining")                                      \
     X(generate, "continue texts with a language model")                                            \
-    X(predict, "write what a model says about each row of a table")                                \
+    X(predict, "write classes, numbers or texts for the rows of a table")                          \
     X(embed, "compute vectors of the texts of a table")                                            \
     X(plan, "predict memory, communication and time of a training step")                      \
     X(bench, "measure the collectives between ranks")                                              \
-    X(convert, "write a model in Hugging Face's or ModelCenter's form")                            \
+    X(convert, "write a model in another form: Hugging Face's, ModelCenter's, GGUF")               \
     X(info, "list what a file or folder of tensors holds")                                         \
     X(inspect, "show statistics of a model's parameters and activations")                          \
     X(download, "download a model into the Hugging Face cache")                                    \

@@ -10,27 +10,22 @@ static const double GIB = 1 << 30;
 
 void plan_answers_add_rows(args_table *table, plan_answers_options *o)
 {
-    args_table_add(
-        table,
-        (args_option[]){
-            {ARGS_HEADING("Answers")},
-            {ARGS_FLAG("generate", &o->generate,
-                       "plan what `generate` takes for --batch-size prompts at once")},
-            {ARGS_INT("prompt-length", &o->prompt_length, 1, 1 << 20, "tokens of each prompt"),
-             .given = &o->given},
-            {ARGS_INT("max-new-tokens", &o->max_new_tokens, 1, 1 << 20, "tokens of an answer"),
-             .given = &o->given},
-            {ARGS_INT("num-beams", &o->num_beams, 1, 1024, "number of beams; 1: no beam search"),
-             .given = &o->given, .known_as = "beams"},
-            {ARGS_INT("num-return-sequences", &o->num_return_sequences, 1, 65536,
-                      "answers to each prompt: draws, or the best of a beam search"),
-             .given = &o->given, .default_text = "1", .known_as = "n"},
-            WEIGHTS_ROW_GIVEN(&o->weights, &o->given),
-            {ARGS_REAL("gpu-memory", &o->gpu_memory, 0, 1e6, "GiB that answers have to fit into"),
-             .given = &o->given, .above_low = true,
-             .default_text = "what is free here, of an H200 139.8"},
-            {0},
-        });
+    ARGS_ADD(table, {ARGS_HEADING("Answers")},
+             {ARGS_FLAG("generate", &o->generate,
+                        "plan what `generate` takes for --batch-size prompts at once")},
+             {ARGS_INT("prompt-length", &o->prompt_length, 1, 1 << 20, "tokens of each prompt"),
+              .given = &o->given},
+             {ARGS_INT("max-new-tokens", &o->max_new_tokens, 1, 1 << 20, "tokens of an answer"),
+              .given = &o->given},
+             {ARGS_INT("num-beams", &o->num_beams, 1, 1024, "number of beams; 1: no beam search"),
+              .given = &o->given, .known_as = "beams"},
+             {ARGS_INT("num-return-sequences", &o->num_return_sequences, 1, 65536,
+                       "answers to each prompt: draws, or the best of a beam search"),
+              .given = &o->given, .default_text = "1", .known_as = "n"},
+             WEIGHTS_ROW_GIVEN(&o->weights, &o->given),
+             {ARGS_REAL("gpu-memory", &o->gpu_memory, 0, 1e6, "GiB that are available for answers"),
+              .given = &o->given, .above_low = true,
+              .default_text = "what is free here, of an H200 139.8"});
 }
 
 /* ---- planning -------------------------------------------------------------------------------- */
@@ -125,7 +120,7 @@ void plan_answers_show(const plan_answers_options *o, const plan_answers *plan, 
     if (scratch_known)
         show_bytes("  workspace", plan->scratch);
     else
-        printf("%-22s not known: kernels of a GPU tell it only there\n", "  workspace");
+        printf("%-22s not known: kernels report it only on a GPU\n", "  workspace");
     show_bytes("  peak", plan->peak);
     bool fits = plan->peak <= available;
     if (available)

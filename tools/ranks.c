@@ -1,6 +1,5 @@
 #include "tools/ranks.h"
 
-#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,26 +11,20 @@ enum { GPU_PERIOD = 16 }; /* steps */
 
 void ranks_add_rows(args_table *table, ranks_options *o)
 {
-    args_table_add(
-        table,
-        (args_option[]){
-            {ARGS_HEADING("Several ranks (on several hosts: MC_JOB_SECRET_FILE, docs/ranks.md)")},
-            {ARGS_INT("zero-level", &o->zero_level, 0, 3,
-                      "what is sharded over ranks: 0 nothing, 1 optimizer state, 2 gradients too, "
-                      "3 parameters too"),
-             .known_as = "zero-stage,zero"},
-            {0},
-        });
+    ARGS_ADD(table,
+             {ARGS_HEADING("Several ranks (on several hosts: MC_JOB_SECRET_FILE, docs/ranks.md)")},
+             {ARGS_INT("zero-level", &o->zero_level, 0, 3,
+                       "what is sharded over ranks: 0 nothing, 1 optimizer state, 2 gradients too, "
+                       "3 parameters too"),
+              .known_as = "zero-stage,zero"});
     ranks_add_timeout_row(table, o);
 }
 
 void ranks_add_timeout_row(args_table *table, ranks_options *o)
 {
-    args_table_add(
-        table, (args_option[]){{ARGS_REAL("comm-timeout", &o->comm_timeout, 0, 1e7,
-                                          "seconds until a rank that waits for others gives up"),
-                                .default_text = "MC_COMM_TIMEOUT, else 300"},
-                               {0}});
+    ARGS_ADD(table, {ARGS_REAL("comm-timeout", &o->comm_timeout, 0, 1e7,
+                               "seconds until a rank that waits for others gives up"),
+                     .default_text = "MC_COMM_TIMEOUT, else 300"});
 }
 
 /* The command joins its job once. After that the secret's text leaves the environment, which other

@@ -98,6 +98,16 @@ static void ask_cudnn(void *function, char out[MC_ABOUT_TEXT])
 #else
 #define BUILT_CUDA false
 #endif
+#ifdef MC_HAVE_PNG
+#define BUILT_PNG true
+#else
+#define BUILT_PNG false
+#endif
+#ifdef MC_HAVE_JPEG
+#define BUILT_JPEG true
+#else
+#define BUILT_JPEG false
+#endif
 #ifdef MC_HAVE_PCRE2
 #define BUILT_PCRE2 true
 #else
@@ -134,6 +144,9 @@ static const part_row rows[] = {
      .symbol = "dnnl_sgemm", .version = "dnnl_version", .ask = ask_onednn},
     {"zlib", ".gz files", "zlib1g-dev", "zlib1g", BUILT_ZLIB, .symbol = "inflate",
      .version = "zlibVersion", .ask = ask_text},
+    {"libpng", "PNG images", "libpng-dev", "libpng16-16", BUILT_PNG, .symbol = "png_read_image"},
+    {"libjpeg-turbo", "JPEG images", "libjpeg62-turbo-dev", "libjpeg62-turbo", BUILT_JPEG,
+     .symbol = "jpeg_read_scanlines"},
     {"PCRE2", "tokenizers' own patterns", "libpcre2-dev", "libpcre2-8-0", BUILT_PCRE2,
      .symbol = "pcre2_match_8"},
     {"libcurl", "downloads", "libcurl4-openssl-dev libssl-dev", "libcurl4", BUILT_CURL,

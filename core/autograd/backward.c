@@ -2,7 +2,6 @@
 #include "core/autograd/tape_state_internal.h"
 
 #include "core/autograd/step_internal.h"
-#include "core/dist/comm.h"
 
 /* ---- gradients ------------------------------------------------------------------------------- */
 

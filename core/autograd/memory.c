@@ -89,6 +89,16 @@ mc_tensor *mc_tape_deferred(mc_tape *tape, mc_tensor *x, mc_tensor *f, float dro
     return sum;
 }
 
+mc_tensor *mc_tape_deferred_activation(mc_tape *tape, mc_tensor *pre, int activation)
+{
+    mc_tensor *y = new_tensor(tape, pre->dtype, pre->shape);
+    if (!y) return NULL;
+    y->pre = pre;
+    y->activation = activation;
+    y->lengths = pre->lengths;
+    return y;
+}
+
 mc_tensor *mc_tape_leaf(mc_tape *tape, mc_dtype dtype, mc_shape shape, void *data, float *gradient)
 {
     size_t bytes;
@@ -234,12 +244,13 @@ void mc_tape_release(mc_tape *tape, mc_tensor *x)
         mc_tape_release(tape, x->deferred->f);
         return;
     }
+    if (x && x->pre) x = x->pre;
     if (!tape || !x || !is_of_tape(tape, x->storage)) return;
     x->storage->dropped = true;
     if (!x->storage->saves) mc_storage_free_data(x->storage);
 }
 
-/* Whether x made the memory, on this tape, and nobody else looks at it. */
+/* Whether x allocated its memory, on this tape, and no view shares it. */
 static bool is_alone(const mc_tape *tape, const mc_tensor *x)
 {
     const mc_storage *s = x->storage;
@@ -279,6 +290,11 @@ static bool is_cheap(const mc_tensor *x) { return x && x->node && x->node->op->r
 bool mc_scope_drops(const mc_tape *tape, const mc_tensor *x)
 {
     return tape->selective && is_cheap(x);
+}
+
+bool mc_tape_keeps_cheap(const mc_tape *tape)
+{
+    return mc_tape_recording(tape) && !tape->selective;
 }
 
 void mc_scope_end(mc_tape *tape, mc_scope scope, mc_tensor *keep)

@@ -19,7 +19,9 @@
  * time on a device that cannot record (the CPU), while an AdamOffload keeps state on the host, and
  * with several ranks, because collectives overlap better with kernels that are launched one by one.
  * The environment variable MC_CUDA_GRAPHS overrides this: 0 never records, 1 also records with
- * several ranks. */
+ * several ranks.
+ *
+ * Part of the promised interface (docs/api.md). */
 #ifndef MC_AUTOGRAD_STEP_H
 #define MC_AUTOGRAD_STEP_H
 

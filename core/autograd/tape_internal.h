@@ -65,6 +65,8 @@ mc_tensor *mc_tape_take(mc_tape *tape, mc_tensor *x);
 mc_tensor *mc_tape_leaf(mc_tape *tape, mc_dtype dtype, mc_shape shape, void *data, float *gradient);
 /* A tensor that stands for a residual sum not made yet; it has no storage and no node. */
 mc_tensor *mc_tape_deferred(mc_tape *tape, mc_tensor *x, mc_tensor *f, float dropout);
+/* A tensor that stands for activation(pre), as mc_tensor.pre says; it has no storage. */
+mc_tensor *mc_tape_deferred_activation(mc_tape *tape, mc_tensor *pre, int activation);
 /* The lengths, then the offsets, in device memory (2 * count + 1); copied once a tape, unless they
  * are there (mc_lengths_new). NULL on a device whose kernels read the host's, and after an
  * error. */
@@ -158,6 +160,9 @@ mc_scope mc_scope_begin(mc_tape *tape, bool selective);
 void mc_scope_end(mc_tape *tape, mc_scope scope, mc_tensor *keep);
 /* Whether the end of a selective scope drops the contents of x, made within, although saved. */
 bool mc_scope_drops(const mc_tape *tape, const mc_tensor *x);
+/* Whether what is made now and cheaply computed again may be kept for backward: a node is going to
+ * be recorded, and no selective scope is open. */
+bool mc_tape_keeps_cheap(const mc_tape *tape);
 /* Releases x (mc_tape_release) if its memory was made since the scope began and is not keep's: a
  * block may hand on its input, or a view of it. */
 void mc_scope_release(mc_tape *tape, mc_scope scope, mc_tensor *x, const mc_tensor *keep);

@@ -2,7 +2,6 @@
 
 #include <stdarg.h>
 #include <stdlib.h>
-#include <string.h>
 #include "core/base/version.h"
 #include "core/device/device_internal.h"
 #include "core/dist/world_internal.h"

@@ -18,7 +18,8 @@
  * Return values. A function that can fail returns the object it creates (NULL after an error), a
  * number (NaN after an error), or an mc_status; a bool answers a question. Numbers measured or
  * counted on the host are double. Options passed to kernels, and tensor elements, are float.
- */
+ *
+ * Part of the promised interface (docs/api.md). */
 #ifndef MC_BASE_CONTEXT_H
 #define MC_BASE_CONTEXT_H
 
@@ -56,7 +57,7 @@ typedef struct mc_download {
 typedef bool (*mc_download_fn)(void *user, const mc_download *progress);
 
 /* How parameters, gradients and optimizer state are spread over ranks (Rajbhandari et al. 2020);
- * one rank holds it all at any level. */
+ * one rank holds it all at any level. Of biases and norms in blocks only the state is sharded. */
 typedef enum mc_zero_level {
     MC_ZERO_DEFAULT = 0, /* the level in mc_init_options */
     MC_ZERO_0,           /* replicated */
@@ -73,11 +74,11 @@ typedef enum mc_zero_level {
  * 2 and 3 in every pass; at levels 0 and 1, and on one rank at any, if a step has one backward pass
  * (mc_step_plan). Each of these gradients is rounded once and stored rounded, which halves gradient
  * memory and what norms and optimizers read. Gradients outside of blocks (embeddings, even if tied
- * to a head) stay f32. If a step has more passes than planned, gradients are f32 from the second
- * pass on and in all later steps. However, the passes of one tape, or of tapes open at the same
- * time, are added with rounding. At levels 2 and 3 with several ranks and one pass a step, each
- * rank also stores its shard of the sums in the parameters' dtype, in half the memory of f32. A
- * second pass switches the shard to f32. */
+ * to a head) stay f32, and so do those of biases and norms, which blocks exchange as f32. If a step
+ * has more passes than planned, gradients are f32 from the second pass on and in all later steps.
+ * However, the passes of one tape, or of tapes open at the same time, are added with rounding. At
+ * levels 2 and 3 with several ranks and one pass a step, each rank also stores its shard of the
+ * sums in the parameters' dtype, in half the memory of f32. A second pass makes the shard f32. */
 typedef enum mc_grad_dtype {
     MC_GRAD_DEFAULT = 0, /* as MC_GRAD_F32 */
     MC_GRAD_F32,         /* exact up to the order of additions; stored, and passed to optimizers, in

@@ -1,5 +1,5 @@
 /* CRC-32 as zip files have it (polynomial 0xedb88320, reflected): by carry-less products where the
- * processor has them (VPCLMULQDQ with AVX-512, PCLMULQDQ), else eight bytes at a time. */
+ * processor has them (VPCLMULQDQ with AVX-512 or AVX2, PCLMULQDQ), else eight bytes at a time. */
 #ifndef MC_BASE_CRC32_INTERNAL_H
 #define MC_BASE_CRC32_INTERNAL_H
 

@@ -12,7 +12,9 @@
  * mapping and notes the place. Every function of the library that reads mapped bytes checks for
  * such a note before it uses what it read. It then fails with MC_ERR_IO, and the message names the
  * file, the byte, the file's size and the expected size. A program that reads mc_tensor_entry.data
- * itself calls mc_tensor_file_check afterwards. */
+ * itself calls mc_tensor_file_check afterwards.
+ *
+ * Part of the promised interface (docs/api.md). */
 #ifndef MC_BASE_FAULT_H
 #define MC_BASE_FAULT_H
 

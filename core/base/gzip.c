@@ -5,7 +5,6 @@
 
 #ifdef MC_HAVE_ZLIB
 #include <limits.h>
-#include <string.h>
 #include <zlib.h>
 
 enum { INPUT = 1 << 18, GZIP_ONLY = 16 };

@@ -4,7 +4,6 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include "core/base/file_internal.h"
 #include "core/base/memory_internal.h"
 

@@ -23,6 +23,10 @@ cJSON *mc_json_parse(mc_error *err, const char *text, size_t size, const char *n
 cJSON *mc_json_parse_row(mc_error *err, const char *text, size_t size, const char *name,
                          int64_t first_line, bool nul);
 
+/* A text of the library's own, which is JSON: NULL only if memory is out. (cJSON_Parse writes a
+ * static pointer, which contexts in several threads share.) */
+cJSON *mc_json_parse_own(const char *text);
+
 /* Bytes of a string's text, NUL characters within it included. */
 size_t mc_json_length(const cJSON *string);
 /* A number as text: the digits of a whole number as they stand in the file, however many; of other

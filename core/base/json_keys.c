@@ -69,7 +69,7 @@ static bool check_value(mc_context *ctx, mc_error *err, const char *path, const 
                         const cJSON *item)
 {
     if (row->meaning != MC_KEY_ONLY && row->meaning != MC_KEY_WARNED) return true;
-    cJSON *values = cJSON_Parse(row->harmless ? row->harmless : "[]");
+    cJSON *values = mc_json_parse_own(row->harmless ? row->harmless : "[]");
     if (!values) return mc_error_set(err, MC_ERR_NOMEM, "%s: out of memory", path) == MC_OK;
     bool good = is_harmless(values, item) || report(ctx, err, path, row, item, values);
     cJSON_Delete(values);

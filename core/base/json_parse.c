@@ -359,6 +359,14 @@ cJSON *mc_json_parse_row(mc_error *err, const char *text, size_t size, const cha
     return parse(err, text, size, name, first_line, nul, MOST_IN_ROW);
 }
 
+cJSON *mc_json_parse_own(const char *text)
+{
+    mc_error none = {0};
+    cJSON *value = mc_json_parse(&none, text, strlen(text), "a text of the library", 1);
+    mc_error_clear(&none);
+    return value;
+}
+
 /* ---- what the nodes keep --------------------------------------------------------------------- */
 
 size_t mc_json_length(const cJSON *string)

@@ -11,6 +11,7 @@
 
 static atomic_long fault_count, fault_at, faults_injected;
 static atomic_bool fault_all_after;
+static bool (*_Atomic fault_takes)(void);
 
 void mc_fault_fail_at(long nth, bool all_after)
 {
@@ -19,11 +20,20 @@ void mc_fault_fail_at(long nth, bool all_after)
     atomic_store(&fault_count, 0);
 }
 
+void mc_fault_choose(bool (*takes)(void)) { atomic_store(&fault_takes, takes); }
+
+long mc_fault_place(void) { return atomic_load(&fault_at); }
+
 long mc_fault_count(void) { return atomic_load(&fault_count); }
 
 static bool inject_failure(void)
 {
     long n = atomic_fetch_add(&fault_count, 1) + 1, at = atomic_load(&fault_at);
+    bool (*takes)(void) = atomic_load(&fault_takes);
+    if (n == at && takes && !takes()) {
+        atomic_store(&fault_at, n + 1);
+        return false;
+    }
     bool fail = at > 0 && (n == at || (n > at && atomic_load(&fault_all_after)));
     if (fail) errno = ENOMEM; /* as malloc does */
     if (n == at) atomic_fetch_add(&faults_injected, 1);

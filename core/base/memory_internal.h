@@ -28,6 +28,11 @@ void mc_fault_fail_at(long nth, bool all_after);
 /* Number of allocations since the last mc_fault_fail_at(). A process that ends adds the number of
  * nth allocations that failed to the file that MC_FAULT_REPORT names. */
 long mc_fault_count(void);
+/* From now on `takes` is asked, by the thread that allocates, whether the allocation that is to
+ * fail does; if it says no, the next one is to fail. NULL: each does, as at first. */
+void mc_fault_choose(bool (*takes)(void));
+/* The number of the allocation that is to fail: the one given, or a later one. */
+long mc_fault_place(void);
 #endif
 
 #endif

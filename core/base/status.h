@@ -1,5 +1,7 @@
 /* Status codes, in one table. A code never changes its number once released; new ones are added at
- * the end. */
+ * the end.
+ *
+ * Part of the promised interface (docs/api.md). */
 #ifndef MC_BASE_STATUS_H
 #define MC_BASE_STATUS_H
 

@@ -1,4 +1,6 @@
-/* The version of the headers; mc_version() returns the library's. CMake reads it from here. */
+/* The version of the headers; mc_version() returns the library's. CMake reads it from here.
+ *
+ * Part of the promised interface (docs/api.md). */
 #ifndef MC_BASE_VERSION_H
 #define MC_BASE_VERSION_H
 

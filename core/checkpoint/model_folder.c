@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 #include "core/base/context_internal.h"
 #include "core/dist/ranks_internal.h"
@@ -36,6 +35,7 @@ static const char *const beside[] = {"generation_config.json",
                                      "sentencepiece.bpe.model",
                                      "tokenizer.model",
                                      "vocab.model",
+                                     "cog-pretrain.model",
                                      "chat_template.jinja",
                                      "preprocessor_config.json",
                                      "modules.json",

@@ -3,7 +3,9 @@
  * The file holds each parameter below the module under its full name (mc_parameter_name) and in its
  * dtype (f32, f16 or bf16), in the order of declaration. Other safetensors readers can open it, and
  * it does not depend on the number of ranks. It does not contain gradients and optimizer state: see
- * optim_state.h and training_state.h. */
+ * optim_state.h and training_state.h.
+ *
+ * Part of the promised interface (docs/api.md). */
 #ifndef MC_CHECKPOINT_MODULE_FILE_H
 #define MC_CHECKPOINT_MODULE_FILE_H
 

@@ -21,7 +21,9 @@
  *
  * Parameters themselves are saved and loaded with the model's weights. Load the weights first: they
  * set the master copies of f16 and bf16 parameters to rounded values, and this file then sets the
- * exact ones. */
+ * exact ones.
+ *
+ * Part of the promised interface (docs/api.md). */
 #ifndef MC_CHECKPOINT_OPTIM_STATE_H
 #define MC_CHECKPOINT_OPTIM_STATE_H
 

@@ -51,6 +51,7 @@ static void write_files(const mc_pretrained_folder *what, const char *folder,
         const char *name, *text;
     } files[] = {{"config.json", what->config},
                  {"generation_config.json", what->generation},
+                 {"preprocessor_config.json", what->preprocessor},
                  {"adapter_config.json", what->adapter}};
     enum { FILES = sizeof files / sizeof *files };
     mc_file_writer writers[FILES];

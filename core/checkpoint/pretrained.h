@@ -1,9 +1,12 @@
-/* Options shared by all functions that load and save models. */
+/* Options shared by all functions that load and save models.
+ *
+ * Part of the promised interface (docs/api.md). */
 #ifndef MC_CHECKPOINT_PRETRAINED_H
 #define MC_CHECKPOINT_PRETRAINED_H
 
 #include <stdint.h>
 #include "core/nn/block_list.h"
+#include "core/nn/recipe.h"
 #include "core/tensor/dtype.h"
 
 typedef struct mc_load_options {
@@ -24,6 +27,7 @@ typedef struct mc_load_options {
      * is an error. NULL: none */
     const struct mc_model_heads *heads;
     mc_recompute recompute; /* of the model's blocks */
+    mc_recipe recipe;       /* training in 8 bits; zeros: none */
     const struct mc_lora_options
         *lora; /* adds factors: see mc_lora_add (models/adapters/adapter.h); NULL: none */
     const struct mc_soft_prompt_options

@@ -12,8 +12,9 @@ bool mc_save_options_check(mc_context *ctx, const mc_save_options *options);
 typedef struct mc_pretrained_folder {
     mc_module *model;
     mc_weight_form form;
-    const char *config;     /* the text of config.json; NULL: memory was out */
-    const char *generation; /* the text of generation_config.json; NULL: none */
+    const char *config;       /* the text of config.json; NULL: memory was out */
+    const char *generation;   /* the text of generation_config.json; NULL: none */
+    const char *preprocessor; /* the text of preprocessor_config.json; NULL: none */
     /* The text of adapter_config.json, where an adapter is written; else NULL. */
     const char *adapter;
 } mc_pretrained_folder;

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 #include "core/base/memory_internal.h"
 #include "core/checkpoint/model_folder_internal.h"

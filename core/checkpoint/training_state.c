@@ -219,7 +219,7 @@ const char *mc_checkpoint_setting_of(const mc_checkpoint *c, const char *name)
 
 /* ---- going on -------------------------------------------------------------------------------- */
 
-/* Gives a checkpoint a name that nobody looks for. */
+/* Renames a checkpoint so that it is not found any more. */
 static mc_status set_aside(mc_checkpoint *c, int64_t step)
 {
     enum { MOST = 1000 };

@@ -34,7 +34,9 @@
  *
  * What is restored: the optimizers' moments and master copies, step counts, schedules, the loss
  * scale with its growth counter, and the position of the random numbers of dropout. Settings belong
- * to the caller: for example the position in the data, and options that a resumed run must keep. */
+ * to the caller: for example the position in the data, and options that a resumed run must keep.
+ *
+ * Part of the promised interface (docs/api.md). */
 #ifndef MC_CHECKPOINT_TRAINING_STATE_H
 #define MC_CHECKPOINT_TRAINING_STATE_H
 

@@ -1,4 +1,6 @@
-/* Activation functions, by name. */
+/* Activation functions, by name.
+ *
+ * Part of the promised interface (docs/api.md). */
 #ifndef MC_DEVICE_ACTIVATION_H
 #define MC_DEVICE_ACTIVATION_H
 

@@ -3,7 +3,6 @@
 
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 void mc_penalise(float *logits, int64_t vocab, const uint32_t *seen, float penalty)
 {

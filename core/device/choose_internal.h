@@ -46,6 +46,7 @@ enum {
     MC_ROW_FIRST,    /* where the sequence begins: mc_cached_attention's `first` */
     MC_ROW_MEMORY,   /* the same in the memory of an encoder, and the rows there */
     MC_ROW_MEMORY_LENGTH,
+    MC_ROW_PLACE,  /* the token's other position, which stays the same: GLM's of the mask */
     MC_ROW_ANSWER, /* the number of the answer */
     MC_ROW_STEP,   /* tokens that the answer has got */
     MC_ROW_TICK,   /* steps that the batch has made */

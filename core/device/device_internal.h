@@ -48,6 +48,8 @@ struct mc_device {
     const char *name; /* "cpu", "cuda" */
     const mc_kernels *kernels;
     bool is_host; /* device memory is host memory */
+    /* fp8_gemm multiplies rows by rows: matrices are cast together with a transposed copy. */
+    bool fp8_tn;
     /* Memory aligned to 64 bytes; contents undefined. Freed blocks are kept for reuse. NULL when
      * memory is out (the cache has then been given back and the system asked again). bytes 0 gives
      * a unique pointer. */

@@ -16,6 +16,7 @@
 #include "core/base/status.h"
 #include "core/device/activation.h"
 #include "core/device/choose_internal.h"
+#include "core/device/fp8_internal.h"
 #include "core/device/step_internal.h"
 #include "core/device/weights.h"
 #include "core/tensor/dtype.h"
@@ -112,6 +113,11 @@ typedef struct mc_attention_shape {
      * Query i sees key j iff both have the same span, and key j is context, or query i is not
      * context and j <= i. Replaces `causal`. NULL: none. */
     const int32_t *marks;
+    /* Global tokens of self-attention (Beltagy et al. 2020): i32 (total), 0 = global, negative: a
+     * query without keys. No window hides a global key. Only the queries that are global have keys
+     * with global_queries, without it only the others. NULL: none. */
+    const int32_t *globals;
+    bool global_queries;
     /* Which kernels serve the call: written by attention, read by attention_backward, which
      * chooses as attention would where it is NULL. The CPU has no choice. */
     const struct mc_route *route;
@@ -143,6 +149,13 @@ static inline bool mc_marks_see(int32_t query_mark, int32_t key_mark, int64_t qu
 {
     bool same_span = ((query_mark ^ key_mark) & ~1) == 0;
     return same_span && ((key_mark & 1) || (!(query_mark & 1) && key <= query));
+}
+
+/* The rule of `globals`, for those of a query and of a key: `near` says whether the window has the
+ * key. */
+static inline bool mc_globals_see(bool global_queries, int32_t query, int32_t key, bool near)
+{
+    return query >= 0 && (query == 0) == global_queries && (near || key == 0);
 }
 
 /* Of the keys and values. */
@@ -185,6 +198,7 @@ static inline const char *mc_attention_needs(const mc_attention_shape *s)
     if (mc_key_heads(s) != s->heads) return "heads that share keys";
     if (mc_value_dim(s) != s->head_dim) return "values of another head size";
     if (s->window_left || s->window_right) return "a window";
+    if (s->globals) return "global tokens";
     return s->bottom_right ? "queries that end where the keys end" : NULL;
 }
 
@@ -218,12 +232,6 @@ static inline int mc_cached_key_heads(const mc_cached_attention *c)
 static inline int mc_cached_value_dim(const mc_cached_attention *c)
 {
     return c->value_dim ? c->value_dim : c->head_dim;
-}
-/* As mc_attention_needs. */
-static inline bool mc_cached_needs_more(const mc_cached_attention *c)
-{
-    return mc_cached_key_heads(c) != c->heads || mc_cached_value_dim(c) != c->head_dim ||
-           c->window_left;
 }
 
 /* The row of key i of a sequence whose pages have the numbers pages[first] and on. */
@@ -278,6 +286,15 @@ typedef struct mc_adam_step {
     int64_t step_offset; /* <= 0: for parameters that joined the optimizer later */
 } mc_adam_step;
 
+/* Optimizer state in 8 bits: a code for each element, and for each MC_STATE_BLOCK of them their
+ * scale, the largest magnitude. A code is a place in a sorted map of 256 numbers
+ * (dynamic_map_internal.h). All zeros: state of zero. */
+enum { MC_STATE_BLOCK = 256 };
+typedef struct mc_state8 {
+    uint8_t *code;
+    float *scale;
+} mc_state8;
+
 /* One step of SGD: g' and decay as in mc_adam_step; buffer = momentum * buffer + g' (at t = 1: g'),
  * p -= lr * buffer (nesterov: g' + momentum * buffer). momentum 0: no buffer. */
 typedef struct mc_sgd_step {
@@ -288,6 +305,15 @@ typedef struct mc_sgd_step {
     bool l2;
     int64_t step_offset;
 } mc_sgd_step;
+
+/* One step of Muon on elements of a matrix. */
+typedef struct mc_muon_step {
+    const mc_update *update; /* device memory */
+    float momentum;
+    bool nesterov;
+    float lr_factor, weight_decay;
+    float scale; /* of what Newton-Schulz has made */
+} mc_muon_step;
 
 /* A linear layer: y (rows, out) = activation(alpha * x weight^T + bias), x (rows, in), weight (out,
  * in), bias (out) or NULL data. With an activation, pre receives what that is taken of unless its
@@ -378,6 +404,17 @@ typedef enum mc_unary {
 typedef enum mc_binary { MC_BINARY_SUBTRACT, MC_BINARY_DIVIDE } mc_binary;
 
 /* Functions of a row. NORMALIZE is x / max(|x|, eps), |x| the row's Euclidean length. */
+/* The ids of sequences whose blanks are filled in after them, as GLM has it. The first `start`
+ * ends the text, whose rows are context: mark 1, position in the sequence, block 0. Each `start`
+ * begins a block, which fills a blank: mark 0, the position of a `mask` of the sequence, and the
+ * number of the row in its block, from 1. Block i has the i-th mask, the last block the last one;
+ * or with fewer masks the last one; without any, rows have their own position. */
+typedef struct mc_blanks_call {
+    const int32_t *ids; /* (capacity) */
+    int32_t start, mask;
+    int32_t *mark, *position, *block; /* (capacity) */
+} mc_blanks_call;
+
 typedef enum mc_row_map { MC_ROW_SOFTMAX, MC_ROW_LOG_SOFTMAX, MC_ROW_NORMALIZE } mc_row_map;
 
 /* Cross-entropy of rows. With class weights w and smoothing e, a row with the label c costs
@@ -391,6 +428,64 @@ typedef struct mc_row_loss_call {
     float smoothing;
     const float *class_weights; /* (classes); NULL: ones */
 } mc_row_loss_call;
+
+/* ---- training in 8 bits (fp8_internal.h) ----------------------------------------------------- */
+
+/* Casts x (rows, columns): element times scale as a byte, to `data` (rows, columns) without gaps
+ * and to `transposed` (columns, padded), zeros from element `rows` of its rows on; NULL: not
+ * required. What was seen is added to *seen, unless NULL. scale NULL: nothing is cast, and only
+ * seen->largest is noted.
+ *
+ * With an activation its result is cast, in the place of x: activation(x) or, with `pre` (as x),
+ * x * activation'(pre), rounded to x's dtype, as `activation` and `activation_backward` write it.
+ * sums (columns), f32, are increased by the sums of its columns; NULL: none, and without `pre`. */
+typedef struct mc_fp8_cast_call {
+    int64_t rows, columns, padded;
+    mc_matrix x;
+    mc_activation activation;
+    mc_matrix pre;
+    float *sums;
+    mc_fp8_format format;
+    const mc_fp8_scale *scale; /* device memory */
+    mc_fp8_seen *seen;         /* device memory */
+    uint8_t *data, *transposed;
+} mc_fp8_cast_call;
+
+/* Scales of `count` tensors, of the roles first_role, first_role + 1, ... in turn, from what
+ * `ranks` ranks have seen: seen (ranks, count). `current`: of that alone; else it enters the
+ * histories and the scale is theirs. clear (count) is zeroed, and *total is increased by what was
+ * seen, unless NULL. All in device memory. */
+typedef struct mc_fp8_update_call {
+    int count, ranks;
+    mc_fp8_role first_role;
+    bool current;
+    int margin;
+    const mc_fp8_seen *seen;
+    mc_fp8_scale *scales;
+    mc_fp8_seen *clear;
+    mc_fp8_total *total;
+} mc_fp8_update_call;
+
+/* A matrix of bytes; element (i, k) is *inverse (device memory) times the number of byte i * stride
+ * + k. */
+typedef struct mc_fp8_matrix {
+    const uint8_t *data;
+    int64_t stride;
+    mc_fp8_format format;
+    const float *inverse;
+} mc_fp8_matrix;
+
+/* C(m,n) = alpha * op(A) op(B) + beta * C + bias, as gemm has it, summed in f32; bias (n) of C's
+ * dtype, NULL data: none, and then beta is 0. `fast`: tensor cores may keep sums in fewer digits
+ * (14 bits of mantissa on Hopper). On a device with fp8_tn op(A) is A as stored and op(B) B
+ * transposed; strides are multiples of 16, and data is aligned to 16 bytes. */
+typedef struct mc_fp8_gemm_call {
+    bool transpose_a, transpose_b, fast;
+    int64_t m, n, k;
+    float alpha, beta;
+    mc_fp8_matrix a, b;
+    mc_matrix bias, c;
+} mc_fp8_gemm_call;
 
 typedef struct mc_kernels {
     /* C(m,n) = alpha * op(A) op(B) + beta * C (beta 0 or 1; with 0 C is not read); op transposes if
@@ -442,6 +537,9 @@ typedef struct mc_kernels {
     mc_status (*token_positions)(mc_device *d, const mc_lengths *lengths,
                                  const int32_t *device_lengths, const int32_t *ids, int32_t pad,
                                  int32_t first, int32_t *position);
+    /* GLM's marks and positions of each row; after the last sequence they are 0. */
+    mc_status (*find_blanks)(mc_device *d, const mc_lengths *lengths, const int32_t *device_lengths,
+                             const mc_blanks_call *call);
 
     /* out = attention(q, k, v). log_sum_exp (heads, total of the queries) f32: kept for backward,
      * NULL: not wanted. Rows of out from its total to its capacity are set to zero. */
@@ -491,10 +589,28 @@ typedef struct mc_kernels {
                       mc_matrix gradient /* f32/f16/bf16 */, float *m, float *v,
                       float *master /* NULL: the parameter is f32 itself */, void *parameter,
                       mc_dtype parameter_dtype);
+    /* The same with m and v in 8 bits, whose blocks begin at the first element: m by the map of
+     * either sign, v by the other, where nothing above zero becomes zero. Both are decoded, stepped
+     * in f32, of which the parameter moves, and encoded again. */
+    mc_status (*adam8)(mc_device *d, int64_t count, mc_adam_step step, mc_matrix gradient,
+                       mc_state8 m, mc_state8 v, float *master, void *parameter,
+                       mc_dtype parameter_dtype);
     /* momentum 0: buffer may be NULL. */
     mc_status (*sgd)(mc_device *d, int64_t count, mc_sgd_step step,
                      mc_matrix gradient /* f32/f16/bf16 */, float *buffer, float *master,
                      void *parameter, mc_dtype parameter_dtype);
+    /* buffer += (1 - momentum) (g - buffer), g the gradient * gradient_scale; x = buffer, or with
+     * nesterov g + momentum (buffer - g). In a step that is skipped the buffer stays and x is 0. */
+    mc_status (*muon_momentum)(mc_device *d, int64_t count, mc_muon_step step,
+                               mc_matrix gradient /* f32/f16/bf16 */, float *buffer,
+                               mc_matrix x /* f32/bf16 */);
+    /* x /= max(sqrt(stats->sum_squares), least); stats in device memory. */
+    mc_status (*muon_normalize)(mc_device *d, int64_t count, const mc_gradient_stats *stats,
+                                float least, mc_matrix x);
+    /* parameter = (1 - lr weight_decay) parameter - lr scale x. */
+    mc_status (*muon_update)(mc_device *d, int64_t count, mc_muon_step step, mc_matrix x,
+                             float *master /* NULL: the parameter is f32 itself */, void *parameter,
+                             mc_dtype parameter_dtype);
     /* Adds to *stats (device memory), sums in a fixed order; power: the p of the norm (sum_powers
      * is left alone for p = 2 and INFINITY). The elements have the numbers first, first + 1, ...
      * (< 2^63). Gradients f32/f16/bf16. */
@@ -632,6 +748,11 @@ typedef struct mc_kernels {
     mc_status (*linear_quantized)(mc_device *d, int64_t rows, float alpha, mc_matrix x,
                                   mc_matrix8 q, mc_matrix bias, mc_activation activation,
                                   mc_matrix y);
+
+    /* ---- training in 8 bits ---- */
+    mc_status (*fp8_cast)(mc_device *d, const mc_fp8_cast_call *call);
+    mc_status (*fp8_update)(mc_device *d, const mc_fp8_update_call *call);
+    mc_status (*fp8_gemm)(mc_device *d, const mc_fp8_gemm_call *call);
 } mc_kernels;
 
 #endif

@@ -3,7 +3,7 @@
 #include "core/device/plan_timer_internal.h"
 #include "core/device/pool_internal.h"
 
-/* Most parameters of this file are looked at by nobody. */
+/* Most parameters of the functions in this file are unused. */
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 
 /* Addresses are made of a number and a place in the block, so that a pointer into a block gives
@@ -29,6 +29,9 @@ typedef struct plan_device {
     size_t scratch, logits;
     size_t logits_bytes; /* of a chunk of logits, known after the first cross-entropy */
     mc_plan_peak peak;
+    void (*watch)(void *user); /* to be called if `is_new`: the peak has been reached since */
+    void *user;
+    bool is_new;
     mc_plan_timer *timer; /* NULL: no time passes */
 } plan_device;
 
@@ -40,8 +43,16 @@ static void note_peak(plan_device *p)
 {
     mc_device_memory *memory = &p->device.memory;
     if (memory->in_use > memory->peak) memory->peak = memory->in_use;
-    if (memory->in_use > p->peak.bytes)
-        p->peak = (mc_plan_peak){memory->in_use, p->scratch, p->logits};
+    if (memory->in_use <= p->peak.bytes) return;
+    p->peak = (mc_plan_peak){memory->in_use, p->scratch, p->logits};
+    p->is_new = true;
+}
+
+/* The block that made the peak has reached its owner by now. */
+static void call_watch(plan_device *p)
+{
+    if (p->is_new && p->watch) p->watch(p->user);
+    p->is_new = false;
 }
 
 static bool is_logits(const plan_device *p, size_t bytes)
@@ -74,6 +85,7 @@ static void give_number(plan_device *p, uint64_t number)
 static void *plan_alloc(mc_device *d, size_t bytes)
 {
     plan_device *p = plan_of(d);
+    call_watch(p);
     uint64_t number = bytes >> PLACE_BITS ? 0 : take_number(p);
     if (!number) return NULL;
     if (p->shadow && !(p->shadows[number - 1] = mc_pool_alloc(p->shadow, bytes))) {
@@ -90,6 +102,7 @@ static void plan_free(mc_device *d, void *data, size_t bytes)
 {
     plan_device *p = plan_of(d);
     if (!data) return;
+    call_watch(p);
     d->memory.in_use -= bytes;
     if (is_logits(p, bytes) && p->logits) p->logits -= bytes;
     uint64_t number = (uint64_t)(uintptr_t)data >> PLACE_BITS;
@@ -206,6 +219,7 @@ void mc_plan_pretend_gpu(mc_device *d)
     p->shadow = NULL;
     p->planning = &no_kernels;
     d->logits_chunk = MC_GPU_LOGITS_CHUNK;
+    d->fp8_tn = true; /* the GPU that rates and plans are made for */
 }
 
 bool mc_plan_is_host(mc_device *d) { return plan_of(d)->is_host; }
@@ -232,6 +246,7 @@ mc_device *mc_plan_open(mc_device *like)
         .host_free = plan_host_free,
         .close = plan_close,
         .workspace = like->workspace,
+        .fp8_tn = like->fp8_tn,
         .logits_chunk = like->logits_chunk,
         .memory = {.in_use = like->workspace},
     };
@@ -262,6 +277,15 @@ bool mc_device_is_host(mc_device *d)
 mc_device *mc_plan_like(mc_device *d) { return plan_of(d)->like; }
 
 mc_plan_peak mc_plan_peak_of(mc_device *d) { return plan_of(d)->peak; }
+
+void mc_plan_watch_peak(mc_device *d, void (*watch)(void *user), void *user)
+{
+    plan_device *p = plan_of(d);
+    call_watch(p);
+    p->watch = watch;
+    p->user = user;
+    p->is_new = true;
+}
 
 void mc_plan_restart(mc_device *d)
 {

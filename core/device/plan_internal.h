@@ -31,6 +31,9 @@ bool mc_plan_is_host(mc_device *plan); /* whether the host is planned for */
 bool mc_device_is_host(mc_device *device);
 /* The most so far, since the last call of mc_plan_restart. */
 mc_plan_peak mc_plan_peak_of(mc_device *plan);
+/* From now on calls `watch` when the most memory so far is in use: now, and then before any of it
+ * is given back or more is taken. NULL ends that, after a last call if one is due. */
+void mc_plan_watch_peak(mc_device *plan, void (*watch)(void *user), void *user);
 /* What the system has to give for the whole plan: on the host with the gaps between blocks. */
 uint64_t mc_plan_touched(mc_device *plan);
 /* On the host: the address space that the pool takes for it. */

@@ -90,6 +90,7 @@ static mc_status attended(mc_device *d, mc_work_kind kind, const mc_attention_sh
     for (int i = 0; i < q->count; i++) {
         double pairs = (double)q->length[i] * (double)k->length[i];
         if (shape->causal) pairs /= 2;
+        if (shape->global_queries) pairs = (double)k->length[i]; /* as if one token were global */
         scores += window && pairs > q->length[i] * window ? q->length[i] * window : pairs;
     }
     int64_t columns = (int64_t)products * shape->head_dim + value_products * mc_value_dim(shape);
@@ -214,6 +215,13 @@ static mc_status plan_token_positions(mc_device *d, const mc_lengths *lengths,
        device_lengths, ids, pad, first, position);
 }
 
+static mc_status plan_find_blanks(mc_device *d, const mc_lengths *lengths,
+                                  const int32_t *device_lengths, const mc_blanks_call *call)
+{
+    DO(d, copied(d, MC_F32, lengths->capacity, 1, 4 * sizeof *call->ids), find_blanks, lengths,
+       device_lengths, call);
+}
+
 static mc_status plan_gather_rows(mc_device *d, int64_t rows, int64_t columns, mc_matrix x,
                                   const int32_t *index, mc_matrix y)
 {
@@ -294,15 +302,31 @@ static mc_status plan_zero(mc_device *d, void *data, size_t bytes)
     DO(d, copied(d, MC_F32, 1, (int64_t)(bytes / sizeof(float)), sizeof(float)), zero, data, bytes);
 }
 
+/* Bytes an element that an update reads and writes of a parameter: a master copy both ways and the
+ * parameter out, or the parameter both ways. */
+static double update_bytes(const float *master, mc_dtype dtype)
+{
+    return (master ? 8 : 0) + (master ? 1 : 2) * (double)mc_dtype_size(dtype);
+}
+
 static mc_status plan_adam(mc_device *d, int64_t count, mc_adam_step step, mc_matrix gradient,
                            float *m, float *v, float *master, void *parameter,
                            mc_dtype parameter_dtype)
 {
     DO(d,
        moved(d, MC_WORK_ADAM, parameter_dtype, 1, count,
-             16 + size_of(gradient) + (master ? 8 : 0) +
-                 (master ? 1 : 2) * (double)mc_dtype_size(parameter_dtype)),
+             16 + size_of(gradient) + update_bytes(master, parameter_dtype)),
        adam, count, step, gradient, m, v, master, parameter, parameter_dtype);
+}
+
+static mc_status plan_adam8(mc_device *d, int64_t count, mc_adam_step step, mc_matrix gradient,
+                            mc_state8 m, mc_state8 v, float *master, void *parameter,
+                            mc_dtype parameter_dtype)
+{
+    DO(d,
+       moved(d, MC_WORK_ADAM, parameter_dtype, 1, count,
+             4 + size_of(gradient) + update_bytes(master, parameter_dtype)),
+       adam8, count, step, gradient, m, v, master, parameter, parameter_dtype);
 }
 
 static mc_status plan_sgd(mc_device *d, int64_t count, mc_sgd_step step, mc_matrix gradient,
@@ -310,9 +334,30 @@ static mc_status plan_sgd(mc_device *d, int64_t count, mc_sgd_step step, mc_matr
 {
     DO(d,
        moved(d, MC_WORK_ADAM, parameter_dtype, 1, count,
-             size_of(gradient) + (buffer ? 8 : 0) + (master ? 8 : 0) +
-                 (master ? 1 : 2) * (double)mc_dtype_size(parameter_dtype)),
+             size_of(gradient) + (buffer ? 8 : 0) + update_bytes(master, parameter_dtype)),
        sgd, count, step, gradient, buffer, master, parameter, parameter_dtype);
+}
+
+static mc_status plan_muon_momentum(mc_device *d, int64_t count, mc_muon_step step,
+                                    mc_matrix gradient, float *buffer, mc_matrix x)
+{
+    DO(d, moved(d, MC_WORK_ADAM, MC_F32, 1, count, 8 + size_of(gradient) + size_of(x)),
+       muon_momentum, count, step, gradient, buffer, x);
+}
+
+static mc_status plan_muon_normalize(mc_device *d, int64_t count, const mc_gradient_stats *stats,
+                                     float least, mc_matrix x)
+{
+    DO(d, copied(d, x.dtype, 1, count, 2 * size_of(x)), muon_normalize, count, stats, least, x);
+}
+
+static mc_status plan_muon_update(mc_device *d, int64_t count, mc_muon_step step, mc_matrix x,
+                                  float *master, void *parameter, mc_dtype parameter_dtype)
+{
+    DO(d,
+       moved(d, MC_WORK_ADAM, parameter_dtype, 1, count,
+             size_of(x) + update_bytes(master, parameter_dtype)),
+       muon_update, count, step, x, master, parameter, parameter_dtype);
 }
 
 static mc_status plan_gradient_stats(mc_device *d, int64_t count, mc_matrix gradient, double power,
@@ -578,6 +623,23 @@ static mc_status plan_linear_quantized(mc_device *d, int64_t rows, float alpha, 
     mc_status status = product(d, MC_WORK_PRODUCT_NT, x.dtype, rows, q.rows, q.columns);
     if (!status) status = biased(d, rows, q.rows, y, bias, activation);
     DO(d, status, linear_quantized, rows, alpha, x, q, bias, activation, y);
+}
+
+static mc_status plan_fp8_cast(mc_device *d, const mc_fp8_cast_call *c)
+{
+    double bytes = size_of(c->x) + size_of(c->pre) + (c->data ? 1 : 0) + (c->transposed ? 1 : 0);
+    DO(d, copied(d, c->x.dtype, c->rows, c->columns, bytes), fp8_cast, c);
+}
+
+static mc_status plan_fp8_update(mc_device *d, const mc_fp8_update_call *c)
+{
+    DO(d, copied(d, MC_F32, c->ranks, c->count, sizeof *c->seen), fp8_update, c);
+}
+
+static mc_status plan_fp8_gemm(mc_device *d, const mc_fp8_gemm_call *c)
+{
+    mc_work_kind kind = c->fast ? MC_WORK_PRODUCT8_FAST : MC_WORK_PRODUCT8;
+    DO(d, product(d, kind, MC_BF16, c->m, c->n, c->k), fp8_gemm, c);
 }
 
 const mc_kernels mc_plan_kernels = {

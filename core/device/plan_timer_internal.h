@@ -12,6 +12,10 @@ typedef enum mc_work_kind {
     MC_WORK_PRODUCT_NT, /* op(A) = A, op(B) = B^T: forward */
     MC_WORK_PRODUCT_NN, /* gradients of inputs */
     MC_WORK_PRODUCT_TN, /* gradients of weights */
+    /* of bytes, op(A) = A and op(B) = B^T (fp8_internal.h): forward with sums of fewer digits, and
+     * gradients of both kinds */
+    MC_WORK_PRODUCT8_FAST,
+    MC_WORK_PRODUCT8,
     /* FLOP a second, by (longest sequence, head size, heads of all sequences). A causal one counts
      * half of the scores. */
     MC_WORK_ATTENTION,

@@ -1,7 +1,6 @@
 #include "core/device/pool_internal.h"
 
 #include <stdint.h>
-#include <string.h>
 #include <sys/mman.h>
 #include "core/base/memory_internal.h"
 

@@ -3,6 +3,7 @@
 #define MC_DEVICE_QUANTIZED_INTERNAL_H
 
 #include <math.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 #include "core/device/weights.h"

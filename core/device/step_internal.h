@@ -6,6 +6,7 @@
 
 #include <math.h>
 #include <stdint.h>
+#include "core/device/fp8_internal.h"
 #include "core/device/update.h"
 
 #ifdef __CUDACC__
@@ -60,6 +61,7 @@ typedef struct mc_step_state {
     int32_t unlike;       /* MC_STEP_UNLIKE: the first rank whose nominal is not rank 0's */
     double unlike_nominal;
     uint64_t nonfinite; /* as in stats */
+    mc_fp8_total fp8;   /* what casts of the step to 8 bits saw, on all ranks */
 } mc_step_state;
 
 /* How a step is to end; fixed while the manager's options are. */

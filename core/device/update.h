@@ -1,4 +1,6 @@
-/* The settings of one step of an optimizer. */
+/* The settings of one step of an optimizer.
+ *
+ * Part of the promised interface (docs/api.md). */
 #ifndef MC_DEVICE_UPDATE_H
 #define MC_DEVICE_UPDATE_H
 

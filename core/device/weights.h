@@ -1,4 +1,6 @@
-/* How the weights of linear layers are kept: see models/quantize.h. */
+/* How the weights of linear layers are kept: see models/quantize.h.
+ *
+ * Part of the promised interface (docs/api.md). */
 #ifndef MC_DEVICE_WEIGHTS_H
 #define MC_DEVICE_WEIGHTS_H
 

@@ -1,7 +1,6 @@
 /* Communicators: checks, numbers and groups of calls; what carries them is in comm_*.c. */
 #include "core/dist/comm.h"
 
-#include <math.h>
 #include <sched.h>
 #include <stdio.h>
 #include <time.h>

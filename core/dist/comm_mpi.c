@@ -8,7 +8,6 @@
  * somebody waits. A message's tag holds the group, the call's number and its kind, so that messages
  * of two calls are never taken for one another; between two ranks messages of a call keep their
  * order. */
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include "core/base/hash_internal.h"
@@ -686,7 +685,7 @@ static void mpi_release_request(mc_comm_request *r)
     mc_free(m);
 }
 
-/* Calls that nobody has waited for are given up. */
+/* Abandons calls that were never waited for. */
 static void mpi_release(mc_comm *c)
 {
     mc_mpi *mpi = mc_mpi_lock();

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include "core/device/device_internal.h"
 #include "core/dist/ranks_internal.h"
 #include "core/dist/world_internal.h"
 

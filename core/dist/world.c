@@ -2,7 +2,6 @@
 
 #include <string.h>
 #include "core/base/hash_internal.h"
-#include "core/device/device_internal.h"
 #include "core/dist/comm_internal.h"
 #include "core/dist/control/control_internal.h"
 #include "core/dist/launch_internal.h"

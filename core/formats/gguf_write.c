@@ -1,6 +1,5 @@
 #include <math.h>
 #include <string.h>
-#include "core/base/memory_internal.h"
 #include "core/device/cpu/isa/convert_internal.h"
 #include "core/formats/gguf_internal.h"
 

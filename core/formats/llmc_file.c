@@ -2,7 +2,6 @@
  * then 16 tensors, each with all layers one after the other. */
 #include <inttypes.h>
 #include <stdio.h>
-#include <string.h>
 #include "core/base/memory_internal.h"
 #include "core/formats/tensor_file_internal.h"
 

@@ -1,9 +1,7 @@
 /* The pickle machine's opcodes. Python's Lib/pickletools.py says what each does. */
 #include "core/formats/pickle_internal.h"
 
-#include <stdio.h>
 #include <string.h>
-#include "core/base/memory_internal.h"
 
 typedef bool handler(mc_pickle *p, uint8_t op);
 

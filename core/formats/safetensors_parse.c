@@ -304,7 +304,7 @@ static bool find_text(mc_error *err, const uint8_t *data, size_t size, const cha
     uint64_t announced = 0;
     if (size < 8) {
         mc_error_set(err, MC_ERR_FORMAT,
-                     "%s: %zu bytes, too short for a safetensors file (8 bytes tell the header's "
+                     "%s: %zu bytes, too short for a safetensors file (8 bytes give the header's "
                      "length)",
                      path, size);
         return false;

@@ -1,6 +1,5 @@
 #include "core/formats/tensor_check_internal.h"
 
-#include <omp.h>
 #include <stdlib.h>
 #include "core/base/context_internal.h"
 #include "core/base/memory_internal.h"

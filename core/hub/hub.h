@@ -1,35 +1,41 @@
 /* Models by name: the Hugging Face hub and its local cache.
  *
- * Loading a model or a tokenizer by identifier searches the cache and downloads files that are
- * missing there (this needs a build with libcurl: MC_ENABLE_CURL). No request is made if the
- * identifier is a path (it begins with '/', '.' or '~', or exists), if the cache has all needed
- * files, or if HF_HUB_OFFLINE is set. A model needs config.json, generation_config.json, the first
- * of these that the repository has:
+ * Loading a model or a tokenizer by identifier searches the cache and downloads what is missing
+ * there. Downloads need a build with libcurl (MC_ENABLE_CURL). No request is made
  *
- *     model.safetensors, model.safetensors.index.json and the shards that it names,
- *     pytorch_model.bin, pytorch_model.bin.index.json and its shards, pytorch_model.pt,
+ *   - if the identifier is a path: it begins with '/', '.' or '~', or exists;
+ *   - if the cache has all needed files;
+ *   - if HF_HUB_OFFLINE is set.
  *
- * and the files of its tokenizer, if it has one.
+ * The files that a model needs, as far as the repository has them:
+ *
+ *   - config.json, generation_config.json, and the files of its tokenizer;
+ *   - weights, the first of: model.safetensors; model.safetensors.index.json with the shards that
+ *     it names; pytorch_model.bin; pytorch_model.bin.index.json with its shards; pytorch_model.pt.
  *
  *     mc_hub_options options = {.revision = "v1.0"};
  *     char folder[4096];
  *     mc_hub_download(ctx, "google-bert/bert-base-uncased", &options, folder, sizeof folder);
  *
- * The environment, with the meaning that Hugging Face's own client gives it:
+ * Environment variables mean what they mean to Hugging Face's own client; the default is after "=":
  *
- *     HF_ENDPOINT            the hub; https://huggingface.co
- *     HF_TOKEN               a token for gated and private repositories, else the contents of the
- *     HF_TOKEN_PATH          file of this name ($HF_HOME/token). No other host ever receives it
- *     HF_HOME, HF_HUB_CACHE  the cache; ~/.cache/huggingface and $HF_HOME/hub
- *     HF_HUB_OFFLINE         1, ON, YES or TRUE: no requests (TRANSFORMERS_OFFLINE too)
- *     SSL_CERT_FILE, REQUESTS_CA_BUNDLE, CURL_CA_BUNDLE  a file of certificates to trust in place
- *                            of the system's
- *     HF_HUB_DOWNLOAD_TIMEOUT  seconds without a byte until a transfer is begun again; 10. Each
- *                            list and header has 60 times that as a whole, and a file has to come
- *                            at 1024 bytes a second or more, on average over 6 times that
+ *     HF_ENDPOINT            the hub = https://huggingface.co
+ *     HF_TOKEN               a token for gated and private repositories = the contents of the file
+ *                            HF_TOKEN_PATH. Only the hub receives it
+ *     HF_TOKEN_PATH          = $HF_HOME/token
+ *     HF_HOME                = ~/.cache/huggingface
+ *     HF_HUB_CACHE           the cache = $HF_HOME/hub
+ *     HF_HUB_OFFLINE         1, ON, YES or TRUE: no requests. TRANSFORMERS_OFFLINE is the same
+ *     HF_HUB_DOWNLOAD_TIMEOUT  seconds without a byte until a transfer is begun again = 10. A list
+ *                            or header may take 60 times that in all. A file is too slow if it
+ *                            comes at less than 1024 bytes a second, on average over 6 times that
+ *     SSL_CERT_FILE, REQUESTS_CA_BUNDLE, CURL_CA_BUNDLE
+ *                            a file of certificates to trust = the system's
  *
- * and libcurl's (https_proxy, no_proxy, ...). A redirect from https to http is an error. The cache
- * has the layout of huggingface_hub, so that either finds what the other has downloaded:
+ * libcurl's own variables (https_proxy, no_proxy, ...) count too. A redirect from https to http is
+ * an error.
+ *
+ * The cache has the layout of huggingface_hub, so that either finds what the other has downloaded:
  *
  *     models--ORG--NAME/blobs/HASH                   the contents, each once
  *     models--ORG--NAME/snapshots/COMMIT/FILE        links to them
@@ -38,14 +44,18 @@
  *     models--ORG--NAME/blobs/HASH.modelcenter.incomplete   what has arrived of a blob so far
  *     .locks/models--ORG--NAME/modelcenter.lock
  *
- * ORG-- is missing if the identifier has no organisation. Contents are checked before they get
- * their name (SHA-256 of large files, git's hash of others). Links are created when all contents
- * have arrived, and the ref last, so a process that dies never leaves an incomplete model that
- * looks complete. Large files use eight connections. A transfer that breaks resumes at its byte, in
- * the same call and in later ones. One process (or rank) at a time downloads a repository; others
- * wait for it and then find the files. If hosts have separate caches, one rank of each host
- * downloads. A process that dies during a download leaves a note in the lock file, and the next one
- * that uses the repository first hashes its blobs.
+ * ORG-- is missing if the identifier has no organisation.
+ *
+ *   - Contents are checked before they get their name: SHA-256 of large files, git's hash of
+ *     others.
+ *   - Links are created when all contents have arrived, and the ref last. So a process that dies
+ *     never leaves an incomplete model that looks complete.
+ *   - Large files use eight connections. A transfer that breaks resumes at its byte, in the same
+ *     call and in later ones.
+ *   - One process (or rank) at a time downloads a repository; others wait, and then find the files.
+ *     If hosts have separate caches, one rank of each host downloads.
+ *   - A process that dies during a download leaves a note in the lock file. The next one that uses
+ *     the repository first hashes its blobs.
  *
  * Not part of the promised interface: it may change in any release (docs/api.md). */
 #ifndef MC_HUB_HUB_H
@@ -60,9 +70,9 @@ typedef struct mc_hub_options {
                               else "main" */
     const char *cache_dir; /* in place of HF_HUB_CACHE; NULL: none */
     bool local_files_only; /* no requests, as with HF_HUB_OFFLINE */
-    bool verify;           /* hash the repository's files in the cache before use: a file whose hash
-                              is not its name is removed and downloaded again if needed. Without
-                              requests such a file is MC_ERR_FORMAT */
+    bool verify;           /* hash the repository's files in the cache before use. A file whose hash
+                              is not its name is removed, and downloaded again if needed; if
+                              requests are forbidden it is MC_ERR_FORMAT */
     /* Patterns of the needed files, with *, ? and [...]; * matches slashes too, and "folder/"
      * everything below it. NULL ends the list. NULL: what a model or a tokenizer needs.
      */

@@ -1,4 +1,5 @@
-/* ModelCenter's names of models, and the repositories of the hub that hold them. */
+/* ModelCenter's names of models, those that mc_llama_config_named and the like have for models that
+ * anybody may load, and the repositories of the hub that hold them. */
 #include <stdio.h>
 #include <string.h>
 #include "core/hub/find_internal.h"
@@ -16,8 +17,28 @@ static const struct {
     {"t5-v1_1-", "google/"},
     {"flan-t5-", "google/"},
     {"mt5-", "google/"},
+    {"opt-", "facebook/"},
+    {"electra-", "google/"},
+    {"mpnet-base", "microsoft/mpnet-base"},
+    {"modernbert-base", "answerdotai/ModernBERT-base"},
+    {"modernbert-large", "answerdotai/ModernBERT-large"},
+    {"longformer-", "allenai/"},
+    {"tinyllama", "TinyLlama/TinyLlama-1.1B-Chat-v1.0"},
+    {"smollm2-135m", "HuggingFaceTB/SmolLM2-135M"},
+    {"smollm2-360m", "HuggingFaceTB/SmolLM2-360M"},
+    {"smollm2-1.7b", "HuggingFaceTB/SmolLM2-1.7B"},
+    {"qwen2.5-0.5b", "Qwen/Qwen2.5-0.5B"},
+    {"qwen2.5-1.5b", "Qwen/Qwen2.5-1.5B"},
+    {"qwen2.5-7b", "Qwen/Qwen2.5-7B"},
+    {"qwen3-0.6b", "Qwen/Qwen3-0.6B"},
+    {"qwen3-1.7b", "Qwen/Qwen3-1.7B"},
+    {"qwen3-4b", "Qwen/Qwen3-4B"},
+    {"qwen3-8b", "Qwen/Qwen3-8B"},
+    {"minicpm-2b", "openbmb/MiniCPM-2B-sft-bf16"},
     {"cpm1-", NULL},
     {"cpm2-", NULL},
+    {"glm-10b-zh", NULL},
+    {"vit-", "google/"},
 };
 
 /* Whether the name, which ends at '@' or at its end, is the row's. */

@@ -21,11 +21,19 @@ static const char *const tokenizer_files[] = {"tokenizer.json",
                                               "merges.txt",
                                               "spiece.model",
                                               "sentencepiece.bpe.model",
-                                              "tokenizer.model"};
+                                              "tokenizer.model",
+                                              "vocab.model",
+                                              "cog-pretrain.model",
+                                              "chat_template.jinja"};
 /* Those of them, one or two, that make a tokenizer. */
-static const char *const tokenizers[][2] = {{"tokenizer.json"},           {"vocab.txt"},
-                                            {"vocab.json", "merges.txt"}, {"spiece.model"},
-                                            {"sentencepiece.bpe.model"},  {"tokenizer.model"}};
+static const char *const tokenizers[][2] = {{"tokenizer.json"},
+                                            {"vocab.txt"},
+                                            {"vocab.json", "merges.txt"},
+                                            {"spiece.model"},
+                                            {"sentencepiece.bpe.model"},
+                                            {"tokenizer.model"},
+                                            {"vocab.model"},
+                                            {"cog-pretrain.model"}};
 
 /* What sentence-transformers adds to a model. The first says which of them there are. */
 static const char modules_file[] = "modules.json";
@@ -173,6 +181,7 @@ static mc_status choose_model(mc_error *err, const mc_hub_needs *needs, mc_hub_l
         return mc_error_set(err, MC_ERR_NOT_FOUND, "%s: the repository has no config.json",
                             list->repository);
     want(list, "generation_config.json");
+    want(list, "preprocessor_config.json");
     want_tokenizer(list);
     if (want_weights(list, needs->variant)) return MC_OK;
     if (!needs->variant && want_only_variant(list)) return MC_OK;

@@ -1,7 +1,6 @@
 #include "core/hub/settings_internal.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>

@@ -246,7 +246,7 @@ static mc_status launch(const mc_parameter *p, mc_tensor_stats *stats, mc_row_pa
     mc_device *device = p->module->ctx->device;
     int64_t first, count;
     own_elements(p, &first, &count);
-    parts->has_gradient = b->trainable && mc_bucket_has_gradient(b);
+    parts->has_gradient = b->trainable && b->gradient.needed;
     if (!count) return MC_OK;
     mc_matrix values = {mc_bucket_value_at(b, first), b->dtype, count};
     mc_status status = device->kernels->tensor_stats(device, count, values, &stats[0]);

@@ -1,4 +1,5 @@
 #include "core/nn/adapter_internal.h"
+#include "core/nn/fp8_internal.h"
 #include "core/nn/quantized_internal.h"
 
 #include <math.h>
@@ -113,13 +114,15 @@ static mc_tensor *add_up(mc_tape *t, const mc_stored *weight, mc_tensor *y, mc_t
 
 /* Of the weight alone. */
 static mc_tensor *product(mc_tape *t, mc_tensor *x, mc_parameter *weight, mc_tensor *b,
-                          mc_activation activation)
+                          mc_activation activation, bool defers)
 {
     mc_stored *stored = weight->stored;
     float scale = stored->product_scale;
     if (mc_stored_has_quantized(stored))
         return mc_stored_product(t, x, stored, stored->shape.dim[0], b, activation, scale);
     mc_tensor *w = mc_parameter_whole(t, weight);
+    if (w && stored->fp8 && mc_tape_is_training(t))
+        return mc_stored_fp8_product(t, x, stored, w, b, activation, defers);
     return w ? mc_scaled_linear(t, x, w, b, activation, scale) : NULL;
 }
 
@@ -129,7 +132,7 @@ static mc_tensor *adapted_product(mc_tape *t, mc_tensor *x, mc_parameter *weight
                                   mc_activation activation)
 {
     mc_tensor *h = down(t, weight->stored->adapter, x);
-    mc_tensor *y = h ? product(t, x, weight, b, MC_ACTIVATION_NONE) : NULL;
+    mc_tensor *y = h ? product(t, x, weight, b, MC_ACTIVATION_NONE, false) : NULL;
     mc_tensor *sum = y ? add_up(t, weight->stored, y, h) : NULL;
     mc_tape_release(t, h);
     mc_tensor *active = sum ? mc_activate(t, sum, activation) : NULL;
@@ -142,8 +145,26 @@ mc_tensor *mc_weight_product(mc_tape *t, mc_tensor *x, mc_parameter *weight, mc_
 {
     mc_tensor *b = bias ? mc_parameter_whole(t, bias) : NULL;
     if (bias && !b) return NULL;
-    if (!weight->stored->adapter) return product(t, x, weight, b, activation);
+    if (!weight->stored->adapter) return product(t, x, weight, b, activation, false);
     return adapted_product(t, x, weight, b, activation);
+}
+
+/* Whether the tape multiplies in 8 bits, and no adapter reads the input too. */
+static bool casts_alone(const mc_tape *t, const mc_parameter *weight)
+{
+    const mc_stored *stored = weight->stored;
+    bool eight = stored->fp8 && !mc_stored_has_quantized(stored);
+    return eight && !stored->adapter && mc_tape_is_training(t);
+}
+
+mc_tensor *mc_weight_product_for(mc_tape *t, mc_tensor *x, mc_parameter *weight, mc_parameter *bias,
+                                 mc_activation activation, const mc_parameter *next)
+{
+    bool defers =
+        activation != MC_ACTIVATION_NONE && casts_alone(t, weight) && casts_alone(t, next);
+    if (!defers) return mc_weight_product(t, x, weight, bias, activation);
+    mc_tensor *b = bias ? mc_parameter_whole(t, bias) : NULL;
+    return bias && !b ? NULL : product(t, x, weight, b, activation, true);
 }
 
 /* ---- merging --------------------------------------------------------------------------------- */

@@ -49,5 +49,10 @@ bool mc_parameter_is_factor(const mc_parameter *parameter);
  * the activation. `weight` and `bias` (may be NULL) are the first parts of what is stored. */
 mc_tensor *mc_weight_product(mc_tape *t, mc_tensor *x, mc_parameter *weight, mc_parameter *bias,
                              mc_activation activation);
+/* The same where the product with `next` alone reads the result: with both in 8 bits that may stand
+ * for the activation of a tensor (mc_tensor.pre), which only mc_weight_product and mc_tape_release
+ * take. */
+mc_tensor *mc_weight_product_for(mc_tape *t, mc_tensor *x, mc_parameter *weight, mc_parameter *bias,
+                                 mc_activation activation, const mc_parameter *next);
 
 #endif

@@ -3,7 +3,6 @@
 #include "core/nn/transformer.h"
 #include "core/nn/decode_internal.h"
 #include "core/ops/general.h"
-#include "core/ops/ops_internal.h"
 #include "core/nn/stored.h"
 
 enum { Q, K, V, PARTS };
@@ -12,7 +11,8 @@ struct mc_attention {
     mc_module module;
     /* The first part of each stored tensor: q, k and v; under `cross` kv begins with k. */
     mc_parameter *q_weight, *q_bias, *kv_weight, *kv_bias;
-    mc_layernorm *q_norm, *k_norm; /* NULL: none */
+    mc_parameter *global_weight, *global_bias; /* q, k and v of global tokens; NULL: none */
+    mc_layernorm *q_norm, *k_norm;             /* NULL: none */
     mc_linear *out;
     int heads;
     mc_attention_options options;
@@ -20,21 +20,25 @@ struct mc_attention {
 
 /* ---- parameters ------------------------------------------------------------------------------ */
 
+static const char *const own_names[][PARTS] = {
+    {"project_q.weight", "project_k.weight", "project_v.weight"},
+    {"project_q.bias", "project_k.bias", "project_v.bias"}};
+static const char *const global_names[][PARTS] = {
+    {"project_q_global.weight", "project_k_global.weight", "project_v_global.weight"},
+    {"project_q_global.bias", "project_k_global.bias", "project_v_global.bias"}};
+
 /* Parts `first` to `last` of q, k and v as one stored tensor, weight and bias. */
-static void add_projection(mc_attention *a, int first, int last, int64_t dim, mc_parameter **weight,
-                           mc_parameter **bias)
+static void add_projection(mc_attention *a, const char *const names[][PARTS], int first, int last,
+                           int64_t dim, mc_parameter **weight, mc_parameter **bias)
 {
-    static const char *const weights[] = {"project_q.weight", "project_k.weight",
-                                          "project_v.weight"};
-    static const char *const biases[] = {"project_q.bias", "project_k.bias", "project_v.bias"};
     const mc_attention_options *o = &a->options;
     int64_t q_rows = (int64_t)a->heads * o->head_dim, rows = (int64_t)o->key_heads * o->head_dim;
     mc_parameter_part w[PARTS], b[PARTS];
     for (int i = first; i <= last; i++) {
         float std = mc_option(i == Q ? o->q_std : o->init_std, 0.02f);
         int64_t own = i == Q ? q_rows : rows;
-        w[i - first] = (mc_parameter_part){weights[i], own, mc_init_normal(0, std)};
-        b[i - first] = (mc_parameter_part){biases[i], own, mc_init_zeros()};
+        w[i - first] = (mc_parameter_part){names[0][i], own, mc_init_normal(0, std)};
+        b[i - first] = (mc_parameter_part){names[1][i], own, mc_init_zeros()};
     }
     int count = last - first + 1;
     *weight = mc_parameter_new_stacked(&a->module, w, count, MC_SHAPE(dim), NULL);
@@ -61,10 +65,15 @@ mc_attention *mc_attention_add(mc_module *parent, const char *name, int64_t dim,
                 "attention: %d key heads, expected a divisor of %d heads", o->key_heads, heads);
         return NULL;
     }
-    if (o->window < 0 || (o->window && (o->cross || !o->causal))) {
+    if (o->globals && (o->cross || o->causal || o->rotary_dim)) {
         mc_fail(parent->ctx, MC_ERR_ARGUMENT,
-                "attention: a window of %d, expected 1 or more of causal self-attention",
-                o->window);
+                "attention: global tokens, expected self-attention that is neither causal nor "
+                "rotated");
+        return NULL;
+    }
+    if (o->window < 0 || (o->window && o->cross)) {
+        mc_fail(parent->ctx, MC_ERR_ARGUMENT,
+                "attention: a window of %d, expected 1 or more of self-attention", o->window);
         return NULL;
     }
     a->heads = heads;
@@ -72,8 +81,9 @@ mc_attention *mc_attention_add(mc_module *parent, const char *name, int64_t dim,
     o->q_std = mc_option_or(o->q_std, o->init_std);
     o->out_std = mc_option_or(o->out_std, o->init_std);
     o->in_scale = mc_option(o->in_scale, 1);
-    add_projection(a, Q, o->cross ? Q : V, dim, &a->q_weight, &a->q_bias);
-    if (o->cross) add_projection(a, K, V, dim, &a->kv_weight, &a->kv_bias);
+    add_projection(a, own_names, Q, o->cross ? Q : V, dim, &a->q_weight, &a->q_bias);
+    if (o->cross) add_projection(a, own_names, K, V, dim, &a->kv_weight, &a->kv_bias);
+    if (o->globals) add_projection(a, global_names, Q, V, dim, &a->global_weight, &a->global_bias);
     if (o->qk_norm_eps > 0) {
         a->q_norm = mc_rmsnorm_add(&a->module, "q_norm", o->head_dim, o->qk_norm_eps);
         a->k_norm = mc_rmsnorm_add(&a->module, "k_norm", o->head_dim, o->qk_norm_eps);
@@ -108,18 +118,24 @@ static mc_sdpa_options sdpa_options(const mc_attention *a, const mc_call *call)
     }
     out.causal = o->causal && !call->marks;
     out.window_left = o->window;
+    out.window_right = o->causal ? 0 : o->window;
     out.key_mask = call->key_mask;
     out.position_bias = call->position_bias;
     out.marks = call->marks;
+    out.globals = o->globals ? call->globals : NULL;
     return out;
 }
 
-/* Keeps the probabilities where the caller has asked for them. */
+/* Keeps the probabilities where the caller has asked for them; those of global tokens join the
+ * others'. */
 static void keep_probabilities(mc_tape *t, mc_tensor *q, mc_tensor *kv, const mc_sdpa_options *o,
                                const mc_call *call)
 {
     mc_tensor **kept = kv ? call->cross_attentions : call->attentions;
-    if (kept) mc_scope_keep(kept[call->layer] = mc_sdpa_probabilities(t, q, kv, o));
+    if (!kept) return;
+    mc_tensor *p = mc_sdpa_probabilities(t, q, kv, o), *before = kept[call->layer];
+    if (p && o->global_queries) p = mc_add(t, before, p);
+    mc_scope_keep(kept[call->layer] = p);
 }
 
 /* Columns of qkv, `heads` of them from one on, each through the norm (NULL: as they are). */
@@ -162,6 +178,23 @@ static mc_tensor *rotate(mc_tape *t, const mc_attention *a, mc_tensor *qkv, cons
                                           .positions = call->positions});
 }
 
+/* y and the attention of the global tokens, which are rows of zeros in y. */
+static mc_tensor *attend_globals(mc_tape *t, mc_attention *a, mc_tensor *x, const mc_call *call,
+                                 mc_tensor *y)
+{
+    mc_sdpa_options options = sdpa_options(a, call);
+    options.window_left = options.window_right = 0;
+    options.global_queries = true;
+    mc_tensor *qkv = project(t, x, a->global_weight, a->global_bias);
+    if (!qkv || !y) return NULL;
+    keep_probabilities(t, qkv, NULL, &options, call);
+    mc_tensor *own = mc_sdpa(t, qkv, &options), *sum = own ? mc_add(t, y, own) : NULL;
+    mc_tape_release(t, qkv);
+    mc_tape_release(t, own);
+    mc_tape_release(t, y);
+    return sum;
+}
+
 /* Self-attention: y (rows, heads * head_dim). */
 static mc_tensor *attend_self(mc_tape *t, mc_attention *a, mc_tensor *x, const mc_call *call)
 {
@@ -175,7 +208,7 @@ static mc_tensor *attend_self(mc_tape *t, mc_attention *a, mc_tensor *x, const m
                        ? call->decode->attend(t, call->decode->cache, call->layer, qkv, &options)
                        : mc_sdpa(t, qkv, &options);
     mc_tape_release(t, qkv);
-    return y;
+    return options.globals ? attend_globals(t, a, x, call, y) : y;
 }
 
 /* Cross-attention. Where text is generated keys and values of the memory are computed once. */

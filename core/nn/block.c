@@ -16,8 +16,17 @@ static void each_bucket(mc_module *block, bucket_fn fn)
         if (z->buckets[i].owner == block) fn(z, &z->buckets[i]);
 }
 
+/* From the end of a block's backward pass, where it begins, to the beginning of the block. */
+static mc_status retain(mc_zero *zero, mc_bucket *bucket)
+{
+    mc_status status = mc_bucket_gather(zero, bucket);
+    if (!status) bucket->values.retained++;
+    return status;
+}
+
 static mc_status release(mc_zero *zero, mc_bucket *bucket)
 {
+    bucket->values.retained--;
     mc_bucket_release(zero, bucket);
     return MC_OK;
 }
@@ -36,7 +45,10 @@ static void end_running(mc_module *block, bool needed)
         mc_bucket *b = &z->buckets[i];
         if (b->owner != block || !b->values.running) continue; /* it has failed to begin */
         b->values.running--;
-        if (!needed) mc_bucket_release(z, b);
+        if (needed)
+            b->values.retained++;
+        else
+            mc_bucket_release(z, b);
     }
 }
 
@@ -60,7 +72,7 @@ static void end_backward(mc_tape *tape, mc_node *node)
     const block_state *state = node->state;
     (void)tape;
     if (!state->gathered) {
-        each_bucket(state->block, mc_bucket_gather);
+        each_bucket(state->block, retain);
         prefetch(block_before(state->block));
     }
     each_bucket(state->block, mc_bucket_begin_gradient);
@@ -76,6 +88,29 @@ static void begin_backward(mc_tape *tape, mc_node *node)
 
 static const mc_op begin_op = {.name = "block begins", .backward = begin_backward, .always = true};
 static const mc_op end_op = {.name = "block ends", .backward = end_backward, .always = true};
+
+static void nothing(void *data) { (void)data; }
+
+/* After a failure: a backward pass has not come to the beginning of its blocks, and what was
+ * prefetched is not used. */
+static void let_go(void *data)
+{
+    mc_zero *z = data;
+    for (int i = 0; i < z->bucket_count && mc_failed(z->ctx); i++) {
+        mc_bucket *b = &z->buckets[i];
+        while (b->values.retained) release(z, b);
+        mc_bucket_forget(z, b);
+    }
+}
+
+static mc_status watch(mc_tape *tape, mc_module_root *root)
+{
+    static const mc_tape_watch calls = {nothing, let_go, let_go};
+    if (root->watched_tape == mc_tape_id(tape)) return MC_OK;
+    mc_status status = mc_tape_hook(tape, &calls, root, &root->zero);
+    if (!status) root->watched_tape = mc_tape_id(tape);
+    return status;
+}
 
 static void mark(mc_tape *tape, mc_module *block, const mc_op *op)
 {
@@ -99,7 +134,7 @@ mc_status mc_block_begin(mc_tape *tape, mc_module *block)
 {
     mc_context *ctx = block->ctx;
     if (mc_module_place(block->root)) return mc_error_status(ctx);
-    if (!is_sharded(block)) return mc_error_status(ctx);
+    if (!is_sharded(block) || watch(tape, block->root)) return mc_error_status(ctx);
     each_bucket(block, begin_running);
     prefetch(mc_tape_replaying(tape) ? block_before(block) : block->next);
     mark(tape, block, &begin_op);

@@ -37,6 +37,7 @@ mc_block_list *mc_block_list_new(mc_module *parent, const char *name, int count,
     if (options) list->options = *options;
     if (!check_options(parent->ctx, name, count, new_block && forward, &list->options)) return NULL;
     list->module.holds_blocks = true;
+    list->module.zero_level = (int)list->options.zero_level;
     list->forward = forward;
     list->blocks = mc_module_alloc(parent->root, ((size_t)count + 1) * sizeof *list->blocks);
     for (int i = 0; list->blocks && i < count; i++) {
@@ -68,15 +69,17 @@ mc_status mc_block_list_set_recompute(mc_block_list *list, mc_recompute recomput
 }
 
 /* The tensors of a call, which a checkpointed segment takes as its further inputs. */
-enum { CALL_TENSORS = 6 + MC_CALL_EXTRA };
+enum { CALL_NAMED = 7, CALL_TENSORS = CALL_NAMED + MC_CALL_EXTRA };
 _Static_assert((int)CALL_TENSORS < (int)MC_NODE_INPUTS,
                "a node has an input for each tensor of a call");
 
 static void list_tensors(mc_call *call, mc_tensor **slot[CALL_TENSORS])
 {
-    mc_tensor **named[] = {&call->key_mask, &call->memory_mask, &call->position_bias,
-                           &call->marks,    &call->positions,   &call->memory};
-    for (int i = 0; i < (int)CALL_TENSORS; i++) slot[i] = i < 6 ? named[i] : &call->extra[i - 6];
+    mc_tensor **named[CALL_NAMED] = {&call->key_mask, &call->memory_mask, &call->position_bias,
+                                     &call->marks,    &call->positions,   &call->globals,
+                                     &call->memory};
+    for (int i = 0; i < (int)CALL_TENSORS; i++)
+        slot[i] = i < (int)CALL_NAMED ? named[i] : &call->extra[i - CALL_NAMED];
 }
 
 /* One block of a call. */

@@ -9,7 +9,9 @@
  * with the same results. If they are sharded, they then stay gathered until the tape ends, and
  * their gradients are summed at the end of its backward pass. mc_linear_cross_entropy, which writes
  * gradients in the forward pass, accepts parameters of its own block only at levels 0 and 1 (else
- * MC_ERR_STATE). */
+ * MC_ERR_STATE).
+ *
+ * Part of the promised interface (docs/api.md). */
 #ifndef MC_NN_BLOCK_LIST_H
 #define MC_NN_BLOCK_LIST_H
 

@@ -1,5 +1,7 @@
 /* The arguments of a layer or block besides x: the rest of the batch. All layers take the same
- * struct, so a block passes it on unchanged, and a model stores no mode. */
+ * struct, so a block passes it on unchanged, and a model stores no mode.
+ *
+ * Part of the promised interface (docs/api.md). */
 #ifndef MC_NN_CALL_H
 #define MC_NN_CALL_H
 
@@ -25,6 +27,9 @@ typedef struct mc_call {
     mc_tensor *marks;
     /* i32 (rows): each token's position in its sequence, for rotary positions. */
     mc_tensor *positions;
+    /* For attention layers with global tokens, i32 (rows): 0 = a global token, negative: a token
+     * that attends to none. NULL: no token is global. */
+    mc_tensor *globals;
     /* The encoder's output, (rows of the encoder, dim), with lengths, for cross-attention. */
     mc_tensor *memory;
     mc_tensor *extra[MC_CALL_EXTRA]; /* further tensors, for blocks of your own */

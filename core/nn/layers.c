@@ -1,7 +1,6 @@
 #include "core/nn/transformer.h"
 
 #include "core/nn/adapter_internal.h"
-#include "core/nn/quantized_internal.h"
 #include "core/nn/stored.h"
 #include "core/ops/fused.h"
 
@@ -57,15 +56,23 @@ mc_tensor *mc_linear_forward(mc_tape *t, mc_linear *linear, mc_tensor *x)
 
 struct mc_layernorm {
     mc_module module;
-    mc_parameter *weight, *bias; /* bias NULL: RMSNorm */
+    mc_parameter *weight, *bias; /* bias NULL: RMSNorm, unless centred */
+    bool centred;                /* subtracts the mean */
     float eps;
 };
 
-static mc_layernorm *layernorm_init(mc_layernorm *norm, int64_t dim, float eps)
+static mc_layernorm *norm_init(mc_layernorm *norm, int64_t dim, float eps, bool centred)
 {
     if (!norm) return NULL;
-    norm->eps = eps != 0 ? eps : 1e-5f;
+    norm->eps = eps;
+    norm->centred = centred;
     norm->weight = mc_parameter_new(&norm->module, "weight", MC_SHAPE(dim), mc_init_constant(1));
+    return norm->weight ? norm : NULL;
+}
+
+static mc_layernorm *layernorm_init(mc_layernorm *norm, int64_t dim, float eps)
+{
+    if (!norm_init(norm, dim, mc_option(eps, 1e-5f), true)) return NULL;
     norm->bias = mc_parameter_new(&norm->module, "bias", MC_SHAPE(dim), mc_init_zeros());
     return norm->bias ? norm : NULL;
 }
@@ -80,12 +87,16 @@ mc_layernorm *mc_layernorm_add(mc_module *parent, const char *name, int64_t dim,
     return layernorm_init(mc_module_add(parent, name, sizeof(mc_layernorm)), dim, eps);
 }
 
+mc_layernorm *mc_layernorm_add_without_bias(mc_module *parent, const char *name, int64_t dim,
+                                            float eps)
+{
+    return norm_init(mc_module_add(parent, name, sizeof(mc_layernorm)), dim, mc_option(eps, 1e-5f),
+                     true);
+}
+
 static mc_layernorm *rmsnorm_init(mc_layernorm *norm, int64_t dim, float eps)
 {
-    if (!norm) return NULL;
-    norm->eps = eps != 0 ? eps : 1e-6f;
-    norm->weight = mc_parameter_new(&norm->module, "weight", MC_SHAPE(dim), mc_init_constant(1));
-    return norm->weight ? norm : NULL;
+    return norm_init(norm, dim, mc_option(eps, 1e-6f), false);
 }
 
 mc_layernorm *mc_rmsnorm_new(mc_context *ctx, int64_t dim, float eps)
@@ -100,11 +111,20 @@ mc_layernorm *mc_rmsnorm_add(mc_module *parent, const char *name, int64_t dim, f
 
 mc_module *mc_layernorm_module(mc_layernorm *norm) { return norm ? &norm->module : NULL; }
 
+/* What the operations add: NULL makes them RMSNorms. */
+static mc_tensor *bias_of(mc_tape *t, const mc_layernorm *norm)
+{
+    if (norm->bias) return mc_parameter_tensor(t, norm->bias);
+    if (!norm->centred) return NULL;
+    return mc_tape_input(t, mc_parameter_dtype(norm->weight), mc_parameter_shape(norm->weight),
+                         NULL, false);
+}
+
 mc_tensor *mc_layernorm_forward_residual(mc_tape *t, mc_layernorm *norm, mc_tensor *x, mc_tensor *f,
                                          float dropout)
 {
     if (!mc_given(mc_tape_context(t), norm) || !mc_op_ready(t, "layer norm", x)) return NULL;
-    mc_tensor *bias = norm->bias ? mc_parameter_tensor(t, norm->bias) : NULL;
+    mc_tensor *bias = bias_of(t, norm);
     return mc_residual_norm(t, x, f, dropout, mc_parameter_tensor(t, norm->weight), bias,
                             norm->eps);
 }
@@ -119,7 +139,7 @@ mc_tensor *mc_layernorm_forward_stream(mc_tape *t, mc_layernorm *norm, mc_tensor
 {
     if (sum) *sum = NULL;
     if (!t || !mc_given(mc_tape_context(t), norm)) return NULL;
-    mc_tensor *bias = norm->bias ? mc_parameter_tensor(t, norm->bias) : NULL;
+    mc_tensor *bias = bias_of(t, norm);
     return mc_stream_norm(t, x, mc_parameter_tensor(t, norm->weight), bias, norm->eps, sum);
 }
 
@@ -135,6 +155,7 @@ static mc_embedding *embedding_init(mc_embedding *e, int64_t count, int64_t dim,
     if (!e) return NULL;
     e->weight = mc_parameter_new(&e->module, "weight", MC_SHAPE(count, dim),
                                  mc_init_normal(0, mc_option(init_std, 0.02f)));
+    if (e->weight) e->weight->is_table = true;
     return e->weight ? e : NULL;
 }
 
@@ -148,6 +169,7 @@ mc_embedding *mc_embedding_add_padded(mc_module *parent, const char *name, int64
         rows = count <= INT64_MAX - align ? (count + align - 1) / align * align : INT64_MAX;
     e->weight = mc_parameter_new_padded(&e->module, "weight", MC_SHAPE(count, dim), rows,
                                         mc_init_normal(0, mc_option(init_std, 0.02f)));
+    if (e->weight) e->weight->is_table = true;
     return e->weight ? e : NULL;
 }
 
@@ -243,6 +265,15 @@ static mc_tensor *gated_in(mc_tape *t, mc_feed_forward *ffn, mc_tensor *x)
     return mc_weight_product(t, x, ffn->in_weight, ffn->in_bias, MC_ACTIVATION_NONE);
 }
 
+/* The product that an activation follows, which w_out alone reads. */
+static mc_tensor *plain_in(mc_tape *t, mc_feed_forward *ffn, mc_tensor *x)
+{
+    const mc_linear *in = ffn->in;
+    x = mc_cast(t, x, mc_parameter_dtype(in->weight));
+    return mc_weight_product_for(t, x, in->weight, in->bias, ffn->options.activation,
+                                 ffn->out->weight);
+}
+
 /* From x to what w_out is applied to. `last`: the caller does not read x again. */
 static mc_tensor *feed_in(mc_tape *t, mc_feed_forward *ffn, mc_tensor *x, bool last)
 {
@@ -250,9 +281,11 @@ static mc_tensor *feed_in(mc_tape *t, mc_feed_forward *ffn, mc_tensor *x, bool l
     bool relu = o->activation == MC_ACTIVATION_RELU && !o->gated && o->dropout > 0 &&
                 mc_tape_is_training(t); /* then one pass does both */
     mc_activation activation = relu ? MC_ACTIVATION_NONE : o->activation;
-    mc_tensor *h =
-        o->gated ? gated_in(t, ffn, x) : mc_linear_forward_activated(t, ffn->in, x, activation);
+    mc_tensor *h = o->gated            ? gated_in(t, ffn, x)
+                   : !(o->dropout > 0) ? plain_in(t, ffn, x)
+                                       : mc_linear_forward_activated(t, ffn->in, x, activation);
     if (last) mc_tape_release(t, x);
+    if (h && h->pre) return h;
     if (o->gated && h) {
         mc_tensor *gated = mc_gated(t, h, o->activation);
         mc_tape_release(t, h);
@@ -269,7 +302,11 @@ static mc_tensor *feed_forward(mc_tape *t, mc_feed_forward *ffn, mc_tensor *x, b
 {
     if (!mc_given(mc_tape_context(t), ffn) || !mc_op_ready(t, "feed-forward", x)) return NULL;
     mc_tensor *h = feed_in(t, ffn, x, last);
-    mc_tensor *y = h ? mc_linear_forward(t, ffn->out, h) : NULL;
+    mc_tensor *y = NULL;
+    if (h && h->pre) /* w_out computes the activation */
+        y = mc_weight_product(t, h, ffn->out->weight, ffn->out->bias, MC_ACTIVATION_NONE);
+    else if (h)
+        y = mc_linear_forward(t, ffn->out, h);
     mc_tape_release(t, h);
     return y;
 }

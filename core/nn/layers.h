@@ -1,5 +1,7 @@
 /* The layers models are made of. Each is a module: `_new` creates a root (such as a head next to a
- * model), `_add` a child of another module. Names of parameters are ModelCenter's. */
+ * model), `_add` a child of another module. Names of parameters are ModelCenter's.
+ *
+ * Part of the promised interface (docs/api.md). */
 #ifndef MC_NN_LAYERS_H
 #define MC_NN_LAYERS_H
 

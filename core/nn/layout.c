@@ -104,43 +104,62 @@ const mc_level *mc_module_level(const mc_module_root *root, const mc_bucket *b, 
 {
     const mc_module *owner = b->owner;
     int level = owner->zero_level ? owner->zero_level - MC_ZERO_0 : root->ctx->zero_level;
+    if (owner->holds_blocks && level > 1) level = 1; /* small, and used all along */
     if (!root->ctx->mesh.shard.comm) level = 0;
     if (on_host && b->trainable && level < 2) level = 2;
     /* frozen ones have nothing but values to share */
     return &mc_levels[b->trainable || mc_levels[level].values == MC_SHARE ? level : 0];
 }
 
-/* The planned bucket that a stored tensor goes to: a new one if there is none yet. */
+/* Vectors: biases, and the weights of norms. */
+static bool is_vector(const mc_stored *stored) { return stored->shape.ndim <= 1; }
+
+static bool is_in_block(const mc_stored *stored)
+{
+    const mc_module *parent = stored->owner->parent;
+    return parent && parent->holds_blocks;
+}
+
+/* The planned bucket that a stored tensor goes to: a new one if there is none yet. The vectors of
+ * all blocks of a list have one, the list's. */
 static mc_bucket *find_bucket(mc_module_root *root, mc_bucket *plan, int *count,
                               const mc_stored *stored)
 {
+    bool of_list = is_in_block(stored) && is_vector(stored);
+    mc_module *owner = of_list ? stored->owner->parent : stored->owner;
     for (int i = 0; i < *count; i++)
-        if (plan[i].owner == stored->owner && plan[i].trainable == stored->trainable)
-            return &plan[i];
+        if (plan[i].owner == owner && plan[i].trainable == stored->trainable) return &plan[i];
     mc_bucket *bucket = &plan[(*count)++];
-    const mc_module *parent = stored->owner->parent;
-    *bucket = (mc_bucket){.owner = stored->owner,
-                          .name = stored->owner->name,
+    *bucket = (mc_bucket){.owner = owner,
+                          .name = owner->name,
                           .dtype = root->dtype,
                           .trainable = stored->trainable,
-                          .in_block = parent && parent->holds_blocks,
+                          .in_block = is_in_block(stored) && !of_list,
                           .level = &mc_levels[0]};
     return bucket;
 }
 
-/* Plans where everything goes. In a bucket matrices come first and vectors (biases, the weights of
- * norms) after them: optimizers often treat the two differently, and each is then one range. What
- * is in 8 bits alone has no place. Buckets that get something from one on the host lie there. */
+/* Whose turn it is: vectors of blocks come first, as the first block waits for their update; then
+ * matrices, and the other vectors after them. */
+static int turn_of(const mc_stored *stored)
+{
+    return !is_vector(stored) ? 1 : is_in_block(stored) ? 0 : 2;
+}
+
+/* Plans where everything goes. In a bucket matrices come first and vectors after them: optimizers
+ * often treat the two differently, and each is then one range. What is in 8 bits alone has no
+ * place. Buckets that get something from one on the host lie there. */
 static mc_status plan_buckets(mc_module_root *root, mc_bucket *plan, int *count, bool *on_host)
 {
     mc_status status = MC_OK;
-    for (int pass = 0; pass < 2; pass++)
+    for (int turn = 0; turn < 3; turn++)
         for (size_t i = 0; i < root->stored_count && !status; i++) {
             mc_stored *stored = root->stored[i];
-            bool vector = stored->shape.ndim <= 1;
-            if (stored->leaves || vector != (pass == 1)) continue;
+            bool vector = is_vector(stored);
+            if (stored->leaves || turn_of(stored) != turn) continue;
             mc_bucket *bucket = find_bucket(root, plan, count, stored);
             status = mc_bucket_add_span(&root->zero, bucket, stored, stored->count, vector);
+            if (!status) mc_bucket_set_form(bucket, stored->form);
             if (stored->bucket && stored->bucket->host) on_host[bucket - plan] = true;
         }
     for (int i = 0; i < *count; i++)

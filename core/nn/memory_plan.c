@@ -2,8 +2,10 @@
 
 #include "core/device/cpu/cpu_internal.h"
 #include "core/device/plan_internal.h"
+#include "core/nn/fp8_internal.h"
 #include "core/nn/memory_plan_internal.h"
 #include "core/nn/module_internal.h"
+#include "core/nn/quantized_internal.h"
 
 mc_memory_use mc_memory(mc_context *ctx)
 {
@@ -80,21 +82,32 @@ mc_context *mc_plan_context_new_ranks(mc_context *ctx, int ranks, mc_zero_level 
     return mc_plan_context_new_mesh(ctx, &(mc_mesh_sizes){.data = ranks}, level);
 }
 
-/* The flat arrays of a model. */
-static void count_buckets(const mc_module_root *root, mc_memory_plan *plan)
+/* The flat arrays of a model, as they are now. */
+typedef struct flat_count {
+    const mc_module_root *root;
+    uint64_t parameters, gradients, optimizer;
+} flat_count;
+
+static void count_flat(void *user)
 {
+    flat_count *c = user;
+    const mc_module_root *root = c->root;
+    *c = (flat_count){.root = root, .parameters = mc_fp8_kept_bytes(root)};
+    c->parameters += mc_quantized_bytes(root);
     for (int i = 0; i < root->zero.bucket_count; i++) {
         const mc_bucket *b = &root->zero.buckets[i];
         int64_t values = mc_bucket_shares_values(b) ? b->share : b->count;
-        plan->parameters += (uint64_t)values * mc_dtype_size(b->dtype);
+        c->parameters += (uint64_t)values * mc_dtype_size(b->dtype);
         if (b->host) continue; /* nothing else is on the device */
         if (!mc_bucket_shares_gradient(b) && b->gradient.data)
-            plan->gradients += mc_bucket_gradient_bytes(b);
-        if (b->sum.data) plan->gradients += mc_sum_bytes(b);
+            c->gradients += mc_bucket_gradient_bytes(b);
+        if (b->sum.data) c->gradients += mc_sum_bytes(b);
         for (int k = 0; k < MC_STATE_SLOTS; k++)
-            if (b->state[k]) plan->optimizer += (uint64_t)mc_bucket_held(b) * sizeof(float);
+            if (b->state[k]) c->optimizer += mc_bucket_state_bytes(b, k);
     }
 }
+
+static uint64_t sum_of(const flat_count *c) { return c->parameters + c->gradients + c->optimizer; }
 
 mc_status mc_plan_run(mc_context *dry, mc_module *module, void (*step)(mc_context *ctx, void *user),
                       void *user, mc_memory_plan *plan)
@@ -109,22 +122,28 @@ mc_status mc_plan_run(mc_context *dry, mc_module *module, void (*step)(mc_contex
         return mc_fail(dry, MC_ERR_ARGUMENT, "a plan: the module is not of its context");
     step(dry, user);
     mc_plan_restart(device);
-    uint64_t kept = device->memory.in_use;
+    flat_count start = {.root = module->root}, most = start;
+    count_flat(&start);
+    uint64_t rest = device->memory.in_use - sum_of(&start); /* all that is kept but that */
+    mc_plan_watch_peak(device, count_flat, &most);
     mc_comm_volume before = mc_mesh_volume(&dry->mesh);
     if (!mc_failed(dry)) step(dry, user);
+    mc_plan_watch_peak(device, NULL, NULL);
     mc_comm_volume after = mc_mesh_volume(&dry->mesh);
     if (mc_failed(dry)) return mc_error_status(dry);
     mc_plan_peak peak = mc_plan_peak_of(device);
-    *plan = (mc_memory_plan){.logits = peak.logits,
+    *plan = (mc_memory_plan){.parameters = most.parameters,
+                             .gradients = most.gradients,
+                             .optimizer = most.optimizer,
+                             .logits = peak.logits,
                              .peak = peak.bytes,
                              .touched = mc_plan_touched(device),
                              .space = mc_plan_space(device),
                              .host = dry->home ? dry->home->bytes(dry->home) : 0,
                              .sent = after.bytes - before.bytes,
                              .collectives = after.calls - before.calls};
-    count_buckets(module->root, plan);
     plan->workspace = peak.scratch + device->workspace;
-    plan->inputs = kept - plan->parameters - plan->gradients - plan->optimizer - device->workspace;
-    plan->activations = peak.bytes - kept - peak.logits - peak.scratch;
+    plan->inputs = rest - device->workspace;
+    plan->activations = peak.bytes - sum_of(&most) - rest - peak.logits - peak.scratch;
     return MC_OK;
 }

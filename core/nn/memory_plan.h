@@ -53,7 +53,9 @@ MC_API double mc_device_peak_rate(mc_context *ctx, mc_dtype dtype);
 /* Bytes of a training step. All but `peak` are parts of the peak, at the moment when the most
  * memory is in use. */
 typedef struct mc_memory_plan {
-    uint64_t parameters, gradients;
+    uint64_t parameters;  /* those in 8 bits, in their place or beside them, too */
+    uint64_t gradients;   /* those kept for the step; at levels 2 and 3 few are there early in
+                             backward, where the peak often is */
     uint64_t optimizer;   /* state: moments and master copies */
     uint64_t inputs;      /* tensors of the context and small change */
     uint64_t activations; /* of forward and backward, after what recompute leaves out */

@@ -2,7 +2,6 @@
 #include "core/nn/stored.h"
 
 #include <fnmatch.h>
-#include <stdio.h>
 #include <string.h>
 
 /* ---- the tree -------------------------------------------------------------------------------- */
@@ -11,6 +10,7 @@ static void free_root(void *object)
 {
     mc_module_root *root = object;
     mc_tape_unhook(root->ctx, root);
+    mc_fp8_free(root);
     mc_zero_free(&root->zero, root->zero.buckets, root->zero.bucket_count);
     if (root->zero.home) root->zero.home->close(&root->zero);
     for (size_t i = 0; i < root->stored_count; i++) mc_stored_free_quantized(root->stored[i]);
@@ -66,6 +66,7 @@ void *mc_module_new(mc_context *ctx, const char *name, size_t size,
     if (!root) return NULL;
     root->ctx = ctx;
     root->dtype = dtype;
+    root->values_epoch = 1;
     mc_module *module = mc_module_alloc(root, size);
     char *copy = module ? mc_module_strdup(root, name) : NULL;
     if (!copy) return NULL;

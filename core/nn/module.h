@@ -17,7 +17,9 @@
  * optimizer state are flat too, in the same layout. Buffers are laid out at the first tape,
  * optimizer or load that needs them. Declaring or freezing parameters later lays them out again and
  * keeps values, gradients (as f32 then) and state. Gradient memory exists only for trainable
- * parameters, from the first backward or optimizer on. */
+ * parameters, from the first backward or optimizer on.
+ *
+ * Part of the promised interface (docs/api.md). */
 #ifndef MC_NN_MODULE_H
 #define MC_NN_MODULE_H
 
@@ -32,7 +34,7 @@ typedef struct mc_module {
     struct mc_module *parent, *first_child, *last_child, *next;
     struct mc_module_root *root;
     bool holds_blocks; /* its children are blocks */
-    int zero_level;    /* of a block or a root: see mc_zero_level */
+    int zero_level;    /* of a block, a list of blocks or a root: see mc_zero_level */
 } mc_module;
 
 typedef struct mc_module_options {

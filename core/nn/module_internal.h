@@ -17,13 +17,16 @@ struct mc_parameter {
     int64_t first;    /* element offset within the stored tensor */
     bool initialized; /* has values: initial ones or loaded ones */
     bool is_factor;   /* of an adapter (adapter_internal.h) */
+    bool is_table;    /* of an embedding */
     bool in_adapter;  /* belongs to the files of an adapter: factors, and what is saved with them */
     /* of core/optim: per parameter, since neighbours in a stored tensor may be in different
      * groups */
     void *optimizer;         /* the mc_optimizer that steps it; NULL: none */
     int optimizer_group;     /* its settings there */
+    bool optimizer_matrix;   /* Muon steps it as a matrix */
     int64_t optimizer_steps; /* steps it has taken there */
     bool optimizer_stepped;  /* the newest step that was launched there is one of its own too */
+    bool eight_bit;          /* the optimizer wants its state in 8 bits */
     bool offload;            /* the optimizer is an AdamOffload: its state is to lie on the host */
     float gpu_share;         /* of that optimizer */
 };
@@ -37,12 +40,16 @@ struct mc_stored {
     mc_parameter **parts;
     int part_count;
     bool trainable;
+    mc_state_form form;         /* that its optimizer state is to have; core/optim chooses */
     float product_scale;        /* of a linear layer's weight: the factor of its product; else 0 */
     struct mc_adapter *adapter; /* NULL: none */
     mc_matrix8 quantized;       /* quantized_internal.h; data NULL: none */
-    bool leaves;       /* `quantized` stands for it: it has, or is about to have, no bucket */
-    mc_bucket *bucket; /* NULL before the first layout, and where `leaves` */
-    mc_span *span;     /* of the bucket */
+    bool leaves; /* `quantized` stands for it: it has, or is about to have, no bucket */
+    int fp8;     /* its number among those whose products are in 8 bits; 0: it is not */
+    uint8_t *fp8_data, *fp8_transposed; /* its bytes (fp8.c); NULL: none are kept */
+    uint64_t fp8_epoch;                 /* the values_epoch that they are of; 0: none */
+    mc_bucket *bucket;                  /* NULL before the first layout, and where `leaves` */
+    mc_span *span;                      /* of the bucket */
     /* the leaf of the newest tape that used it, so that one tape has one leaf a stored tensor */
     mc_tensor *leaf;
     uint64_t leaf_tape;
@@ -63,10 +70,13 @@ typedef struct mc_module_root {
     int64_t stored_elements; /* of all of them */
     mc_zero zero;            /* a bucket for each block or root, trainable or not */
     bool layout_valid;
+    uint64_t watched_tape; /* the newest tape that runs blocks: block.c looks after it */
     /* of core/optim: moves state to where the optimizers want it, unless that is done. NULL: there
      * are none */
     mc_status (*place)(struct mc_module_root *root);
     bool placed;
+    struct mc_fp8_state *fp8; /* products in 8 bits (fp8_internal.h); NULL: none */
+    uint64_t values_epoch;    /* counts up when values change; from 1 */
     /* all allocations of the tree (modules, names), freed with it */
     void **pieces;
     size_t piece_count, piece_capacity;
@@ -89,6 +99,8 @@ mc_status mc_module_move_bucket(mc_module_root *root, mc_bucket *bucket, mc_buck
 
 /* Where a stored tensor's values begin, where they are there as a whole. */
 void *mc_stored_data(const mc_stored *stored);
+/* Frees all of root->fp8, if there is any (fp8.c). */
+void mc_fp8_free(mc_module_root *root);
 /* Frees its copy in 8 bits, if it has one (quantized.c). */
 void mc_stored_free_quantized(mc_stored *stored);
 

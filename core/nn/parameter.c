@@ -81,9 +81,9 @@ static int64_t padding_rows(const mc_stored *stored)
     return rows;
 }
 
-/* Before a tape has its first leaf of a bucket that takes gradients. Where another tape had one
- * since they were zeroed there are going to be sums, which are made in f32: from now on, but where
- * others show what there is, tapes that are open or a recording. */
+/* Called before a tape's first leaf of a bucket with gradients. If another tape has contributed to
+ * the bucket since zero_grad, this pass accumulates: the gradient becomes f32, unless another open
+ * tape or a recording still points at the 16-bit one. */
 static mc_status begin_pass(mc_tape *tape, mc_module_root *root, mc_bucket *b)
 {
     bool alone = !mc_is_on_open_tape(root->ctx, root, tape) && !mc_step_is_recording(root->ctx);
@@ -181,6 +181,7 @@ mc_status mc_parameter_places(mc_parameter *p, mc_parameter_place places[MC_PARA
         return mc_fail(root->ctx, MC_ERR_UNSUPPORTED,
                        "parameter \"%s\" is in 8 bits, and is not written to", p->name);
     int64_t element, held;
+    root->values_epoch++;
     mc_parameter_held(p, &element, &held);
     int n = 0;
     mc_status status = mc_zero_rest(&root->zero);
@@ -264,7 +265,7 @@ mc_status mc_parameter_read_gradient(mc_parameter *p, float *values)
     if (mc_failed(root->ctx)) return mc_error_status(root->ctx);
     int64_t count = mc_shape_count(p->shape);
     if (bucket && mc_zero_sum(&root->zero)) return mc_error_status(root->ctx);
-    if (bucket && mc_bucket_has_gradient(bucket))
+    if (bucket)
         return mc_bucket_read_gradient(&root->zero, bucket, p->stored->span->offset + p->first,
                                        count, values);
     memset(values, 0, (size_t)count * sizeof *values);

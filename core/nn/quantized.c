@@ -19,6 +19,17 @@ bool mc_module_has_quantized(const mc_module_root *root)
     return false;
 }
 
+uint64_t mc_quantized_bytes(const mc_module_root *root)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < root->stored_count; i++) {
+        const mc_stored *s = root->stored[i];
+        if (!mc_stored_has_quantized(s)) continue;
+        bytes += (uint64_t)s->count + (uint64_t)s->quantized.rows * sizeof(float);
+    }
+    return bytes;
+}
+
 /* ---- quantizing ------------------------------------------------------------------------------ */
 
 /* The parameter that a row of the stored tensor belongs to. */
@@ -137,7 +148,7 @@ static mc_status check_model(mc_module_root *root, const mc_quantized_plan *plan
                        root->module->name);
     for (int i = 0; i < root->zero.bucket_count; i++) {
         const mc_bucket *b = &root->zero.buckets[i];
-        trains |= b->host || b->gradient.data || b->sum.data;
+        trains |= b->host || b->gradient.needed;
         for (int k = 0; k < MC_STATE_SLOTS; k++) trains |= b->state[k] != NULL;
     }
     if (trains)
@@ -151,7 +162,7 @@ mc_status mc_module_quantize(mc_module_root *root, const mc_quantized_plan *plan
 {
     mc_status status = mc_module_layout(root);
     if (!status) status = check_model(root, plan);
-    if (!status) status = mc_module_set_trainable(root->module, NULL, false);
+    if (!status && !plan->trains) status = mc_module_set_trainable(root->module, NULL, false);
     if (!status) status = mc_module_layout(root);
     for (int i = 0; i < root->zero.bucket_count && !status; i++)
         status = quantize_bucket(root, &root->zero.buckets[i], plan);
@@ -174,7 +185,9 @@ mc_tensor *mc_stored_dequantized(mc_tape *t, mc_stored *s)
 {
     if (mc_tape_is_training(t)) {
         mc_fail(mc_tape_context(t), MC_ERR_UNSUPPORTED,
-                "\"%s\" is in 8 bits: a model whose weights are is not trained", s->parts[0]->name);
+                "\"%s\" is in 8 bits: it is not trained, nor read by this operation of a tape that "
+                "trains",
+                s->parts[0]->name);
         return NULL;
     }
     mc_tensor *y = mc_tape_tensor(t, s->owner->root->dtype, s->shape, NULL);

@@ -18,12 +18,17 @@ typedef struct mc_quantized_plan {
     mc_weight_format format;
     mc_quantized_choice (*choose)(const mc_stored *stored, void *user);
     void *user;
+    bool trains; /* the model goes on to be trained, as the base of an adapter is */
 } mc_quantized_plan;
 
-/* Quantizes what `choose` picks, bucket by bucket, and freezes all parameters below the root. All
- * ranks do it together. Errors: a tape is open that uses the model; gradients or state of an
- * optimizer; nothing to do; a value that is not finite (its parameter and row are named). Where
- * memory runs out a part is done, and a further call does the rest. */
+/* Bytes of the copies below a root, with their scales. */
+uint64_t mc_quantized_bytes(const mc_module_root *root);
+
+/* Quantizes what `choose` picks, bucket by bucket. All parameters below the root are frozen, unless
+ * the plan trains: then those that it does not pick stay as they are. All ranks do it together.
+ * Errors: a tape is open that uses the model; gradients or state of an optimizer; nothing to do; a
+ * value that is not finite (its parameter and row are named). Where memory runs out a part is done,
+ * and a further call does the rest. */
 mc_status mc_module_quantize(mc_module_root *root, const mc_quantized_plan *plan);
 
 /* activation(scale * x W^T + bias) with the copy's first `rows` rows; `bias` (rows) may be NULL. */

@@ -46,9 +46,9 @@ mc_tensor *mc_sublayer_pre_norm(mc_tape *t, mc_tensor *x, mc_layernorm *norm, mc
                                 const mc_call *call, float dropout)
 {
     if (!has_branch(t, branch, "mc_sublayer_pre_norm")) return NULL;
-    mc_tensor *s, *h = norm_stream(t, x, norm, &s);
+    mc_tensor *s, *h = norm ? norm_stream(t, x, norm, &s) : (s = mc_residual_sum(t, x));
     mc_tensor *y = h ? branch.forward(t, branch.layer, h, call) : NULL;
-    mc_tape_release(t, h);
+    if (norm) mc_tape_release(t, h);
     return y ? mc_residual_defer(t, s, y, dropout) : NULL;
 }
 

@@ -26,9 +26,10 @@ typedef struct mc_branch {
 MC_API mc_branch mc_attention_branch(mc_attention *attention);
 MC_API mc_branch mc_feed_forward_branch(mc_feed_forward *ffn);
 
-/* x + dropout(branch(norm(x))), as in GPT-2 and T5. x (rows, dim) may be a deferred sum, and the
- * result is one: pass it to the next sublayer, mc_layernorm_forward_stream, a block list, or
- * mc_residual_sum. `dropout` is a probability in [0, 1), applied on training tapes. */
+/* x + dropout(branch(norm(x))), as in GPT-2 and T5; norm NULL: x + dropout(branch(x)). x (rows,
+ * dim) may be a deferred sum, and the result is one: pass it to the next sublayer,
+ * mc_layernorm_forward_stream, a block list, or mc_residual_sum. `dropout` is a probability in [0,
+ * 1), applied on training tapes. */
 MC_API mc_tensor *mc_sublayer_pre_norm(mc_tape *t, mc_tensor *x, mc_layernorm *norm,
                                        mc_branch branch, const mc_call *call, float dropout);
 /* norm(x + dropout(branch(x))), as in BERT. */

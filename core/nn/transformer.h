@@ -9,6 +9,10 @@
 #include "core/nn/layers.h"
 #include "core/ops/attention.h"
 
+/* mc_layernorm_add without the parameter "bias" (ModernBERT's): mean 0 and variance 1, times
+ * weight. */
+MC_API mc_layernorm *mc_layernorm_add_without_bias(mc_module *parent, const char *name, int64_t dim,
+                                                   float eps);
 /* LayerNorm(x + dropout(f)) for x and f of equal shape, in one pass: the end of a post-LN block.
  * `dropout` is a probability in [0, 1); on an evaluation tape nothing is dropped. */
 MC_API mc_tensor *mc_layernorm_forward_residual(mc_tape *t, mc_layernorm *norm, mc_tensor *x,
@@ -44,9 +48,14 @@ typedef struct mc_attention_options {
                          heads */
     bool no_bias;     /* projections without biases */
     bool no_out_bias; /* attention_out without one */
-    /* A sliding window of self-attention: the most tokens that a token attends to, itself included;
-     * 0: no limit. */
+    /* A sliding window of self-attention: the most tokens that a token attends to, itself included,
+     * on each side unless causal; 0: no limit. */
     int window;
+    /* Longformer's global tokens (call->globals): all tokens attend to them whatever the window is,
+     * and they attend to all tokens with projections of their own. Parameters "project_q_global",
+     * "project_k_global", "project_v_global", as those of q, k and v. Not with `cross`, rotation or
+     * decoding. */
+    bool globals;
     /* The eps of an RMSNorm on each head of queries and keys, before rotation; 0: no norm.
      * Parameters "q_norm" and "k_norm", weight (head_dim). */
     float qk_norm_eps;

@@ -255,6 +255,19 @@ static bool check_marks(mc_tape *t, const sdpa_call *c)
                     MC_SHAPE_TEXT(marks->shape), (long long)c->keys->total);
 }
 
+static bool check_globals(mc_tape *t, const sdpa_call *c)
+{
+    mc_tensor *globals = c->o->globals;
+    if (!globals) return true;
+    if (!mc_op_ready(t, "attention", globals) ||
+        !mc_op_same_dtype(t, "attention", "globals", globals, MC_I32))
+        return false;
+    if (!is_cross(c) && mc_tensor_count(globals) >= c->keys->total) return true;
+    return !mc_fail(mc_tape_context(t), MC_ERR_SHAPE,
+                    "attention: globals %s, expected one for each of %lld tokens of self-attention",
+                    MC_SHAPE_TEXT(globals->shape), (long long)c->keys->total);
+}
+
 static bool check(mc_tape *t, sdpa_call *c)
 {
     const char *what = is_cross(c) ? "q" : "qkv";
@@ -264,7 +277,7 @@ static bool check(mc_tape *t, sdpa_call *c)
     c->queries = c->keys = c->in[Q]->lengths;
     if (is_cross(c) && !check_keys(t, c)) return false;
     return check_mask(t, c->o->key_mask, c->keys->total) && check_bias(t, c) &&
-           check_position_bias(t, c) && check_marks(t, c);
+           check_position_bias(t, c) && check_marks(t, c) && check_globals(t, c);
 }
 
 /* ---- forward --------------------------------------------------------------------------------- */
@@ -295,7 +308,9 @@ static mc_attention_shape shape_of(mc_tape *t, const sdpa_call *c)
                                 .bias_rows = o->bias ? o->bias->shape.dim[1] : 0,
                                 .position_bias = mc_tensor_data(o->position_bias),
                                 .position_limit = position_limit(o->position_bias),
-                                .marks = mc_tensor_data(o->marks)};
+                                .marks = mc_tensor_data(o->marks),
+                                .globals = mc_tensor_data(o->globals),
+                                .global_queries = o->global_queries};
     if (c->keys != c->queries) {
         shape.key_lengths = c->keys;
         shape.device_key_lengths = mc_tape_device_lengths(t, c->keys);
@@ -316,6 +331,7 @@ static void record(mc_tape *t, const sdpa_call *c, mc_tensor *y, sdpa_state stat
     mc_node_save(node, c->o->bias);
     mc_node_save(node, c->o->position_bias);
     mc_node_save(node, c->o->marks);
+    mc_node_save(node, c->o->globals);
 }
 
 static bool requires_gradient(const mc_tensor *x) { return x && x->requires_grad; }

@@ -41,6 +41,12 @@ typedef struct mc_sdpa_options {
      * tokens; any other token also to itself and to all tokens before it. A query without a key
      * gives zeros. NULL: none. */
     mc_tensor *marks;
+    /* Global tokens of self-attention, as Longformer has them (Beltagy et al. 2020): i32 (at least
+     * the lengths' total), 0 = global, negative: a query without keys. No window hides a global
+     * key. Without global_queries the queries that are not global attend, with it only the global
+     * ones; the others give zeros, so that the sum of both is the attention of all. NULL: none. */
+    mc_tensor *globals;
+    bool global_queries;
 } mc_sdpa_options;
 
 /* Scaled dot-product self-attention over a packed batch. qkv: (rows, 3 * heads * head_dim), each

@@ -1,6 +1,5 @@
 #include "core/ops/ops_internal.h"
 
-#include <string.h>
 #include "core/autograd/step_internal.h"
 
 mc_matrix mc_saved_matrix(mc_tape *t, mc_tensor *x)

@@ -64,6 +64,21 @@ MC_API mc_tensor *mc_embed_scaled(mc_tape *t, int tables, mc_tensor *const *tabl
 MC_API mc_tensor *mc_token_positions(mc_tape *t, mc_tensor *ids, const mc_lengths *lengths,
                                      int64_t limit, int64_t pad, int64_t first);
 
+/* GLM's inputs that follow from packed ids, whose masks are filled in after the text: see
+ * mc_find_blanks. i32 (capacity of the lengths) each. */
+typedef struct mc_blanks {
+    mc_tensor *marks;     /* for attention: 1 in the text, to which all rows attend; 0 after it */
+    mc_tensor *positions; /* in the sequence; after the text, the position of the block's mask */
+    mc_tensor *blocks;    /* 0 in the text; 1, 2, ... in each block */
+} mc_blanks;
+/* Computes them for packed ids (capacity of the lengths), i32 or i64, each in [0, limit). The text
+ * of a sequence ends before its first `start` token, or at its end. Each `start` begins a block,
+ * which fills in a `mask`: the i-th block the i-th mask, the last block the last one. With fewer
+ * masks than blocks, the remaining blocks fill in the last one; without any, rows keep their own
+ * position. All NULL after an error: an id out of range, MC_ERR_ARGUMENT. */
+MC_API mc_blanks mc_find_blanks(mc_tape *t, mc_tensor *ids, const mc_lengths *lengths,
+                                int64_t limit, int64_t start, int64_t mask);
+
 /* mc_cross_entropy of logits = logit_scale * x weight^T + bias, which are computed in chunks of
  * rows and never exist as a whole. On a training tape this call itself adds the gradients of weight
  * and bias, in the forward pass (zero them before), and keeps x's gradient for backward. `classes`

@@ -5,7 +5,9 @@
  * f32, f16 or bf16 (another dtype is MC_ERR_DTYPE; a shape that does not fit MC_ERR_SHAPE), results
  * have their dtype, and arithmetic is f32. All have gradients, and all run in recorded steps.
  * Dimensions are counted from 0; a negative one counts from the last, -1. Formulas are those of
- * PyTorch's functions of the same name. */
+ * PyTorch's functions of the same name.
+ *
+ * Part of the promised interface (docs/api.md). */
 #ifndef MC_OPS_GENERAL_H
 #define MC_OPS_GENERAL_H
 

@@ -1,7 +1,7 @@
 /* y = activation(scale * x weight^T + bias). The pre-activation is kept for the activation's
  * gradient, and y can be computed again from it, so that selective recompute keeps only one of the
  * two. */
-#include "core/ops/ops_internal.h"
+#include "core/ops/fp8_internal.h"
 #include "core/ops/fused.h"
 
 #include <math.h>
@@ -9,7 +9,11 @@
 typedef struct linear_state {
     mc_activation activation;
     float scale;
-    mc_tensor *pre; /* pre-activation; NULL without an activation */
+    mc_tensor *pre;     /* pre-activation; NULL without an activation */
+    mc_fp8_use fp8;     /* products in 8 bits, if it has scales */
+    mc_fp8_x x8;        /* and x in them */
+    mc_fp8_operand dy8; /* that of the node after it, once it has cast the output's gradient */
+    bool cast_done;
     /* What the node after it has done of its backward: its output's gradient is that of the
      * pre-activation; the bias has its gradient. */
     bool activation_done, bias_done;
@@ -31,6 +35,9 @@ static mc_tensor *pre_gradient(mc_tape *t, mc_node *node, const linear_state *st
 }
 
 static const mc_op linear_activation_op;
+
+/* What is cast or multiplied for x: itself, or what it is the activation of. */
+static mc_tensor *source_of(mc_tensor *x) { return x && x->pre ? x->pre : x; }
 
 /* A linear's product takes the gradient of the activation before it along, and that of its bias. */
 static bool fuses(const mc_node *node, const mc_node *before)
@@ -66,7 +73,14 @@ static void input_backward(mc_tape *t, mc_node *node, const mc_tensor *du)
         call.activation = before->activation;
         call.pre = mc_saved_matrix(t, before->pre);
     }
-    if (dx)
+    bool casts = before && state->fp8.scales && before->fp8.scales;
+    mc_fp8_before cast = {.use = casts ? &before->fp8 : NULL,
+                          .for_input = casts && node->fused->inputs[X]->requires_grad,
+                          .for_weight = casts && node->fused->inputs[WEIGHT]->requires_grad,
+                          .dy = casts ? &before->dy8 : NULL};
+    if (dx && state->fp8.scales)
+        mc_fp8_input_gradient(t, &state->fp8, &state->dy8, &call, weight, casts ? &cast : NULL);
+    else if (dx)
         MC_KERNEL(t, "linear", linear_backward_input, &call);
     else if (dbias)
         MC_KERNEL(t, "linear", column_sums, rows, out, call.dy, dbias);
@@ -75,22 +89,45 @@ static void input_backward(mc_tape *t, mc_node *node, const mc_tensor *du)
     if (!before) return;
     before->activation_done = true;
     before->bias_done = sums;
+    before->cast_done = casts;
+}
+
+/* The gradient of the pre-activation in 8 bits, where that is taken. */
+static bool cast_gradient(mc_tape *t, const mc_node *node, linear_state *state, const mc_tensor *du)
+{
+    mc_fp8_source source = {
+        .rows = mc_tensor_rows(du), .columns = mc_tensor_columns(du), .x = mc_matrix_of(du)};
+    if (!state->fp8.scales || state->cast_done) return true;
+    return mc_fp8_cast_dy(t, &state->fp8, &source, node->inputs[X]->requires_grad,
+                          node->inputs[WEIGHT]->requires_grad, &state->dy8);
+}
+
+static void weight_backward(mc_tape *t, mc_node *node, const mc_tensor *du)
+{
+    const linear_state *state = node->state;
+    mc_tensor *x = node->inputs[X];
+    int64_t rows = mc_tensor_rows(x), in = mc_tensor_columns(x), out = mc_tensor_columns(du);
+    bool accumulate;
+    mc_tensor *dweight = mc_gradient_target(t, node->inputs[WEIGHT], &accumulate);
+    float beta = accumulate ? 1.0f : 0.0f;
+    if (!dweight) return;
+    mc_matrix source = state->x8.kept ? (mc_matrix){0} : mc_saved_matrix(t, source_of(x));
+    if (state->fp8.scales)
+        mc_fp8_weight_gradient(t, &state->fp8, &state->dy8, source, in, &state->x8, state->scale,
+                               beta, mc_matrix_of(dweight));
+    else
+        MC_KERNEL(t, "linear", gemm, true, false, out, in, rows, state->scale, mc_matrix_of(du),
+                  source, beta, mc_matrix_of(dweight));
 }
 
 static void linear_backward(mc_tape *t, mc_node *node)
 {
-    const linear_state *state = node->state;
-    mc_tensor *x = node->inputs[X], *weight = node->inputs[WEIGHT];
-    int64_t rows = mc_tensor_rows(x), in = mc_tensor_columns(x),
-            out = mc_tensor_columns(node->output);
+    linear_state *state = node->state;
     mc_tensor *du = pre_gradient(t, node, state);
-    if (!du) return;
-    bool accumulate;
-    mc_tensor *dweight = mc_gradient_target(t, weight, &accumulate);
-    if (dweight)
-        MC_KERNEL(t, "linear", gemm, true, false, out, in, rows, state->scale, mc_matrix_of(du),
-                  mc_saved_matrix(t, x), accumulate ? 1.0f : 0.0f, mc_matrix_of(dweight));
+    if (!du || !cast_gradient(t, node, state, du)) return;
+    weight_backward(t, node, du);
     input_backward(t, node, du);
+    mc_fp8_release(&state->dy8);
     if (du != node->output->gradient) mc_scratch_free(du);
 }
 
@@ -136,40 +173,80 @@ bool mc_linear_check(mc_tape *t, mc_tensor *x, mc_tensor *weight, mc_tensor *bia
            mc_op_shape(t, "linear", "bias", bias, MC_SHAPE(weight->shape.dim[0]));
 }
 
+/* `like`: a linear's state as far as it is known before the call. */
+static void record(mc_tape *t, const linear_state *like, mc_tensor *x, mc_tensor *weight,
+                   mc_tensor *bias, mc_tensor *y)
+{
+    bool active = like->activation != MC_ACTIVATION_NONE;
+    mc_node *node = mc_tape_record(t, active ? &linear_activation_op : &linear_op, y, sizeof *like,
+                                   3, (mc_tensor *[]){x, weight, bias});
+    if (!node) return;
+    *(linear_state *)node->state = *like;
+    mc_node_save(node, weight->requires_grad && !like->x8.kept ? source_of(x) : NULL);
+    mc_node_save(node, x->requires_grad ? weight : NULL);
+    mc_node_save(node, like->pre);
+    mc_node_save(node, like->x8.scale);
+    mc_node_save(node, like->x8.kept);
+}
+
+/* Memory of the output, and of the pre-activation where that is kept. With `defers` the output
+ * stands for its activation. NULL after an error. */
+static mc_tensor *make_output(mc_tape *t, const mc_tensor *x, int64_t out, bool keeps, bool defers,
+                              mc_activation activation, mc_tensor **pre)
+{
+    mc_shape shape = x->shape;
+    shape.dim[shape.ndim - 1] = out;
+    mc_tensor *y = defers ? NULL : mc_tape_tensor(t, x->dtype, shape, x);
+    *pre = keeps && (y || defers) ? mc_tape_tensor(t, x->dtype, shape, x) : NULL;
+    if (keeps && !*pre) return NULL;
+    return defers ? mc_tape_deferred_activation(t, *pre, (int)activation) : y;
+}
+
+/* `use`: NULL, or products in 8 bits. */
+static mc_tensor *linear(mc_tape *t, mc_tensor *x, mc_tensor *weight, mc_tensor *bias,
+                         mc_activation activation, float scale, const mc_fp8_use *use)
+{
+    mc_tensor *source = use ? source_of(x) : x;
+    if (!mc_linear_check(t, source, weight, bias, activation, scale)) return NULL;
+    bool active = activation != MC_ACTIVATION_NONE, defers = active && use && use->defers;
+    bool keeps = active && mc_tape_recording(t) &&
+                 (x->requires_grad || weight->requires_grad || (bias && bias->requires_grad));
+    linear_state state = {.activation = activation, .scale = scale};
+    int64_t out = weight->shape.dim[0];
+    mc_tensor *y = make_output(t, x, out, keeps || defers, defers, activation, &state.pre);
+    if (!y) return NULL;
+    mc_linear_call call = {.rows = mc_tensor_rows(x),
+                           .in = mc_tensor_columns(x),
+                           .out = out,
+                           .alpha = scale,
+                           .x = mc_matrix_of(source),
+                           .weight = mc_matrix_of(weight),
+                           .activation = activation,
+                           .pre = mc_matrix_of(state.pre)};
+    if (!defers) call.y = mc_matrix_of(y);
+    if (bias) call.bias = mc_matrix_flat(bias);
+    if (use) {
+        state.fp8 = *use;
+        if (source != x) state.x8.activation = (mc_activation)x->activation;
+        state.x8.keeps = source != x && weight->requires_grad && mc_tape_keeps_cheap(t);
+        mc_fp8_linear(t, use, &call, &state.x8, weight);
+    } else {
+        MC_KERNEL(t, "linear", linear, &call);
+    }
+    record(t, &state, x, weight, bias, y);
+    return mc_failed(mc_tape_context(t)) ? NULL : y;
+}
+
 mc_tensor *mc_scaled_linear(mc_tape *t, mc_tensor *x, mc_tensor *weight, mc_tensor *bias,
                             mc_activation activation, float scale)
 {
-    if (!mc_linear_check(t, x, weight, bias, activation, scale)) return NULL;
-    int64_t rows = mc_tensor_rows(x), in = mc_tensor_columns(x), out = weight->shape.dim[0];
-    mc_shape shape = x->shape;
-    shape.dim[shape.ndim - 1] = out;
-    mc_tensor *y = mc_tape_tensor(t, x->dtype, shape, x), *pre = NULL;
-    if (!y) return NULL;
-    bool active = activation != MC_ACTIVATION_NONE;
-    bool keeps_pre = active && mc_tape_recording(t) &&
-                     (x->requires_grad || weight->requires_grad || (bias && bias->requires_grad));
-    if (keeps_pre && !(pre = mc_tape_tensor(t, x->dtype, shape, x))) return NULL;
-    mc_linear_call call = {.rows = rows,
-                           .in = in,
-                           .out = out,
-                           .alpha = scale,
-                           .x = mc_matrix_of(x),
-                           .weight = mc_matrix_of(weight),
-                           .activation = activation,
-                           .pre = mc_matrix_of(pre),
-                           .y = mc_matrix_of(y)};
-    if (bias) call.bias = mc_matrix_flat(bias);
-    MC_KERNEL(t, "linear", linear, &call);
-    mc_node *node = mc_tape_record(t, active ? &linear_activation_op : &linear_op, y,
-                                   sizeof(linear_state), 3, (mc_tensor *[]){x, weight, bias});
-    if (node) {
-        *(linear_state *)node->state =
-            (linear_state){.activation = activation, .scale = scale, .pre = pre};
-        mc_node_save(node, weight->requires_grad ? x : NULL);
-        mc_node_save(node, x->requires_grad ? weight : NULL);
-        mc_node_save(node, pre);
-    }
-    return mc_failed(mc_tape_context(t)) ? NULL : y;
+    return linear(t, x, weight, bias, activation, scale, NULL);
+}
+
+mc_tensor *mc_scaled_linear_fp8(mc_tape *t, mc_tensor *x, mc_tensor *weight, mc_tensor *bias,
+                                mc_activation activation, float scale, const mc_fp8_use *use)
+{
+    return linear(t, x, weight, bias, activation, scale, use);
 }
 
 mc_tensor *mc_fused_linear(mc_tape *t, mc_tensor *x, mc_tensor *weight, mc_tensor *bias,

@@ -35,7 +35,7 @@ static double counted(mc_tape *t, const mc_tensor *labels, int32_t ignore_index)
     return count;
 }
 
-/* One rank has nobody to agree with: its own rows are nominal. */
+/* With one rank, its own rows are the nominal ones. */
 const float *mc_loss_seed(mc_tape *t, mc_tensor *loss, const mc_tensor *from, int64_t rows,
                           double count)
 {
@@ -63,7 +63,7 @@ static void cross_entropy_backward(mc_tape *t, mc_node *node)
 {
     const cross_entropy_state *state = node->state;
     mc_tensor *x = node->inputs[0];
-    mc_tensor *again = new_loss(t); /* the sum once more, which nobody needs */
+    mc_tensor *again = new_loss(t); /* recomputes the sum, which is not used */
     bool accumulate;
     mc_tensor *target = mc_gradient_target(t, x, &accumulate);
     mc_tensor *dx = target && accumulate ? mc_scratch_new(t, x->dtype, x->shape) : target;

@@ -9,7 +9,9 @@
  *     mc_optim_manager_backward(optim, t, loss);
  *
  * Bad arguments are errors as in core/ops/ops.h. Arithmetic is f32, sums are accumulated in a fixed
- * order. */
+ * order.
+ *
+ * Part of the promised interface (docs/api.md). */
 #ifndef MC_OPS_LOSSES_H
 #define MC_OPS_LOSSES_H
 

@@ -5,7 +5,9 @@
  * shapes found and what was expected. "Rows" of a tensor are all its dimensions but the last taken
  * together, "columns" the last one. Zero rows are fine everywhere. Storage f32, f16 or bf16; all
  * arithmetic accumulates in f32. Formulas follow PyTorch's functions of the same meaning unless
- * another source is named. */
+ * another source is named.
+ *
+ * Part of the promised interface (docs/api.md). */
 #ifndef MC_OPS_OPS_H
 #define MC_OPS_OPS_H
 

@@ -67,7 +67,8 @@ mc_tensor *mc_low_rank_add(mc_tape *t, mc_tensor *y, mc_tensor *h, const mc_low_
                            int count, float scale);
 
 /* activation(scale * x w^T + bias) with a weight in 8 bits, which the caller keeps as long as the
- * tape; bias (w->rows) may be NULL. x that requires a gradient is an error: there is none. */
+ * tape; bias (w->rows) may be NULL. x and bias have gradients, that of x through the numbers that
+ * the bytes stand for, in x's dtype. */
 mc_tensor *mc_linear_quantized(mc_tape *t, mc_tensor *x, const mc_matrix8 *w, mc_tensor *bias,
                                mc_activation activation, float scale);
 

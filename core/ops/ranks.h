@@ -11,7 +11,9 @@
  * Every rank calls each of these, in the same order relative to other collective calls. With one
  * rank they return that rank's own values. They wait for the device, and for the other ranks at
  * most the context's comm_timeout. On a failed context they do nothing. mc_print_rank (context.h)
- * prints on one rank, mc_accuracy_gather (datasets/metrics.h) counts answers over all. */
+ * prints on one rank, mc_accuracy_gather (datasets/metrics.h) counts answers over all.
+ *
+ * Part of the promised interface (docs/api.md). */
 #ifndef MC_OPS_RANKS_H
 #define MC_OPS_RANKS_H
 

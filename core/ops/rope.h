@@ -1,4 +1,6 @@
-/* How the angles of rotary positions are computed: part of the configs of models that use them. */
+/* How the angles of rotary positions are computed: part of the configs of models that use them.
+ *
+ * Part of the promised interface (docs/api.md). */
 #ifndef MC_OPS_ROPE_H
 #define MC_OPS_ROPE_H
 

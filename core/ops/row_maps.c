@@ -1,5 +1,4 @@
 /* Functions of rows: softmax, its logarithm, scaling to length 1. */
-#include <math.h>
 #include "core/ops/general.h"
 #include "core/ops/ops_internal.h"
 

@@ -4,7 +4,6 @@
 
 #include <inttypes.h>
 #include <math.h>
-#include <string.h>
 
 enum { MAX_TABLES = 4 };
 
@@ -114,6 +113,31 @@ mc_tensor *mc_token_positions(mc_tape *t, mc_tensor *ids, const mc_lengths *leng
                   (int32_t)pad, (int32_t)first, mc_tensor_data(y));
     }
     return mc_failed(mc_tape_context(t)) ? NULL : y;
+}
+
+mc_blanks mc_find_blanks(mc_tape *t, mc_tensor *ids, const mc_lengths *lengths, int64_t limit,
+                         int64_t start, int64_t mask)
+{
+    static const char op[] = "blanks";
+    mc_blanks out = {0};
+    if (!mc_op_ready(t, op, ids) || !mc_given(mc_tape_context(t), lengths)) return out;
+    mc_tensor *checked =
+        mc_op_indices(t, "embed", "index", ids, lengths->capacity, limit, INT32_MIN);
+    const int32_t *device_lengths = checked ? mc_tape_device_lengths(t, lengths) : NULL;
+    mc_tensor **const made[] = {&out.marks, &out.positions, &out.blocks};
+    for (int i = 0; i < 3 && checked && !mc_failed(mc_tape_context(t)); i++) {
+        *made[i] = mc_tape_tensor(t, MC_I32, MC_SHAPE(lengths->capacity), NULL);
+        if (*made[i]) (*made[i])->storage->computed = true; /* as positions of tokens are */
+    }
+    if (!checked || mc_failed(mc_tape_context(t))) return (mc_blanks){0};
+    MC_KERNEL(t, op, find_blanks, lengths, device_lengths,
+              &(mc_blanks_call){.ids = mc_tensor_data(checked),
+                                .start = (int32_t)start,
+                                .mask = (int32_t)mask,
+                                .mark = mc_tensor_data(out.marks),
+                                .position = mc_tensor_data(out.positions),
+                                .block = mc_tensor_data(out.blocks)});
+    return mc_failed(mc_tape_context(t)) ? (mc_blanks){0} : out;
 }
 
 /* ---- gather ---------------------------------------------------------------------------------- */

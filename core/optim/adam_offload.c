@@ -15,7 +15,6 @@
 #include <ctype.h>
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 #include "core/device/cpu/cpu_internal.h"
 #include "core/device/plan_internal.h"
 #include "core/dist/ranks_internal.h"

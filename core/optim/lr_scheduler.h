@@ -13,7 +13,9 @@
  *
  * Schedules belong to their context. One schedule serves one optimizer. Constructors return NULL on
  * a failed context, and after an error: MC_ERR_ARGUMENT (a rate that is negative or not finite, a
- * negative step count) or MC_ERR_NOMEM. */
+ * negative step count) or MC_ERR_NOMEM.
+ *
+ * Part of the promised interface (docs/api.md). */
 #ifndef MC_OPTIM_LR_SCHEDULER_H
 #define MC_OPTIM_LR_SCHEDULER_H
 

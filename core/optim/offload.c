@@ -4,7 +4,6 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include "core/device/cpu/cpu_internal.h"
 #include "core/device/plan_internal.h"
 #include "core/device/plan_timer_internal.h"
 #include "core/dist/world_internal.h"

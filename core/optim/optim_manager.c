@@ -1,22 +1,22 @@
 /* OptimManager: see optim_manager.h for what a step is.
  *
- * Where it is decided. Whether a step is taken, and with what factor, is found out by kernels from
- * the gradients (core/device/step_internal.h), and the optimizers' kernels obey it; the host
- * launches them without knowing. What became of a step arrives later (`settle`): at once on the CPU
+ * Where it is decided. Kernels decide from the gradients whether a step is taken and with what
+ * factor (core/device/step_internal.h); the optimizers' kernels read the decision. The host
+ * launches all of them without waiting. It learns a step's outcome in `settle`: at once on the CPU
  * device, up to MC_STEPS_LATE steps later on others. Only then are steps counted here.
  *
- * How the mean is taken. Backward multiplies each loss's sum by `seed` = loss_scale / nominal, and
- * nominal is one number in a step, on all ranks (mc_step_plan), so the gradients hold seed x the
- * gradient of the sum over everything. The gradient of the mean is that divided by seed x count;
- * this factor and the clip coefficient are given to the optimizers, and gradients are never
- * written. */
+ * How the mean is computed. Backward multiplies each loss's sum by `seed` = loss_scale / nominal.
+ * nominal is one number for a step, on all ranks (mc_step_plan), so the gradients are seed times
+ * the gradient of the sum over all rows. Divided by seed x count this is the gradient of the mean.
+ * The optimizers receive this factor times the clip coefficient; the gradients themselves stay
+ * unchanged. */
 #include "core/optim/optim_manager.h"
 
 #include <math.h>
-#include <string.h>
 #include <time.h>
 #include "core/autograd/step_internal.h"
 #include "core/dist/comm.h"
+#include "core/nn/fp8_internal.h"
 #include "core/optim/adam_offload_internal.h"
 #include "core/optim/lr_scheduler_internal.h"
 
@@ -218,6 +218,52 @@ static mc_status forgive(mc_optim_manager *m)
     m->failed = false;
     return zero_state(m, &m->state->failure, sizeof m->state->failure);
 }
+
+/* ---- the models -------------------------------------------------------------------------- */
+
+/* Calls fn for each model that the optimizers have parameters of, once. */
+static mc_status each_root(mc_optim_manager *m,
+                           mc_status (*fn)(mc_optim_manager *, mc_module_root *))
+{
+    mc_status status = MC_OK;
+    for (size_t i = 0; i < m->managed_count; i++) {
+        mc_optimizer *o = m->managed[i].optimizer;
+        for (size_t r = 0; o && r < mc_optimizer_roots(o) && !status; r++) {
+            bool seen = false;
+            for (size_t j = 0; j < i && !seen; j++)
+                seen = m->managed[j].optimizer &&
+                       mc_optimizer_has_root(m->managed[j].optimizer, o->roots[r]);
+            if (!seen) status = fn(m, o->roots[r]);
+        }
+    }
+    return status;
+}
+
+/* Before the models' casts are added up. */
+static mc_status clear_fp8(mc_optim_manager *m, mc_module_root *root)
+{
+    return root->fp8 ? zero_state(m, &m->state->fp8, sizeof m->state->fp8) : MC_OK;
+}
+
+static mc_status advance_scales(mc_optim_manager *m, mc_module_root *root)
+{
+    return mc_fp8_advance_scales(root, &m->state->fp8);
+}
+
+static mc_status note_update(mc_optim_manager *m, mc_module_root *root)
+{
+    (void)m;
+    root->values_epoch++;
+    return MC_OK;
+}
+
+static mc_status note_restored(mc_optim_manager *m, mc_module_root *root)
+{
+    mc_fp8_restored(root, m->steps + m->skipped > 0);
+    return MC_OK;
+}
+
+/* ---- zeros ------------------------------------------------------------------------------- */
 
 /* Zeros the gradients and what is known of them. */
 static mc_status zero_gradients(mc_optim_manager *m)
@@ -429,7 +475,7 @@ double mc_optim_manager_clip_grad_norm(mc_optim_manager *m, double max_norm)
     return mc_optim_manager_clip_grad_norm_p(m, max_norm, 2);
 }
 
-/* ---- what became of a step --------------------------------------------------------------- */
+/* ---- a step's outcome -------------------------------------------------------------------- */
 
 /* Finds the parameter that a numbered element of the gradients belongs to. */
 typedef struct mc_search {
@@ -507,6 +553,28 @@ static double lr_now(const mc_optim_manager *m)
     return first->optimizer->steps ? first->optimizer->lr : next_lr(first, 0);
 }
 
+/* NaN of none. */
+static double share_of(uint64_t part, uint64_t all) { return (double)part / (double)all; }
+
+/* Of delayed scales hardly anything saturates; what vanishes is small beside a tensor's largest
+ * element. More than that means that the scales do not fit, and the run will not either. */
+static void warn_of_scales(mc_optim_manager *m, const mc_step_state *state)
+{
+    const double saturated = 0.01, vanished = 0.1;
+    const int64_t quiet = 100; /* steps between two warnings */
+    int64_t step = state->steps + state->skipped;
+    double lost[] = {share_of(state->fp8.saturated, state->fp8.elements),
+                     share_of(state->fp8.vanished, state->fp8.elements)};
+    if (!(lost[0] > saturated || lost[1] > vanished)) return;
+    if (m->warned_of_scales && step < m->warned_of_scales + quiet) return;
+    m->warned_of_scales = step;
+    mc_log(
+        m->ctx, MC_LOG_WARNING,
+        "fp8: %.1f %% of the elements that step %lld has cast to 8 bits were beyond the format's "
+        "largest number, %.1f %% below its smallest",
+        100 * lost[0], (long long)step, 100 * lost[1]);
+}
+
 static mc_status take_over(mc_optim_manager *m, const mc_flight *flight)
 {
     const mc_step_state *state = flight->arrived;
@@ -517,6 +585,7 @@ static mc_status take_over(mc_optim_manager *m, const mc_flight *flight)
         note_skipped(m, state);
     else
         count_taken(m);
+    warn_of_scales(m, state);
     m->loss_scale = state->loss_scale;
     m->growth_counter = state->growth_counter;
     m->steps = state->steps;
@@ -532,6 +601,8 @@ static mc_status take_over(mc_optim_manager *m, const mc_flight *flight)
         .skipped = skipped,
         .ended = m->last_end.known ? m->last_end.time : NAN,
         .seconds = m->last_end.seconds,
+        .fp8_saturated = share_of(state->fp8.saturated, state->fp8.elements),
+        .fp8_vanished = share_of(state->fp8.vanished, state->fp8.elements),
     };
     return MC_OK;
 }
@@ -590,7 +661,7 @@ static mc_status settle_arrived(mc_optim_manager *m)
     return status;
 }
 
-/* For functions that tell a number: settles, which does not change what the caller sees. */
+/* For functions that return a number: settles, which does not change what the caller sees. */
 static bool is_settled(const mc_optim_manager *m)
 {
     return m && settle_all((mc_optim_manager *)(uintptr_t)m) == MC_OK;
@@ -669,6 +740,7 @@ static mc_status end_launch(mc_optim_manager *m)
     flight->lr = first ? first->optimizer->lr : NAN;
     flight->ticket =
         device->copy_out_later(device, flight->arrived, m->state, sizeof *flight->arrived);
+    each_root(m, note_update); /* of a recorded step, too */
     mc_status status = settle_arrived(m);
     if (!status && !m->in_flight && m->last_skipped) status = zero_gradients(m);
     return status;
@@ -693,6 +765,8 @@ static mc_status launch(mc_optim_manager *m)
 {
     mc_device *device = m->ctx->device;
     mc_status status = device->kernels->step_decide(device, m->rules, m->state);
+    if (!status) status = each_root(m, clear_fp8);
+    if (!status) status = each_root(m, advance_scales);
     for (size_t i = 0; !status && i < m->managed_count; i++) {
         mc_optimizer *o = m->managed[i].optimizer;
         if (!o) continue;
@@ -758,7 +832,8 @@ void mc_optim_manager_state_restored(mc_optim_manager *m)
     m->clip = MC_CLIP_NONE;
     m->last_skipped = m->failed = false;
     m->norm = NAN;
-    m->reported = 0;
+    m->reported = m->warned_of_scales = 0;
+    each_root(m, note_restored);
 }
 
 mc_status mc_optim_manager_settle(mc_optim_manager *m) { return m ? settle_all(m) : MC_OK; }

@@ -8,7 +8,7 @@
  *         mc_tape *t = mc_tape_begin(ctx);
  *         mc_tensor *loss = ...;
  *         mc_optim_manager_backward(optim, t, loss);
- *         double norm = mc_optim_manager_clip_grad_norm(optim, 1.0f);
+ *         double norm = mc_optim_manager_clip_grad_norm(optim, 1.0);
  *         mc_optim_manager_step(optim);
  *         mc_tape_end(t);
  *     }
@@ -24,9 +24,11 @@
  * Gradients computed without the manager, by mc_tape_backward, are used unchanged; do not mix both
  * kinds in a step.
  *
- * With several ranks, sums, counts, norms, overflows and skipped steps are over the rows of all
- * ranks, and the same on each rank. Every rank makes the same calls in the same order and the same
- * number of forward and backward passes; a rank that has run out of rows uses an empty batch.
+ * With several ranks each rank computes the losses of its own rows: mc_data_rank and mc_data_size
+ * say which, and loaders choose them by themselves. Sums, counts, norms, overflows and skipped
+ * steps are over the rows of all ranks, and the same on each rank. Every rank makes the same calls
+ * in the same order and the same number of forward and backward passes; a rank that has run out of
+ * rows uses an empty batch.
  *
  * Loss scaling has the same states as BMTrain's. If a gradient has overflowed (is infinite or NaN),
  * the optimizers and schedules skip the step; if the scale is above the minimum, it is divided by
@@ -39,7 +41,9 @@
  * parameters for overflow too.
  *
  * On a failed context all functions here do nothing: functions that return numbers return NaN, the
- * others the status of the error or NULL. A NULL manager is MC_ERR_ARGUMENT or NaN. */
+ * others the status of the error or NULL. A NULL manager is MC_ERR_ARGUMENT or NaN.
+ *
+ * Part of the promised interface (docs/api.md). */
 #ifndef MC_OPTIM_OPTIM_MANAGER_H
 #define MC_OPTIM_OPTIM_MANAGER_H
 
@@ -84,7 +88,8 @@ MC_API mc_status mc_optim_manager_add(mc_optim_manager *optim, mc_optimizer *opt
                                       mc_lr_scheduler *scheduler);
 
 /* Allocates gradients and state of all optimizers now instead of at the first step, so that a lack
- * of memory shows before training. */
+ * of memory shows before training. At levels 2 and 3 zero_grad frees the gradients' shards, and
+ * each is allocated again when its first reduction begins. */
 MC_API mc_status mc_optim_manager_prepare(mc_optim_manager *optim);
 
 /* Zeros the gradients of all parameters of all optimizers, and begins a step. Call it before the
@@ -162,6 +167,10 @@ typedef struct mc_step_report {
     /* From the end of the previous step to the end of this one, host work included, by the device's
      * clock if it has one. NaN: unknown, for example for the first step. */
     double seconds;
+    /* With mc_recipe.fp8: the shares of all elements that the step cast to 8 bits, on all ranks,
+     * that were clamped to the format's largest number, and that were rounded to 0. NaN if the
+     * step cast none. */
+    double fp8_saturated, fp8_vanished;
 } mc_step_report;
 
 /* Writes the report of the step `late` steps before the newest, 0 <= late <= 3, after waiting for

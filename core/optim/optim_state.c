@@ -1,5 +1,6 @@
 /* The state of an OptimManager as a list of named numbers and arrays. */
 #include <string.h>
+#include "core/nn/fp8_internal.h"
 #include "core/optim/lr_scheduler_internal.h"
 
 /* A visit under way: the caller's function, the optimizer it is at, and a name being built. */
@@ -74,6 +75,36 @@ static void own_part(const mc_bucket *b, int64_t begin, mc_state_item *item)
     if (item->own_count < 0) item->own_count = 0;
 }
 
+/* The codes of a slot in 8 bits, as an item that has its place, and then their scales. */
+static mc_status visit_codes(mc_visit *v, const mc_parameter *p, int slot, const char *what,
+                             mc_state_item *item)
+{
+    enum { BLOCK = MC_STATE_BLOCK };
+    char scales[32];
+    mc_state8 state = {NULL, NULL};
+    int64_t begin = p->stored->span->offset + p->first;
+    if (item->count) state = mc_bucket_state8_at(p->stored->bucket, slot, begin + item->first);
+    item->data = state.code;
+    item->dtype = "U8";
+    item->size = 1;
+    mc_status status = v->fn(v->user, item);
+    snprintf(scales, sizeof scales, "%s_scale", what);
+    if (status || !name_item(v, "optimizer", scales, p->name)) return mc_error_status(v->ctx);
+    int64_t end = item->first + item->count, own_end = item->own_first + item->own_count;
+    mc_state_item scale = {
+        .name = v->name,
+        .dtype = "F32",
+        .shape = MC_SHAPE((mc_shape_count(p->shape) + BLOCK - 1) / BLOCK),
+        .data = state.scale,
+        .first = item->first / BLOCK,
+        .count = item->count ? (end + BLOCK - 1) / BLOCK - item->first / BLOCK : 0,
+        .own_first = item->own_first / BLOCK,
+        .own_count = item->own_count ? (own_end + BLOCK - 1) / BLOCK - item->own_first / BLOCK : 0,
+        .size = sizeof(float),
+        .on_device = item->on_device};
+    return v->fn(v->user, &scale);
+}
+
 static mc_status visit_slot(mc_visit *v, mc_module_root *root, mc_parameter *p, int slot,
                             const char *what)
 {
@@ -89,6 +120,8 @@ static mc_status visit_slot(mc_visit *v, mc_module_root *root, mc_parameter *p, 
         item.data = mc_bucket_state_at(b, slot, element);
         own_part(b, begin, &item);
     }
+    if (slot != MC_STATE_MASTER && p->stored->span->form == MC_STATE_8BIT)
+        return visit_codes(v, p, slot, what, &item);
     return v->fn(v->user, &item);
 }
 
@@ -98,10 +131,41 @@ static mc_status visit_arrays(void *user, mc_module_root *root, mc_parameter *p)
     const mc_optimizer_kind *kind = v->optimizer->kind;
     mc_status status = MC_OK;
     if (!has_state(v, p)) return mc_error_status(v->ctx);
-    for (int slot = 0; !status && slot < kind->state_count; slot++)
+    if (p->optimizer_matrix) status = visit_slot(v, root, p, MC_STATE_M, "momentum_buffer");
+    for (int slot = 0; !status && slot < kind->state_count && !p->optimizer_matrix; slot++)
         status = visit_slot(v, root, p, slot, kind->state_name[slot]);
     if (!status && p->stored->bucket->dtype != MC_F32)
         status = visit_slot(v, root, p, MC_STATE_MASTER, "master");
+    return status;
+}
+
+/* The scales and histories of layers in 8 bits, which all ranks have alike. */
+static mc_status visit_fp8(mc_visit *v, const mc_module_root *root)
+{
+    const mc_fp8_state *f = root->fp8;
+    const int64_t numbers = (int64_t)(sizeof *f->scales / sizeof(float));
+    mc_status status = MC_OK;
+    for (int i = 0; f && i < f->count && !status; i++) {
+        if (!name_item(v, "optimizer", "fp8", f->weights[i]->parts[0]->name)) return MC_ERR_NOMEM;
+        int64_t count = MC_FP8_ROLES * numbers;
+        mc_state_item item = {.name = v->name,
+                              .dtype = "F32",
+                              .shape = MC_SHAPE(MC_FP8_ROLES, numbers),
+                              .data = f->scales + (ptrdiff_t)i * MC_FP8_ROLES,
+                              .count = count,
+                              .own_count = v->ctx->mesh.world.rank ? 0 : count,
+                              .size = sizeof(float),
+                              .on_device = true};
+        status = v->fn(v->user, &item);
+    }
+    return status;
+}
+
+static mc_status visit_optimizer_fp8(mc_visit *v)
+{
+    mc_status status = MC_OK;
+    for (size_t i = 0; i < mc_optimizer_roots(v->optimizer) && !status; i++)
+        status = visit_fp8(v, v->optimizer->roots[i]);
     return status;
 }
 
@@ -140,6 +204,7 @@ static mc_status visit_all(mc_visit *v, mc_optim_manager *m)
     for (v->index = 0; !status && v->index < m->managed_count; v->index++) {
         v->optimizer = m->managed[v->index].optimizer;
         if (v->optimizer) status = mc_optimizer_each_parameter(v->optimizer, visit_arrays, v);
+        if (v->optimizer && !status) status = visit_optimizer_fp8(v);
     }
     return status;
 }

@@ -35,6 +35,19 @@ static void drop_dead_roots(mc_optimizer *o)
     o->root_count = kept;
 }
 
+size_t mc_optimizer_roots(mc_optimizer *o)
+{
+    drop_dead_roots(o);
+    return o->root_count;
+}
+
+bool mc_optimizer_has_root(const mc_optimizer *o, const mc_module_root *root)
+{
+    for (size_t i = 0; i < o->root_count; i++)
+        if (o->roots[i] == root) return true;
+    return false;
+}
+
 /* ---- making and freeing ------------------------------------------------------------------ */
 
 static void optimizer_release(void *object)
@@ -114,13 +127,28 @@ static bool matches(const mc_parameter *p, const char *pattern)
     return !pattern || fnmatch(pattern, p->name, 0) == 0;
 }
 
+static bool has_trainable(mc_module *module)
+{
+    mc_parameter_iterator it = {0};
+    for (mc_parameter *p; (p = mc_module_next_parameter(module, &it));)
+        if (p->stored->trainable) return true;
+    return false;
+}
+
+/* A parameter in 8 bits has no state: where others of the module are trained, it is left out. */
+static bool is_left_out(const mc_parameter *p, const char *pattern, bool others)
+{
+    return p->stored->leaves && !pattern && others;
+}
+
 /* Counts the parameters that match, and checks that no other optimizer has one of them. */
 static mc_status check_parameters(mc_optimizer *o, mc_module *module, const char *pattern,
                                   int64_t *count)
 {
+    bool others = has_trainable(module);
     mc_parameter_iterator it = {0};
     for (mc_parameter *p; (p = mc_module_next_parameter(module, &it));) {
-        if (!matches(p, pattern)) continue;
+        if (!matches(p, pattern) || is_left_out(p, pattern, others)) continue;
         if (p->stored->leaves)
             return mc_fail(o->ctx, MC_ERR_UNSUPPORTED,
                            "optimizer %s: parameter \"%s\" is in 8 bits, and is not trained",
@@ -148,6 +176,24 @@ static mc_status add_root(mc_optimizer *o, mc_module_root *root)
     return MC_OK;
 }
 
+/* Zeros a slot of what this rank has of a parameter. */
+static void zero_state(mc_device *device, const mc_parameter *p, int slot, int64_t element,
+                       int64_t count)
+{
+    const mc_bucket *b = p->stored->bucket;
+    mc_state_form form = p->stored->span->form;
+    if (form == MC_STATE_FIRST && slot == MC_STATE_V) return;
+    if (form != MC_STATE_8BIT) {
+        device->kernels->zero(device, mc_bucket_state_at(b, slot, element),
+                              (size_t)count * sizeof(float));
+        return;
+    }
+    mc_state8 state = mc_bucket_state8_at(b, slot, element);
+    int64_t blocks = (count + MC_STATE_BLOCK - 1) / MC_STATE_BLOCK;
+    device->kernels->zero(device, state.code, (size_t)count);
+    device->kernels->zero(device, state.scale, (size_t)blocks * sizeof(float));
+}
+
 /* Takes a parameter over. Moments that an earlier optimizer left mean nothing to this one. */
 static void take(mc_optimizer *o, mc_parameter *p)
 {
@@ -157,7 +203,8 @@ static void take(mc_optimizer *o, mc_parameter *p)
     p->optimizer_stepped = false;
     p->offload = o->on_host;
     p->gpu_share = o->gpu_share;
-    p->module->root->place = mc_adam_offload_place;
+    p->eight_bit = o->eight_bit;
+    p->module->root->place = mc_optimizer_place;
     p->module->root->placed = false;
     mc_bucket *bucket = p->stored->bucket;
     if (!bucket) return;
@@ -166,9 +213,14 @@ static void take(mc_optimizer *o, mc_parameter *p)
     int64_t element, count;
     mc_parameter_held(p, &element, &count);
     for (int slot = MC_STATE_M; slot <= MC_STATE_V && count; slot++)
-        if (bucket->state[slot])
-            device->kernels->zero(device, mc_bucket_state_at(bucket, slot, element),
-                                  (size_t)count * sizeof(float));
+        if (bucket->state[slot]) zero_state(device, p, slot, element, count);
+}
+
+static bool has_blocks_in(const mc_module_root *root)
+{
+    for (size_t i = 0; i < root->stored_count; i++)
+        if (root->stored[i]->owner != root->module) return true;
+    return false;
 }
 
 /* Adds what matches. `group` > 0 puts it there; 0 leaves parameters that are here already alone. */
@@ -176,11 +228,40 @@ static mc_status add_parameters(mc_optimizer *o, mc_module *module, const char *
 {
     mc_status status = add_root(o, module->root);
     if (status) return status;
+    bool has_blocks = has_blocks_in(module->root);
     mc_parameter_iterator it = {0};
     for (mc_parameter *p; (p = mc_module_next_parameter(module, &it));) {
-        if (!matches(p, pattern)) continue;
+        if (!matches(p, pattern) || p->stored->leaves) continue;
         if (!p->optimizer) take(o, p);
         if (group) p->optimizer_group = group;
+        p->optimizer_matrix = mc_muon_takes(o, p, o->groups[p->optimizer_group].muon, has_blocks);
+    }
+    return MC_OK;
+}
+
+/* Checks that a group's rule of Muon fits its parameters. */
+static mc_status check_rule(mc_optimizer *o, mc_module *module, const char *pattern,
+                            mc_muon_rule rule)
+{
+    if (rule != MC_MUON_DEFAULT && rule != MC_MUON_MATRIX && rule != MC_MUON_ADAM)
+        return mc_fail(o->ctx, MC_ERR_ARGUMENT,
+                       "parameter group: muon is %d, expected a "
+                       "mc_muon_rule",
+                       (int)rule);
+    bool has_blocks = has_blocks_in(module->root);
+    mc_parameter_iterator it = {0};
+    for (mc_parameter *p; o->muon && (p = mc_module_next_parameter(module, &it));) {
+        if (!matches(p, pattern)) continue;
+        if (rule == MC_MUON_MATRIX && p->shape.ndim != 2)
+            return mc_fail(o->ctx, MC_ERR_ARGUMENT,
+                           "optimizer %s: parameter \"%s\" of shape %s is to be stepped as a "
+                           "matrix, expected two dimensions",
+                           o->kind->name, p->name, MC_SHAPE_TEXT(p->shape));
+        if (p->optimizer == o && p->optimizer_steps &&
+            mc_muon_takes(o, p, rule, has_blocks) != p->optimizer_matrix)
+            return mc_fail(
+                o->ctx, MC_ERR_STATE, "optimizer %s: parameter \"%s\" has been stepped %s already",
+                o->kind->name, p->name, p->optimizer_matrix ? "as a matrix" : "by Adam's rule");
     }
     return MC_OK;
 }
@@ -216,13 +297,16 @@ mc_status mc_optimizer_add_group(mc_optimizer *o, mc_module *module, const char 
     if (status) return status;
     mc_param_group none = {0};
     if (!group) group = &none;
-    mc_group settings = {mc_option(group->weight_decay, -1), mc_option(group->lr_factor, 1)};
+    mc_group settings = {mc_option(group->weight_decay, -1), mc_option(group->lr_factor, 1),
+                         group->muon};
     if ((group->weight_decay != 0 && !mc_option_check(o->ctx, "parameter group", "weight_decay",
                                                       group->weight_decay, INFINITY)) ||
         !mc_option_check(o->ctx, "parameter group", "lr_factor", settings.lr_factor, INFINITY))
         return MC_ERR_ARGUMENT;
     int64_t count = 0;
-    if ((status = check_parameters(o, module, pattern, &count))) return status;
+    if ((status = check_parameters(o, module, pattern, &count)) ||
+        (status = check_rule(o, module, pattern, settings.muon)))
+        return status;
     if (!count)
         return mc_fail(o->ctx, MC_ERR_NOT_FOUND,
                        "optimizer %s: no parameter of module \"%s\" matches \"%s\"", o->kind->name,
@@ -266,7 +350,7 @@ mc_status mc_optimizer_each_parameter(mc_optimizer *o, mc_parameter_fn fn, void 
 }
 
 /* The run that consists of one parameter. */
-static mc_run parameter_run(const mc_optimizer *o, mc_module_root *root, const mc_parameter *p)
+static mc_run parameter_run(const mc_optimizer *o, mc_module_root *root, mc_parameter *p)
 {
     mc_group group = o->groups[p->optimizer_group];
     float decay = group.weight_decay;
@@ -277,13 +361,16 @@ static mc_run parameter_run(const mc_optimizer *o, mc_module_root *root, const m
                     .count = mc_shape_count(p->shape),
                     .weight_decay = decay,
                     .lr_factor = group.lr_factor,
-                    .steps = p->optimizer_steps};
+                    .steps = p->optimizer_steps,
+                    .form = p->stored->span->form,
+                    .matrix = p->optimizer_matrix ? p : NULL};
 }
 
 static bool continues(const mc_run *run, const mc_run *next)
 {
     return run->first + run->count == next->first && run->weight_decay == next->weight_decay &&
-           run->lr_factor == next->lr_factor && run->steps == next->steps;
+           run->lr_factor == next->lr_factor && run->steps == next->steps &&
+           run->form == next->form && !run->matrix && !next->matrix;
 }
 
 static mc_status each_run_of_bucket(mc_optimizer *o, mc_module_root *root, mc_bucket *bucket,
@@ -395,10 +482,15 @@ mc_status mc_optimizer_zero_grad(mc_optimizer *o)
     return status ? status : each_bucket(o, zero_bucket, NULL);
 }
 
+/* Backward passes of its steps; 0: not known. */
+static int passes_of(const mc_optimizer *o) { return o->manager ? o->manager->open.passes : 0; }
+
 static mc_status need_state(void *user, const mc_run *run)
 {
     const mc_optimizer *o = user;
-    for (int slot = 0; slot < o->kind->state_count; slot++)
+    if (mc_sum_need(&run->root->zero, run->bucket, passes_of(o))) return mc_error_status(o->ctx);
+    int slots = run->matrix ? 1 : o->kind->state_count;
+    for (int slot = 0; slot < slots; slot++)
         if (!mc_bucket_state(&run->root->zero, run->bucket, slot)) return mc_error_status(o->ctx);
     bool master = run->bucket->dtype != MC_F32 || run->bucket->host;
     if (master && !mc_bucket_state(&run->root->zero, run->bucket, MC_STATE_MASTER))
@@ -408,7 +500,7 @@ static mc_status need_state(void *user, const mc_run *run)
 
 mc_status mc_optimizer_prepare(mc_optimizer *o)
 {
-    int passes = o->manager ? o->manager->open.passes : 0;
+    int passes = passes_of(o);
     drop_dead_roots(o);
     mc_device *device = o->ctx->device;
     if (!o->memory && !(o->memory = device->alloc(device, sizeof *o->memory)))
@@ -455,6 +547,7 @@ static mc_status update_run(void *user, const mc_run *whole)
     const mc_optimizer *o = user;
     mc_device *device = o->ctx->device;
     mc_bucket *bucket = whole->bucket;
+    if (whole->matrix) return MC_OK; /* mc_muon_launch */
     if (bucket->host) return update_on_host(o, whole);
     bool half = bucket->dtype != MC_F32;
     mc_run held = *whole, *run = &held;
@@ -474,9 +567,16 @@ static mc_status update_run(void *user, const mc_run *whole)
         .weight_decay = run->weight_decay,
         .step_offset = run->steps - o->steps,
     };
-    for (int slot = 0; slot < o->kind->state_count; slot++)
-        range.state[slot] = mc_bucket_state_at(bucket, slot, run->first);
-    mc_status status = o->kind->step(o->ctx, o->settings, &range);
+    mc_status status;
+    if (run->form == MC_STATE_8BIT) {
+        status = mc_adam_range8(o->ctx, o->eight_bit, &range,
+                                mc_bucket_state8_at(bucket, MC_STATE_M, run->first),
+                                mc_bucket_state8_at(bucket, MC_STATE_V, run->first));
+    } else {
+        for (int slot = 0; slot < o->kind->state_count; slot++)
+            range.state[slot] = mc_bucket_state_at(bucket, slot, run->first);
+        status = o->kind->step(o->ctx, o->settings, &range);
+    }
     const char *why = device->failure;
     if (wide) device->free(device, gradient.data, (size_t)run->count * sizeof(float));
     return status ? mc_fail(o->ctx, status, "optimizer %s failed at step %lld%s%s", o->kind->name,
@@ -521,11 +621,13 @@ mc_status mc_optimizer_launch(mc_optimizer *o)
 {
     mc_offload *offload = o->on_host ? mc_offload_of(o->ctx->home) : NULL;
     mc_status status = each_bucket(o, outdate, NULL);
+    for (size_t i = 0; i < o->root_count; i++) o->roots[i]->values_epoch++;
     if (!status) status = mc_offload_wait(offload, o->last_job); /* it reads the copy */
     if (!status && offload && !mc_offload_tell(offload, &o->memory->update, o->told))
         status = mc_error_status(o->ctx);
     if (!status) status = mc_optimizer_each_run(o, update_run, o);
     if (offload) o->last_job = mc_offload_given(offload);
+    if (!status && o->muon) status = mc_muon_launch(o);
     return status ? status : each_bucket(o, publish, NULL);
 }
 

@@ -28,7 +28,9 @@
  * On a failed context all functions here do nothing: constructors return NULL, functions that
  * return numbers NaN, the others the status of the error. Constructors fail with MC_ERR_ARGUMENT
  * for an option out of its range (named with its value) and MC_ERR_NOMEM. Optimizers belong to
- * their context. */
+ * their context.
+ *
+ * Part of the promised interface (docs/api.md). */
 #ifndef MC_OPTIM_OPTIMIZER_H
 #define MC_OPTIM_OPTIMIZER_H
 
@@ -50,6 +52,7 @@ typedef struct mc_adam_options {
                                 decay, unless a group gives them a weight_decay */
     float gpu_share;         /* AdamOffload: the part of the state, by elements, that stays in the
                                 GPU's memory; in [0, 1] */
+    bool eight_bit;          /* not AdamOffload: m and v in 8 bits, see below */
 } mc_adam_options;
 
 /* Adam (Kingma and Ba 2015) with decoupled weight decay (Loshchilov and Hutter 2019, AdamW), for
@@ -60,7 +63,20 @@ typedef struct mc_adam_options {
  *     p = p - lr (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps) - lr weight_decay p
  * where p on the right is the old value. With `l2`, g + weight_decay p replaces g and the last term
  * is dropped, as in torch.optim.Adam and in BMTrain for f32 parameters. State: exp_avg (m),
- * exp_avg_sq (v), and master for f16 and bf16. */
+ * exp_avg_sq (v), and master for f16 and bf16.
+ *
+ * With `eight_bit`, m and v of matrices are stored in 8 bits (Dettmers et al. 2022), about 2 bytes
+ * an element instead of 8. A parameter is divided into blocks of 256 elements. Each block stores
+ * its largest magnitude, and each element the index of one of 256 numbers; the value is the product
+ * of the two. The step is computed in f32. State of a matrix: exp_avg and exp_avg_sq (U8),
+ * exp_avg_scale and exp_avg_sq_scale (f32, one a block). f32 state cannot be loaded into it, nor it
+ * into f32 state.
+ *
+ * These have f32 state: vectors, embeddings, parameters of fewer than 4096 elements, and parameters
+ * that are stored together, if one of them belongs to another optimizer or does not begin at a
+ * multiple of 256 elements. The number of ranks changes results only through the gradients' sums.
+ * Once steps were taken, adding a part of a stored tensor to another optimizer is
+ * MC_ERR_UNSUPPORTED at the next step. */
 MC_API mc_optimizer *mc_adam_new(mc_context *ctx, const mc_adam_options *options);
 
 /* Adam with its state in host memory and its update computed by the host, for models whose state
@@ -111,6 +127,49 @@ typedef struct mc_sgd_options {
  * State: momentum_buffer (b), and master for f16 and bf16. */
 MC_API mc_optimizer *mc_sgd_new(mc_context *ctx, const mc_sgd_options *options);
 
+/* ---- Muon -------------------------------------------------------------------------------- */
+
+/* What a matrix's update is multiplied by, beside the learning rate. */
+typedef enum mc_muon_scale {
+    MC_MUON_MATCH_RMS = 0, /* 0.2 sqrt(max(rows, columns)): elements as large as Adam's usually are,
+                              so that its learning rates and decays fit (Liu et al. 2025) */
+    MC_MUON_SHAPE          /* sqrt(max(1, rows / columns)) (Jordan et al. 2024) */
+} mc_muon_scale;
+
+typedef struct mc_muon_options {
+    float lr;       /* without a schedule: 1e-3; >= 0 */
+    float lr_other; /* of parameters that Adam's rule steps: lr; >= 0. A schedule changes both, and
+                       their ratio stays */
+    float momentum; /* 0.95; in [0, 1) */
+    bool no_nesterov;
+    float weight_decay; /* of parameters whose group sets none: 0.1; >= 0 */
+    mc_muon_scale scale;
+    bool f32;                /* Newton-Schulz in f32 instead of bf16 */
+    float beta1, beta2, eps; /* of Adam's rule: as in mc_adam_options */
+    bool no_decay_bias_norm; /* as Adam's */
+} mc_muon_options;
+
+/* Muon (Jordan et al. 2024) for the matrices inside blocks; AdamW, as by mc_adam_new, for all other
+ * parameters: vectors, embeddings, heads, poolers. In a model without blocks the matrices are all
+ * parameters of two dimensions but embeddings. A group may say otherwise (mc_param_group.muon).
+ * Matrices that are stored together (query, key, value; gate and up) are stepped one by one. With
+ * g the gradient of the mean loss, of a matrix W (rows, columns):
+ *     m = m + (1 - momentum) (g - m)
+ *     u = g + momentum (m - g)               (no_nesterov: m)
+ *     X = u / max(|u|, 1e-7)                 |u|: the root of the sum of squares
+ *     five times: A = X X^T, X = 3.4445 X + (-4.775 A + 2.0315 A A) X
+ *     W = W - lr weight_decay W - lr scale X
+ * as in torch.optim.Muon; X has singular values near 1. The products take about 5 x min(rows,
+ * columns) / tokens of a step's time. State: momentum_buffer (m) of matrices, exp_avg and
+ * exp_avg_sq of the others, and master for f16 and bf16.
+ *
+ * Ranks: where state is shared, a matrix whose elements lie on several ranks is sent to one of
+ * them, which orthogonalizes it and sends the result back; at zero_level 0 each rank orthogonalizes
+ * a part of the matrices. Errors: MC_ERR_ARGUMENT for an lr of zero with another lr_other. */
+MC_API mc_optimizer *mc_muon_new(mc_context *ctx, const mc_muon_options *options);
+/* FLOP of the products of an update, of all ranks together: 0 for other optimizers and NULL. */
+MC_API double mc_muon_flops(mc_optimizer *optimizer);
+
 /* ---- which parameters, and how ----------------------------------------------------------- */
 
 /* Adds every parameter below a module. Parameters that the optimizer already has stay in their
@@ -119,19 +178,34 @@ MC_API mc_optimizer *mc_sgd_new(mc_context *ctx, const mc_sgd_options *options);
  * of another context. */
 MC_API mc_status mc_optimizer_add(mc_optimizer *optimizer, mc_module *module);
 
+/* By which rule mc_muon_new steps a parameter. */
+typedef enum mc_muon_rule {
+    MC_MUON_DEFAULT = 0,
+    MC_MUON_MATRIX, /* as a matrix; parameters of two dimensions only */
+    MC_MUON_ADAM    /* by Adam's rule */
+} mc_muon_rule;
+
 typedef struct mc_param_group {
     float weight_decay; /* 0: the optimizer's own; MC_TRUE_ZERO: none */
     float lr_factor;    /* factor of the learning rate; 0: 1; MC_TRUE_ZERO: only the moments are
                         updated */
+    mc_muon_rule muon;  /* of mc_muon_new; others ignore it */
 } mc_param_group;
 
-/* Adds the parameters below a module whose full name matches `pattern` (fnmatch(3), where "*" *
- * matches dots too; NULL: all), with their own settings. May be called before or after
- * mc_optimizer_add; if several groups match a parameter, the last one added wins. Parameters that
- * are stored together (query, key and value) may be in different groups and different optimizers. *
- * mc_optimizer_add(adam, module); *     mc_optimizer_add_group(adam, module, "*.bias", *
- * &(mc_param_group){ .weight_decay = MC_TRUE_ZERO }); * Errors as mc_optimizer_add, MC_ERR_ARGUMENT
- * for a negative number, and MC_ERR_NOT_FOUND for a * pattern that matches nothing. */
+/* Adds the parameters below a module whose full name matches `pattern` (fnmatch(3), where "*"
+ * matches dots too; NULL: all), with their own settings.
+ *
+ *     mc_optimizer_add(adam, module);
+ *     mc_optimizer_add_group(adam, module, "*.bias",
+ *                            &(mc_param_group){ .weight_decay = MC_TRUE_ZERO });
+ *
+ * May be called before or after mc_optimizer_add. If several groups match a parameter, the last one
+ * added wins. Parameters that are stored together (query, key and value) may be in different groups
+ * and different optimizers.
+ *
+ * Errors: those of mc_optimizer_add; MC_ERR_ARGUMENT for a negative number, an unknown `muon`, or
+ * MC_MUON_MATRIX of a parameter that is no matrix; MC_ERR_NOT_FOUND for a pattern that matches
+ * nothing. */
 MC_API mc_status mc_optimizer_add_group(mc_optimizer *optimizer, mc_module *module,
                                         const char *pattern, const mc_param_group *group);
 

@@ -20,6 +20,7 @@ bool mc_option_check(mc_context *ctx, const char *who, const char *option, float
 typedef struct mc_group {
     float weight_decay; /* negative: the optimizer's own */
     float lr_factor;
+    mc_muon_rule muon;
 } mc_group;
 
 struct mc_optimizer {
@@ -35,8 +36,10 @@ struct mc_optimizer {
      * stays on the GPU, and what a step's `update` says, when it has come to the host */
     const mc_adam_step *on_host; /* NULL: any other optimizer */
     float gpu_share;
-    mc_update *told;   /* memory of the device's host_alloc */
-    uint64_t last_job; /* of mc_offload, that reads it */
+    const mc_adam_step *eight_bit; /* Adam with its state in 8 bits; NULL: any other optimizer */
+    const struct mc_muon *muon;    /* in `settings`; NULL: any other optimizer */
+    mc_update *told;               /* memory of the device's host_alloc */
+    uint64_t last_job;             /* of mc_offload, that reads it */
     /* in device memory, made by mc_optimizer_prepare: the settings of its next step, and the host's
      * guess that a manager makes it from */
     struct mc_optimizer_memory {
@@ -67,6 +70,8 @@ typedef struct mc_run {
     int64_t first, count; /* elements of the bucket */
     float weight_decay, lr_factor;
     int64_t steps; /* taken so far */
+    mc_state_form form;
+    mc_parameter *matrix; /* the only one of the run, which Muon steps as a matrix; else NULL */
 } mc_run;
 
 /* Calls fn for each run of trainable parameters, and each trainable or frozen parameter in turn
@@ -76,6 +81,10 @@ typedef mc_status (*mc_run_fn)(void *user, const mc_run *run);
 mc_status mc_optimizer_each_run(mc_optimizer *optimizer, mc_run_fn fn, void *user);
 typedef mc_status (*mc_parameter_fn)(void *user, mc_module_root *root, mc_parameter *parameter);
 mc_status mc_optimizer_each_parameter(mc_optimizer *optimizer, mc_parameter_fn fn, void *user);
+
+/* The trees that it has parameters of: so many at optimizer->roots, those that live. */
+size_t mc_optimizer_roots(mc_optimizer *optimizer);
+bool mc_optimizer_has_root(const mc_optimizer *optimizer, const mc_module_root *root);
 
 /* Makes gradients and state of all trainable parameters, so a step cannot run out of memory. */
 mc_status mc_optimizer_prepare(mc_optimizer *optimizer);
@@ -94,6 +103,24 @@ bool mc_optimizer_changes(mc_optimizer *optimizer);
 void mc_optimizer_begin_step(mc_optimizer *optimizer);
 /* Counts the oldest step launched: it was taken with `lr`. */
 void mc_optimizer_count_step(mc_optimizer *optimizer, double lr);
+
+/* Adam's settings, an mc_adam_step without what a range says: with the defaults filled in, false
+ * for one out of its range; and its rule on a range. */
+bool mc_adam_settings(mc_context *ctx, const char *who, float beta1, float beta2, float eps,
+                      mc_adam_step *settings);
+mc_status mc_adam_range(mc_context *ctx, const mc_adam_step *settings,
+                        const mc_optimizer_range *range);
+/* The same with state in 8 bits, which `range` doesn't show. */
+mc_status mc_adam_range8(mc_context *ctx, const mc_adam_step *settings,
+                         const mc_optimizer_range *range, mc_state8 m, mc_state8 v);
+/* root->place: chooses the form of each tensor's state, and whether it lies on the host. */
+mc_status mc_optimizer_place(mc_module_root *root);
+/* Whether a parameter is one that Muon steps as a matrix. `rule`: its group's; `has_blocks`: its
+ * tree has. */
+bool mc_muon_takes(const mc_optimizer *optimizer, const mc_parameter *parameter, mc_muon_rule rule,
+                   bool has_blocks);
+/* Muon: steps the matrices. All ranks do it together. */
+mc_status mc_muon_launch(mc_optimizer *optimizer);
 
 /* ---- OptimManager ------------------------------------------------------------------------ */
 
@@ -150,6 +177,7 @@ struct mc_optim_manager {
     mc_step_end last_end;               /* of the newest step that the host has seen */
     mc_step_report reports[MC_FLIGHTS]; /* the last ones; report n at n % MC_FLIGHTS */
     int64_t reported;                   /* how many there have been */
+    int64_t warned_of_scales;           /* the last step that a warning of fp8's scales named */
     /* the gradients as they stand */
     mc_open_step open;
     mc_clip_state clip;

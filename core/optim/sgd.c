@@ -1,5 +1,4 @@
 /* Gradient descent with momentum; the rule stands in optimizer.h. */
-#include <math.h>
 #include "core/optim/optimizer_internal.h"
 
 typedef struct sgd_settings {

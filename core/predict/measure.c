@@ -1,9 +1,6 @@
 /* Measures the rate of work on a device by running its kernel: see mc_rates_measure. */
-#include <math.h>
 #include <stdlib.h>
-#include <string.h>
 #include <time.h>
-#include "core/base/memory_internal.h"
 #include "core/predict/rates_internal.h"
 #include "core/device/update.h"
 
@@ -41,6 +38,24 @@ static mc_status run_product(const probe *p)
               c = matrix_of(p, 2, w->b);
     if (ta) c.dtype = MC_F32; /* into the gradient of a weight */
     return p->d->kernels->gemm(p->d, ta, tb, w->a, w->b, w->c, 1, a, b, ta ? 1 : 0, c);
+}
+
+/* The scales are 0. */
+static mc_status run_product8(const probe *p)
+{
+    const mc_work *w = &p->work;
+    mc_fp8_matrix a = {(uint8_t *)p->matrix[0], w->c, MC_FP8_E4M3, p->vector},
+                  b = {(uint8_t *)p->matrix[1], w->c, MC_FP8_E4M3, p->vector};
+    return p->d->kernels->fp8_gemm(p->d,
+                                   &(mc_fp8_gemm_call){.transpose_b = true,
+                                                       .fast = w->kind == MC_WORK_PRODUCT8_FAST,
+                                                       .m = w->a,
+                                                       .n = w->b,
+                                                       .k = w->c,
+                                                       .alpha = 1,
+                                                       .a = a,
+                                                       .b = b,
+                                                       .c = matrix_of(p, 2, w->b)});
 }
 
 /* All heads of attention are those of one sequence, or of several with as many each. */
@@ -168,6 +183,8 @@ static mc_status run(const probe *p)
     case MC_WORK_PRODUCT_NT:
     case MC_WORK_PRODUCT_NN:
     case MC_WORK_PRODUCT_TN: return run_product(p);
+    case MC_WORK_PRODUCT8_FAST:
+    case MC_WORK_PRODUCT8: return run_product8(p);
     case MC_WORK_ATTENTION:
     case MC_WORK_ATTENTION_BACKWARD: return run_attention(p);
     case MC_WORK_NORM:
@@ -185,7 +202,7 @@ static mc_status run(const probe *p)
 
 /* ---- sizes ----------------------------------------------------------------------------------- */
 
-static bool is_product(mc_work_kind kind) { return kind <= MC_WORK_PRODUCT_TN; }
+static bool is_product(mc_work_kind kind) { return kind <= MC_WORK_PRODUCT8; }
 static bool is_attention(mc_work_kind kind)
 {
     return kind == MC_WORK_ATTENTION || kind == MC_WORK_ATTENTION_BACKWARD;
@@ -199,7 +216,9 @@ static double amount_of(const mc_work *w)
     switch (w->kind) {
     case MC_WORK_PRODUCT_NT:
     case MC_WORK_PRODUCT_NN:
-    case MC_WORK_PRODUCT_TN: return 2 * elements * (double)w->c;
+    case MC_WORK_PRODUCT_TN:
+    case MC_WORK_PRODUCT8_FAST:
+    case MC_WORK_PRODUCT8: return 2 * elements * (double)w->c;
     case MC_WORK_ATTENTION: return 4 * scores * (double)w->b;
     case MC_WORK_ATTENTION_BACKWARD: return 10 * scores * (double)w->b;
     case MC_WORK_NORM: return 4 * size * elements;
@@ -262,7 +281,9 @@ static int64_t elements_of(const mc_work *w, int i)
     switch (w->kind) {
     case MC_WORK_PRODUCT_NT:
     case MC_WORK_PRODUCT_NN:
-    case MC_WORK_PRODUCT_TN: return i == 0 ? w->a * w->c : i == 1 ? w->b * w->c : i == 2 ? rows : 0;
+    case MC_WORK_PRODUCT_TN:
+    case MC_WORK_PRODUCT8_FAST:
+    case MC_WORK_PRODUCT8: return i == 0 ? w->a * w->c : i == 1 ? w->b * w->c : i == 2 ? rows : 0;
     case MC_WORK_ATTENTION:
     case MC_WORK_ATTENTION_BACKWARD:
         return i < 2 ? 3 * rows * w->c : i < 4 ? rows * w->c : i == 4 ? w->a * w->c : 0;

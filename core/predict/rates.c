@@ -76,6 +76,36 @@ static const h200_rate h200_rates[] = {
     {MC_WORK_PRODUCT_TN, 50304, 768, 65536, 737 * TERA},
     {MC_WORK_PRODUCT_TN, 6400, 1600, 16384, 764 * TERA},
     {MC_WORK_PRODUCT_TN, 20480, 5120, 16384, 724 * TERA},
+    /* of bytes, the same card on 2026-11-27, rows by rows: forward, then gradients with all digits;
+     * those of weights are the last ones of each size */
+    {MC_WORK_PRODUCT8_FAST, 65536, 2304, 768, 1314 * TERA},
+    {MC_WORK_PRODUCT8_FAST, 65536, 3072, 768, 1332 * TERA},
+    {MC_WORK_PRODUCT8_FAST, 16384, 4800, 1600, 1374 * TERA},
+    {MC_WORK_PRODUCT8_FAST, 16384, 1600, 1600, 1209 * TERA},
+    {MC_WORK_PRODUCT8_FAST, 16384, 6400, 1600, 1406 * TERA},
+    {MC_WORK_PRODUCT8_FAST, 16384, 1600, 6400, 1292 * TERA},
+    {MC_WORK_PRODUCT8_FAST, 8192, 12288, 4096, 1404 * TERA},
+    {MC_WORK_PRODUCT8_FAST, 8192, 4096, 4096, 1381 * TERA},
+    {MC_WORK_PRODUCT8_FAST, 8192, 16384, 4096, 1395 * TERA},
+    {MC_WORK_PRODUCT8_FAST, 8192, 4096, 16384, 1279 * TERA},
+    {MC_WORK_PRODUCT8_FAST, 8192, 28672, 4096, 1303 * TERA},
+    {MC_WORK_PRODUCT8_FAST, 8192, 4096, 14336, 1394 * TERA},
+    {MC_WORK_PRODUCT8, 65536, 2304, 768, 1095 * TERA},
+    {MC_WORK_PRODUCT8, 65536, 3072, 768, 1013 * TERA},
+    {MC_WORK_PRODUCT8, 768, 3072, 65536, 1412 * TERA},
+    {MC_WORK_PRODUCT8, 16384, 4800, 1600, 1194 * TERA},
+    {MC_WORK_PRODUCT8, 16384, 1600, 1600, 1100 * TERA},
+    {MC_WORK_PRODUCT8, 16384, 6400, 1600, 1215 * TERA},
+    {MC_WORK_PRODUCT8, 16384, 1600, 6400, 1252 * TERA},
+    {MC_WORK_PRODUCT8, 1600, 6400, 16384, 1347 * TERA},
+    {MC_WORK_PRODUCT8, 8192, 12288, 4096, 1213 * TERA},
+    {MC_WORK_PRODUCT8, 8192, 4096, 4096, 1300 * TERA},
+    {MC_WORK_PRODUCT8, 8192, 16384, 4096, 1215 * TERA},
+    {MC_WORK_PRODUCT8, 8192, 4096, 16384, 1169 * TERA},
+    {MC_WORK_PRODUCT8, 4096, 16384, 8192, 1173 * TERA},
+    {MC_WORK_PRODUCT8, 8192, 28672, 4096, 1140 * TERA},
+    {MC_WORK_PRODUCT8, 8192, 4096, 14336, 1248 * TERA},
+    {MC_WORK_PRODUCT8, 4096, 28672, 8192, 1156 * TERA},
     /* causal attention through cuDNN's graphs, backward of heads of 64 by our own kernel: B64 H12
      * T1024 d64 in 0.305 and 0.618 ms, B16 H25 T1024 d64 in 0.166 and 0.336 ms, B32 H40 T512 d128
      * in 0.240 and 0.960 ms, B16 H16 T2048 d256 at 613 and 323 TFLOP/s; backward is 2.5 times the
@@ -155,7 +185,11 @@ mc_rates *mc_rates_here(mc_device *device)
 
 /* ---- the rate of work ------------------------------------------------------------------------ */
 
-static bool is_product(mc_work_kind kind) { return kind <= MC_WORK_PRODUCT_TN; }
+static bool is_product(mc_work_kind kind) { return kind <= MC_WORK_PRODUCT8; }
+static bool is_product8(mc_work_kind kind)
+{
+    return kind == MC_WORK_PRODUCT8_FAST || kind == MC_WORK_PRODUCT8;
+}
 static bool has_flop(mc_work_kind kind) { return kind <= MC_WORK_ATTENTION_BACKWARD; }
 static bool has_activation(mc_work_kind kind) { return kind >= MC_WORK_BIAS; }
 
@@ -219,8 +253,9 @@ static mc_status measured_rate(mc_rates *rates, const mc_work *work, double *rat
 static double least_of_product(const mc_rates *rates, const mc_work *w)
 {
     double rate = nearest_rate(rates, MC_WORK_COPY, w), m = (double)w->a, n = (double)w->b,
-           k = (double)w->c;
-    return rate > 0 ? (double)mc_dtype_size(w->dtype) * (m * k + k * n + m * n) / rate : 0;
+           k = (double)w->c, size = (double)mc_dtype_size(w->dtype);
+    double operands = is_product8(w->kind) ? 1 : size;
+    return rate > 0 ? (operands * (m * k + k * n) + size * m * n) / rate : 0;
 }
 
 mc_status mc_rates_price(mc_rates *rates, const mc_work *work, double *seconds)
@@ -236,7 +271,8 @@ mc_status mc_rates_price(mc_rates *rates, const mc_work *work, double *seconds)
         if (has_flop(work->kind)) rate *= rates->sustained;
         if (!rate && !has_flop(work->kind)) rate = nearest_rate(rates, MC_WORK_COPY, work);
     }
-    if (is_product(work->kind) && rate > rates->best_product) rates->best_product = rate;
+    bool wide = is_product(work->kind) && !is_product8(work->kind);
+    if (wide && rate > rates->best_product) rates->best_product = rate;
     double time = work->amount / rate, least = rates->least;
     if (is_product(work->kind) && !rates->device)
         least = fmax(least, least_of_product(rates, work));

@@ -21,7 +21,9 @@ static mc_work_part part_of(mc_work_kind kind)
     switch (kind) {
     case MC_WORK_PRODUCT_NT:
     case MC_WORK_PRODUCT_NN:
-    case MC_WORK_PRODUCT_TN: return MC_PART_PRODUCTS;
+    case MC_WORK_PRODUCT_TN:
+    case MC_WORK_PRODUCT8_FAST:
+    case MC_WORK_PRODUCT8: return MC_PART_PRODUCTS;
     case MC_WORK_ATTENTION:
     case MC_WORK_ATTENTION_BACKWARD: return MC_PART_ATTENTION;
     case MC_WORK_CROSS_ENTROPY: return MC_PART_LOSS;

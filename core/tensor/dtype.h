@@ -1,4 +1,6 @@
-/* Element types. The numbers are fixed, because files contain them. */
+/* Element types. The numbers are fixed, because files contain them.
+ *
+ * Part of the promised interface (docs/api.md). */
 #ifndef MC_TENSOR_DTYPE_H
 #define MC_TENSOR_DTYPE_H
 

@@ -2,7 +2,9 @@
  *
  * Tensors returned by operations belong to their tape, and mc_tape_end frees them. Tensors created
  * by mc_tensor_new belong to the context. All functions accept NULL tensors and then return
- * zeros. */
+ * zeros.
+ *
+ * Part of the promised interface (docs/api.md). */
 #ifndef MC_TENSOR_TENSOR_H
 #define MC_TENSOR_TENSOR_H
 

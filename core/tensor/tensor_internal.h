@@ -53,6 +53,10 @@ struct mc_tensor {
     void *host;
     const mc_lengths *lengths;
     const mc_deferred *deferred; /* what the tensor stands for, instead of a storage; else NULL */
+    /* Or it stands for the activation (mc_activation) of this one, which the linear layer that
+     * reads it computes: see mc_fp8_use.defers. Else NULL. */
+    struct mc_tensor *pre;
+    int activation;
     /* autograd */
     struct mc_tape *tape;       /* the tape it was made on; NULL for context tensors */
     struct mc_tensor *previous; /* the tensor made before it on that tape */

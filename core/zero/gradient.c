@@ -8,37 +8,17 @@ static void *gradient_at(const mc_bucket *b, int64_t element)
     return (char *)b->gradient.data + (size_t)element * mc_dtype_size(b->gradient.dtype);
 }
 
-static int64_t first_vector(const mc_bucket *b)
-{
-    for (int i = 0; i < b->span_count; i++)
-        if (b->spans[i].vector) return b->spans[i].offset;
-    return b->count;
-}
-
 mc_leaf_gradient mc_bucket_leaf(mc_bucket *b, mc_span *s, int64_t first)
 {
     struct mc_gradient *g = &b->gradient;
-    if (s->vector && g->dtype != MC_F32)
-        return (mc_leaf_gradient){(void *const *)(void *)&g->vectors,
-                                  s->offset - first_vector(b) + first, MC_F32, NULL};
     return (mc_leaf_gradient){&g->data, s->offset + first, g->dtype, &s->blank};
 }
 
 /* ---- memory and zeros ------------------------------------------------------------------------ */
 
-static size_t matrix_bytes(const mc_bucket *b)
-{
-    return (size_t)b->count * mc_dtype_size(b->gradient.dtype);
-}
-
-static size_t vectors_bytes(const mc_bucket *b)
-{
-    return (size_t)(b->count - first_vector(b)) * sizeof(float);
-}
-
 size_t mc_bucket_gradient_bytes(const mc_bucket *b)
 {
-    return matrix_bytes(b) + (b->gradient.dtype == MC_F32 ? 0 : vectors_bytes(b));
+    return (size_t)b->count * mc_dtype_size(b->gradient.dtype);
 }
 
 static mc_status zero_elements(mc_zero *z, mc_bucket *b, int64_t first, int64_t count)
@@ -50,24 +30,11 @@ static mc_status zero_elements(mc_zero *z, mc_bucket *b, int64_t first, int64_t 
                         "gradients");
 }
 
-static mc_status zero_vectors(mc_zero *z, mc_bucket *b, int64_t first, int64_t count)
-{
-    mc_device *device = z->ctx->device;
-    float *at = b->gradient.vectors + (first - first_vector(b));
-    mc_status status = device->kernels->zero(device, at, (size_t)count * sizeof *at);
-    return mc_zero_fail(z, status, "gradients");
-}
-
 mc_status mc_bucket_blank(mc_zero *z, mc_bucket *b, int64_t first, int64_t count)
 {
     const size_t size = mc_dtype_size(b->gradient.dtype);
     mc_status status = mc_error_status(z->ctx);
     int64_t end = first + count;
-    if (b->gradient.vectors && end > first_vector(b)) {
-        int64_t from = first > first_vector(b) ? first : first_vector(b);
-        status = zero_vectors(z, b, from, end - from);
-        end = from; /* after it `data` is written when they are put there */
-    }
     for (int i = 0; i < b->span_count && !status; i++) {
         mc_span *s = &b->spans[i];
         bool inside = s->offset >= first && s->offset + s->count <= end;
@@ -88,25 +55,18 @@ mc_status mc_bucket_zero_gradient(mc_zero *z, mc_bucket *b)
     return status || !b->gradient.data ? status : mc_bucket_blank(z, b, 0, b->count);
 }
 
-static void drop_vectors(mc_zero *z, mc_bucket *b)
-{
-    mc_device *device = z->ctx->device;
-    if (b->gradient.vectors) device->free(device, b->gradient.vectors, vectors_bytes(b));
-    b->gradient.vectors = NULL;
-}
-
 void mc_bucket_drop_gradient(mc_zero *z, mc_bucket *b)
 {
     mc_device *device = z->ctx->device;
     for (int i = 0; i < b->span_count; i++) mc_blank_take(&b->spans[i].blank);
-    drop_vectors(z, b);
-    device->free(device, b->gradient.data, matrix_bytes(b));
+    device->free(device, b->gradient.data, mc_bucket_gradient_bytes(b));
     b->gradient.data = NULL;
 }
 
 mc_dtype mc_bucket_travel_dtype(const mc_zero *z, const mc_bucket *b)
 {
-    return z->ctx->grad_dtype == MC_GRAD_PARAMETER ? b->dtype : MC_F32;
+    bool rounded = z->ctx->grad_dtype == MC_GRAD_PARAMETER && !mc_bucket_has_vectors_alone(b);
+    return rounded ? b->dtype : MC_F32;
 }
 
 static mc_status fail_void(mc_zero *z)
@@ -117,17 +77,14 @@ static mc_status fail_void(mc_zero *z)
                    z->name);
 }
 
-/* Memory for what one pass adds; all of it or none. "the gradients of" what. */
+/* Memory for what one pass adds. "the gradients of" what. */
 static mc_status claim(mc_zero *z, mc_bucket *b, bool narrow, const char *kind, const char *name)
 {
     mc_device *device = z->ctx->device;
     struct mc_gradient *g = &b->gradient;
     g->dtype = narrow && b->in_block ? mc_bucket_travel_dtype(z, b) : MC_F32;
-    size_t bytes = matrix_bytes(b);
-    size_t vectors = g->dtype == MC_F32 ? 0 : vectors_bytes(b);
+    size_t bytes = mc_bucket_gradient_bytes(b);
     g->data = device->alloc(device, bytes);
-    if (g->data && vectors && !(g->vectors = device->alloc(device, bytes = vectors)))
-        mc_bucket_drop_gradient(z, b);
     if (g->data) return mc_gradient_go(z, b, MC_GRADIENT_OPEN);
     return mc_fail_memory(z->ctx, device, bytes, MC_HELP_MODEL, "the gradients of %s\"%s\"", kind,
                           name);
@@ -138,32 +95,20 @@ mc_status mc_zero_need_gradients(mc_zero *z, int passes)
     mc_status status = mc_error_status(z->ctx);
     for (int i = 0; i < z->bucket_count && !status; i++) {
         mc_bucket *b = &z->buckets[i];
-        if (!b->trainable || mc_bucket_has_gradient(b)) continue;
+        bool shares = mc_bucket_shares_gradient(b);
+        if (!b->trainable) continue;
+        b->gradient.needed = true;
+        if (shares ? !b->host || b->sum.data : b->gradient.data != NULL) continue;
         if (b->gradient.state == MC_GRADIENT_VOID) return fail_void(z);
-        if (mc_bucket_shares_gradient(b)) {
+        if (shares) {
             status = mc_sum_make(z, b, passes);
             continue;
         }
         b->gradient.pass = 0;
         status = claim(z, b, passes == 1, "model ", z->name);
-        if (!status && b->gradient.vectors)
-            status = zero_vectors(z, b, first_vector(b), b->count - first_vector(b));
         if (!status) status = zero_elements(z, b, 0, b->count);
     }
     return status;
-}
-
-/* Copies `vectors` to their place in `data`, or back. */
-static mc_status move_vectors(mc_zero *z, mc_bucket *b, bool back)
-{
-    mc_device *device = z->ctx->device;
-    if (mc_failed(z->ctx) || !b->gradient.vectors) return mc_error_status(z->ctx);
-    int64_t first = first_vector(b), count = b->count - first;
-    mc_matrix own = {b->gradient.vectors, MC_F32, count},
-              place = {gradient_at(b, first), b->gradient.dtype, count};
-    mc_status status =
-        device->kernels->scale(device, count, back ? place : own, 1, back ? own : place, false);
-    return mc_zero_fail(z, status, "gradients");
 }
 
 static mc_status fill_blanks(mc_zero *z, mc_bucket *b)
@@ -185,19 +130,15 @@ static mc_status widen(mc_zero *z, mc_bucket *b)
     mc_status status = mc_zero_end_reducing(z);
     if (!status) status = fill_blanks(z, b);
     if (status) return status;
-    mc_bucket wide = *b;
-    wide.gradient.dtype = MC_F32;
-    wide.gradient.data = device->alloc(device, bytes);
-    if (!wide.gradient.data)
+    mc_matrix from = {b->gradient.data, b->gradient.dtype, b->count},
+              to = {device->alloc(device, bytes), MC_F32, b->count};
+    if (!to.data)
         return mc_fail_memory(z->ctx, device, bytes, MC_HELP_MODEL,
                               "the gradients of \"%s\" as f32", b->name);
-    mc_matrix from = {b->gradient.data, b->gradient.dtype, b->count},
-              to = {wide.gradient.data, MC_F32, b->count};
     status =
         mc_zero_fail(z, device->kernels->scale(device, b->count, from, 1, to, false), "gradients");
-    if (!status && b->gradient.state != MC_GRADIENT_SUMMED) status = move_vectors(z, &wide, false);
     mc_bucket_drop_gradient(z, b);
-    b->gradient.data = wide.gradient.data;
+    b->gradient.data = to.data;
     b->gradient.dtype = MC_F32;
     mc_step_forget(z->ctx);
     return status;
@@ -311,14 +252,12 @@ mc_status mc_zero_end_reducing(mc_zero *z)
     return status;
 }
 
-/* Makes a gradient as it is to travel: nothing is blank, vectors are in it, and where it travels in
- * the parameters' dtype `sent` has it rounded. */
+/* Makes a gradient as it is to travel: nothing is blank, and where it travels in the parameters'
+ * dtype `sent` has it rounded. */
 static mc_status pack(mc_zero *z, mc_bucket *b)
 {
     mc_device *device = z->ctx->device;
     mc_status status = fill_blanks(z, b);
-    if (!status) status = move_vectors(z, b, false);
-    if (mc_bucket_shares_gradient(b)) drop_vectors(z, b);
     if (status || mc_bucket_travel_dtype(z, b) == b->gradient.dtype) return status;
     size_t bytes = (size_t)b->count * mc_dtype_size(b->dtype);
     mc_matrix exact = {b->gradient.data, MC_F32, b->count};
@@ -339,11 +278,13 @@ static mc_status send(mc_zero *z, mc_bucket *b)
     if (status) return status;
     if (b->gradient.sent && shares) mc_bucket_drop_gradient(z, b);
     if (!comm) return end_reducing(z, b);
+    bool first = shares && !b->sum.data; /* of the step */
+    if (first && mc_sum_make(z, b, z->ctx->step ? z->ctx->step->passes : 0)) return lose(z, b);
     mc_matrix whole = on_the_way(b, 0), mine = on_the_way(b, mc_bucket_first(b));
     /* an empty sum needs no adding: what is reduced arrives there */
     b->gradient.arrives =
         shares && !b->host && whole.dtype == b->sum.dtype && b->sum.state == MC_SUM_EMPTY;
-    if (b->gradient.arrives) mine.data = b->sum.data, mc_blank_take(&b->sum.blank);
+    if (b->gradient.arrives) mine.data = b->sum.data;
     b->gradient.request = b->level->state == MC_WHOLE
                               ? mc_comm_start_all_reduce(comm, whole.data, whole.data, b->count,
                                                          whole.dtype, MC_REDUCE_SUM)
@@ -393,7 +334,7 @@ mc_status mc_bucket_reduce(mc_zero *z, mc_bucket *b)
     return shares ? start_reducing(z, b) : queue(z, b);
 }
 
-/* Whether this rank has gradients that nobody has begun to sum. */
+/* Whether this rank has gradients whose reduction has not begun. */
 static bool is_unsummed(const mc_zero *z, const mc_bucket *b)
 {
     return b->gradient.state == MC_GRADIENT_OPEN &&
@@ -411,9 +352,6 @@ mc_status mc_zero_sum(mc_zero *z)
     }
     if (!status) status = send_queued(z);
     if (!status) status = mc_zero_end_reducing(z);
-    for (int i = 0; !status && i < z->bucket_count; i++) /* they are about to be read */
-        if (z->buckets[i].gradient.state == MC_GRADIENT_OPEN)
-            status = move_vectors(z, &z->buckets[i], false);
     return status ? status : mc_blank_fill_all(z->ctx);
 }
 
@@ -441,6 +379,5 @@ mc_status mc_bucket_reopen(mc_zero *z, mc_bucket *b)
         status = zero_elements(z, b, 0, b->first);
         if (!status) status = zero_elements(z, b, end, b->count - end);
     }
-    if (!status) status = move_vectors(z, b, true);
     return mc_zero_fail(z, status, "gradients");
 }

@@ -69,17 +69,21 @@ float *mc_bucket_state(mc_zero *z, mc_bucket *b, int slot)
 {
     if (mc_failed(z->ctx)) return NULL;
     if (b->state[slot]) return b->state[slot];
-    int64_t count = mc_bucket_held(b);
-    size_t bytes = (size_t)count * sizeof(float);
+    size_t bytes = mc_bucket_state_bytes(b, slot);
     b->state[slot] = alloc_zeros(z, mc_bucket_home(z, b), bytes, "optimizer state");
     if (b->state[slot] && slot == MC_STATE_MASTER)
-        mc_bucket_fill_master(z, b, mc_bucket_first(b), count);
+        mc_bucket_fill_master(z, b, mc_bucket_first(b), mc_bucket_held(b));
     return mc_failed(z->ctx) ? NULL : b->state[slot];
 }
 
 /* ---- descriptions ---------------------------------------------------------------------------- */
 
 static int64_t aligned(int64_t count, int64_t unit) { return (count + unit - 1) / unit * unit; }
+
+static int64_t unit_of(const mc_zero *z)
+{
+    return z->align > MC_BUCKET_ALIGN ? z->align : MC_BUCKET_ALIGN;
+}
 
 mc_status mc_bucket_add_span(mc_zero *z, mc_bucket *b, void *owner, int64_t count, bool vector)
 {
@@ -91,7 +95,7 @@ mc_status mc_bucket_add_span(mc_zero *z, mc_bucket *b, void *owner, int64_t coun
     }
     b->spans[b->span_count++] =
         (mc_span){.owner = owner, .offset = b->count, .count = count, .vector = vector};
-    b->count += aligned(count, MC_BUCKET_ALIGN);
+    b->count += aligned(count, unit_of(z));
     return MC_OK;
 }
 
@@ -99,7 +103,7 @@ void mc_bucket_set_level(mc_zero *z, mc_bucket *b, const mc_level *level)
 {
     int ranks = z->group->size;
     b->level = level;
-    b->count = aligned(b->count ? b->count : 1, (int64_t)MC_BUCKET_ALIGN * ranks);
+    b->count = aligned(b->count ? b->count : 1, unit_of(z) * ranks);
     b->share = b->count / ranks;
     b->first = b->share * z->group->rank;
     b->values.state = mc_bucket_shares_values(b) ? MC_VALUES_RESTING : MC_VALUES_READY;
@@ -121,6 +125,7 @@ mc_status mc_bucket_describe(mc_zero *z, const mc_bucket *b, mc_bucket *descript
         const mc_span *s = &b->spans[i];
         if (!stays || stays(s))
             status = mc_bucket_add_span(z, description, s->owner, s->count, s->vector);
+        if (!status && (!stays || stays(s))) mc_bucket_set_form(description, s->form);
     }
     mc_bucket_set_level(z, description, b->level);
     return status;
@@ -174,7 +179,7 @@ static array source_of(const mc_bucket *b, int kind)
 static bool has(const mc_bucket *b, int kind)
 {
     bool lost = b->gradient.state == MC_GRADIENT_VOID;
-    bool zeros = b->host && b->sum.state == MC_SUM_EMPTY;
+    bool zeros = mc_bucket_shares_gradient(b) && b->sum.state == MC_SUM_EMPTY;
     if (kind == SUM && (lost || zeros)) return false;
     return source_of(b, kind).data;
 }
@@ -257,7 +262,8 @@ static bool same_layout(const mc_bucket *a, const mc_bucket *b)
 {
     bool same = a->count == b->count && a->span_count == b->span_count;
     for (int i = 0; same && i < a->span_count; i++)
-        same = a->spans[i].owner == b->spans[i].owner && a->spans[i].offset == b->spans[i].offset;
+        same = a->spans[i].owner == b->spans[i].owner && a->spans[i].offset == b->spans[i].offset &&
+               a->spans[i].form == b->spans[i].form;
     return same;
 }
 
@@ -266,10 +272,10 @@ static mc_status copy_array(move *m, mc_bucket *new, const mc_bucket *old, int k
 {
     mc_zero *z = m->zero;
     array to = array_of(new, kind), from = source_of(old, kind);
-    bool zeros = kind == SUM && mc_bucket_shares_gradient(old) && old->sum.state == MC_SUM_EMPTY;
     bool enough = from.count == old->count ||
                   (same_layout(new, old) && to.first == from.first && to.count == from.count);
-    if (zeros) return MC_OK;
+    bool formed = kind >= STATE && kind != STATE + MC_STATE_MASTER && (new->formed || old->formed);
+    if (formed) return mc_state_copy(z, new, old, kind - STATE, !enough);
     mc_status status = enough ? MC_OK : gather(z, old, &from);
     if (status) return status;
     for (int i = 0; i < new->span_count && !status; i++) {
@@ -323,8 +329,9 @@ static mc_status build_array(move *m, int n, int kind)
     if (old) *a.place = *array_of(old, kind).place;
     if (old) return MC_OK;
     mc_device *home = a.at_home ? z->home->device : z->ctx->device;
-    *a.place = alloc_zeros(z, home, (size_t)a.count * mc_dtype_size(a.dtype),
-                           kind < STATE ? WHAT[kind] : "optimizer state");
+    size_t bytes = kind < STATE ? (size_t)a.count * mc_dtype_size(a.dtype)
+                                : mc_bucket_state_bytes(new, kind - STATE);
+    *a.place = alloc_zeros(z, home, bytes, kind < STATE ? WHAT[kind] : "optimizer state");
     mc_status status = mc_error_status(z->ctx);
     for (int i = 0; i < m->old_count && !status; i++)
         if (gives(&m->old[i], new, kind)) status = copy_array(m, new, &m->old[i], kind);
@@ -352,20 +359,19 @@ static mc_status build(move *m, int n, bool at_home)
 {
     mc_bucket *new = &m->new[n];
     mc_status status = at_home ? m->zero->home->enter(m->zero, new) : MC_OK;
-    bool summed = false, lost = false;
+    bool lost = false;
     for (int kind = 0; kind < ARRAYS && !status; kind++) status = build_array(m, n, kind);
     if (!status) status = fill_masters(m, new);
     for (int i = 0; i < m->old_count && new->trainable; i++) {
         const mc_bucket *old = &m->old[i];
         if (!gives(old, new, VALUES)) continue;
         lost |= old->gradient.state == MC_GRADIENT_VOID;
-        summed |= mc_bucket_shares_gradient(old) ? old->sum.data && old->sum.state != MC_SUM_EMPTY
-                                                 : old->gradient.data != NULL;
+        new->gradient.needed |= old->gradient.needed;
     }
     if (lost) {
         new->gradient.state = MC_GRADIENT_VOID;
     } else if (mc_bucket_shares_gradient(new)) {
-        new->sum.state = !summed || !new->sum.data ? MC_SUM_EMPTY : MC_SUM_WIDE;
+        new->sum.state = new->sum.data ? MC_SUM_WIDE : MC_SUM_EMPTY;
     } else if (new->gradient.data) {
         new->gradient.state = m->zero->group->comm ? MC_GRADIENT_SUMMED : MC_GRADIENT_OPEN;
     }
@@ -379,7 +385,6 @@ static mc_status settle(move *m)
     mc_status status = mc_zero_rest(z);
     for (int i = 0; i < m->old_count && !status; i++) {
         mc_bucket *b = &m->old[i];
-        while (b->values.users) mc_bucket_release(z, b); /* left by a pass that failed */
         status = mc_bucket_await(z, b);
         if (!status) status = mc_bucket_forget(z, b);
         if (!status) status = mc_bucket_settle_gradient(z, b);
@@ -407,8 +412,6 @@ mc_status mc_zero_move(mc_zero *z, mc_bucket *old, int old_count, mc_bucket *new
     mc_status status = settle(&m);
     for (int n = 0; n < new_count && !status; n++) status = build(&m, n, at_home[n]);
     part(&m, !status);
-    for (int n = 0; n < new_count && !status; n++)
-        if (new[n].sum.state == MC_SUM_EMPTY) mc_sum_clear(z, &new[n]);
     mc_free(m.handed);
     return status;
 }
@@ -417,9 +420,6 @@ mc_status mc_bucket_move(mc_zero *z, mc_bucket *b, mc_bucket *description, bool 
 {
     mc_status status = mc_zero_move(z, b, 1, description, 1, &at_home);
     mc_bucket_end(z, status ? description : b);
-    if (status) return status;
-    mc_blank_take(&description->sum.blank);
-    *b = *description;
-    if (b->sum.state == MC_SUM_EMPTY) mc_sum_clear(z, b);
-    return MC_OK;
+    if (!status) *b = *description;
+    return status;
 }

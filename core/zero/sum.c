@@ -1,6 +1,7 @@
 /* Gradients summed over ranks, where a rank has its share of them. */
 #include "core/zero/zero_internal.h"
 
+#include <string.h>
 #include "core/dist/comm_internal.h"
 
 size_t mc_sum_bytes(const mc_bucket *b)
@@ -10,9 +11,11 @@ size_t mc_sum_bytes(const mc_bucket *b)
 
 void mc_sum_clear(mc_zero *z, mc_bucket *b)
 {
+    mc_device *device = z->ctx->device;
     mc_sum_go(z, b, MC_SUM_EMPTY);
-    if (b->sum.data && !b->host)
-        mc_blank_set(z->ctx, &b->sum.blank, &b->sum.data, 0, mc_sum_bytes(b));
+    if (b->host) return; /* a home keeps its memory */
+    device->free(device, b->sum.data, mc_sum_bytes(b));
+    b->sum.data = NULL;
 }
 
 /* Recorded steps would keep the place of a narrow one, but steps of several ranks are not
@@ -23,8 +26,17 @@ mc_status mc_sum_make(mc_zero *z, mc_bucket *b, int passes)
     b->sum.dtype = narrow ? mc_bucket_travel_dtype(z, b) : MC_F32;
     /* what lies with a home is set before it is read: its pages need not exist until then */
     b->sum.data = mc_zero_alloc(z, mc_bucket_home(z, b), mc_sum_bytes(b), "gradients");
-    if (b->sum.data) mc_sum_clear(z, b);
     return mc_error_status(z->ctx);
+}
+
+mc_status mc_sum_need(mc_zero *z, mc_bucket *b, int passes)
+{
+    mc_device *device = z->ctx->device;
+    if (!mc_bucket_shares_gradient(b) || b->sum.data) return mc_error_status(z->ctx);
+    mc_status status = mc_sum_make(z, b, passes);
+    if (status || b->host) return status;
+    status = device->kernels->zero(device, b->sum.data, mc_sum_bytes(b));
+    return mc_zero_fail(z, status, "gradients");
 }
 
 mc_status mc_sum_widen(mc_zero *z, mc_bucket *b)
@@ -33,23 +45,19 @@ mc_status mc_sum_widen(mc_zero *z, mc_bucket *b)
     size_t bytes = (size_t)b->share * sizeof(float);
     mc_matrix narrow = {b->sum.data, b->sum.dtype, b->share}, wide = {NULL, MC_F32, b->share};
     if (b->host) return b->sum.state == MC_SUM_EMPTY ? MC_OK : z->home->settle(z, b);
-    if (!b->sum.data || b->sum.dtype == MC_F32) return mc_error_status(z->ctx);
+    if (b->sum.state == MC_SUM_EMPTY || b->sum.dtype == MC_F32) return mc_error_status(z->ctx);
     if (!(wide.data = device->alloc(device, bytes)))
         return mc_fail_memory(z->ctx, device, bytes, MC_HELP_MODEL,
                               "the gradients of \"%s\" as f32", b->name);
-    mc_status status = MC_OK;
-    bool empty = b->sum.state == MC_SUM_EMPTY;
-    if (!empty) status = device->kernels->scale(device, b->share, narrow, 1, wide, false);
+    mc_status status = device->kernels->scale(device, b->share, narrow, 1, wide, false);
     if (status) {
         device->free(device, wide.data, bytes);
         return mc_zero_fail(z, status, "gradients");
     }
-    mc_blank_take(&b->sum.blank);
     device->free(device, b->sum.data, mc_sum_bytes(b));
     b->sum.data = wide.data;
     b->sum.dtype = MC_F32;
-    if (empty) mc_sum_clear(z, b);
-    return empty ? MC_OK : mc_sum_go(z, b, MC_SUM_WIDE);
+    return mc_sum_go(z, b, MC_SUM_WIDE);
 }
 
 mc_status mc_sum_add(mc_zero *z, mc_bucket *b, mc_matrix share)
@@ -59,7 +67,6 @@ mc_status mc_sum_add(mc_zero *z, mc_bucket *b, mc_matrix share)
     if (!b->gradient.arrives) {
         bool add = b->sum.state != MC_SUM_EMPTY;
         if (add) status = mc_sum_widen(z, b); /* a second pass */
-        mc_blank_take(&b->sum.blank);
         mc_matrix to = {b->sum.data, b->sum.dtype, b->share};
         if (!status) status = device->kernels->scale(device, b->share, share, 1, to, add);
     }
@@ -67,12 +74,16 @@ mc_status mc_sum_add(mc_zero *z, mc_bucket *b, mc_matrix share)
     return status ? status : mc_sum_go(z, b, b->sum.dtype == MC_F32 ? MC_SUM_WIDE : MC_SUM_NARROW);
 }
 
+/* Whether nothing was added since zero_grad: there may be no memory. The same on all ranks. */
+static bool is_zero(const mc_bucket *b)
+{
+    return mc_bucket_shares_gradient(b) ? b->sum.state == MC_SUM_EMPTY : !b->gradient.data;
+}
+
 /* Copies the share of the sum to device memory, wherever it lies. */
 static mc_status copy_sum(mc_zero *z, mc_bucket *b, float *to)
 {
     mc_device *device = z->ctx->device;
-    if (b->sum.state == MC_SUM_EMPTY)
-        return device->kernels->zero(device, to, (size_t)b->share * sizeof *to);
     if (!b->host)
         return device->kernels->scale(device, b->share, mc_bucket_gradient(b, b->first), 1,
                                       (mc_matrix){to, MC_F32, b->share}, false);
@@ -85,6 +96,10 @@ mc_status mc_bucket_read_gradient(mc_zero *z, mc_bucket *b, int64_t first, int64
 {
     mc_device *device = z->ctx->device;
     size_t bytes = (size_t)b->count * sizeof(float);
+    if (is_zero(b)) {
+        memset(values, 0, (size_t)count * sizeof *values);
+        return mc_error_status(z->ctx);
+    }
     float *whole = device->alloc(device, bytes);
     if (!whole) return mc_fail_nomem(z->ctx, "reading a gradient");
     bool summed = b->level->state == MC_WHOLE; /* or there is one rank */
@@ -108,10 +123,11 @@ mc_status mc_sum_stats(mc_zero *z, mc_bucket *b, int64_t first, int64_t count,
 {
     mc_device *device = z->ctx->device, *home = mc_bucket_home(z, b);
     mc_tensor_stats sum = {.count = count};
-    if (!b->host)
-        return device->kernels->tensor_stats(device, count, mc_bucket_gradient(b, first), stats);
-    mc_status status = z->home->settle(z, b);
-    if (!status && b->sum.state != MC_SUM_EMPTY)
+    mc_matrix gradient = mc_bucket_gradient(b, first);
+    bool zeros = is_zero(b);
+    if (!b->host && !zeros) return device->kernels->tensor_stats(device, count, gradient, stats);
+    mc_status status = zeros ? MC_OK : z->home->settle(z, b);
+    if (!status && !zeros)
         status = home->kernels->tensor_stats(home, count, mc_bucket_gradient(b, first), &sum);
     if (!status) device->copy_in(device, stats, &sum, sizeof sum);
     return status;

@@ -104,7 +104,6 @@ void mc_bucket_end(mc_zero *z, mc_bucket *b)
     size_t size = mc_dtype_size(b->dtype);
     mc_comm_wait(b->values.request);
     mc_comm_wait(b->gradient.request);
-    mc_blank_take(&b->sum.blank);
     mc_bucket_drop_gradient(z, b);
     device->free(device, b->values.data, (size_t)b->count * size);
     device->free(device, b->values.share, (size_t)b->share * size);
@@ -112,7 +111,7 @@ void mc_bucket_end(mc_zero *z, mc_bucket *b)
     if (b->host) z->home->leave(z, b);
     home->free(home, b->sum.data, mc_sum_bytes(b));
     for (int i = 0; i < MC_STATE_SLOTS; i++)
-        home->free(home, b->state[i], (size_t)mc_bucket_held(b) * sizeof(float));
+        home->free(home, b->state[i], mc_bucket_state_bytes(b, i));
     mc_free(b->spans);
 }
 

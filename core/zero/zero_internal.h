@@ -20,6 +20,7 @@
  *                 | VOID -> NONE, OPEN: zero_grad
  *  sum            | EMPTY (zeros) -> NARROW (a step of one pass, in the dtype that travels)
  *                 | EMPTY, NARROW -> WIDE (f32); NARROW, WIDE -> EMPTY: zero_grad
+ *                 | memory is claimed when the first reduction lands, and freed by zero_grad
  *
  * At an update under way elsewhere (`updating`) every use of values waits. One rank without a home
  * has level 0: gradients stay OPEN. */
@@ -30,7 +31,16 @@
 
 enum { MC_BUCKET_ALIGN = 64 /* elements */, MC_STATE_SLOTS = 3 };
 
-/* Optimizer state of a bucket: flat f32 arrays in its layout. */
+/* The form in which a span has its optimizer state; a master copy is f32 always. */
+typedef enum mc_state_form {
+    MC_STATE_F32 = 0,
+    MC_STATE_8BIT, /* M and V as codes of 8 bits, with an f32 scale for each MC_STATE_BLOCK elements
+                      of the bucket, which then is laid out in multiples of that: no block lies on
+                      two ranks or in two spans */
+    MC_STATE_FIRST /* f32, and no V */
+} mc_state_form;
+
+/* Optimizer state of a bucket: flat arrays in its layout, f32 but for spans of another form. */
 enum { MC_STATE_M = 0 /* also SGD's momentum buffer */, MC_STATE_V = 1, MC_STATE_MASTER = 2 };
 
 typedef enum mc_extent { MC_WHOLE, MC_SHARE } mc_extent;
@@ -59,12 +69,14 @@ typedef enum mc_gradient_state {
 
 typedef enum mc_sum_state { MC_SUM_EMPTY, MC_SUM_NARROW, MC_SUM_WIDE } mc_sum_state;
 
-/* A tensor of the room above. Matrices come first in a bucket, then vectors. */
+/* A tensor of the room above. Matrices come first in a bucket, then vectors (biases, the weights of
+ * norms). */
 typedef struct mc_span {
     void *owner;
     int64_t offset, count; /* elements */
-    bool vector;           /* no matrix: its gradient is f32 until it travels */
-    mc_blank blank;        /* of its part of the gradient */
+    bool vector;
+    mc_blank blank; /* of its part of the gradient */
+    mc_state_form form;
 } mc_span;
 
 typedef struct mc_bucket {
@@ -88,6 +100,7 @@ typedef struct mc_bucket {
         int users;       /* SHARE: how many have gathered it */
         bool updating;   /* the home updates them */
         int running;     /* of a block: calls of its forward function under way */
+        int retained;    /* of a block: how many of the users are its backward passes */
         uint64_t holder; /* the newest tape that has used it outside of its block */
         struct mc_comm_request *request;
     } values;
@@ -96,20 +109,19 @@ typedef struct mc_bucket {
         mc_dtype dtype; /* f32; of buckets in a block that which travels, where gradients are SHARE,
                            and where they are WHOLE in steps of one pass */
         void *data;     /* (count) of dtype, where backward adds */
-        float *vectors; /* while dtype is not f32: gradients of vectors, until they travel; WHOLE:
-                           they stay, and are copied to `data` before that is read */
         void *sent;     /* (count) of the values' dtype, on the way between ranks; NULL: not so */
         bool arrives;   /* the reduction under way writes to the sum itself */
+        bool needed;    /* a pass or a step has asked for gradients: they are zeros at least */
         int uses;       /* outside of its block in the backward pass under way */
         uint64_t pass;  /* the newest tape that may add to it since zero_grad; 0: none */
         struct mc_comm_request *request;
     } gradient;
     struct mc_sum { /* SHARE: summed over ranks; WHOLE: `gradient` is it, and this is not used */
         mc_sum_state state;
-        mc_dtype dtype; /* of the elements; memory of a home has room for f32 */
+        mc_dtype dtype; /* of the elements; memory of a home has room for f32, and stays */
         void *data;     /* (share) */
-        mc_blank blank; /* all of it */
     } sum;
+    bool formed; /* a span's form is not MC_STATE_F32: see state.c for what lies where */
     float *state[MC_STATE_SLOTS]; /* WHOLE: (count), SHARE: (share) each; NULL until needed */
     struct mc_bucket_host *host;  /* the home's record; not NULL: state and sum lie with it */
 } mc_bucket;
@@ -122,7 +134,8 @@ typedef struct mc_zero {
     mc_bucket *buckets;
     int bucket_count;
     int64_t gathered, most_gathered; /* elements that are gathered */
-    const struct mc_home *home;      /* NULL: state lies on the device */
+    int64_t align; /* of spans and shares that are laid out from now on; 0: MC_BUCKET_ALIGN */
+    const struct mc_home *home; /* NULL: state lies on the device */
 } mc_zero;
 
 /* Memory beside the device's for state and sums, given by who updates there. It works beside the
@@ -153,6 +166,11 @@ static inline bool mc_bucket_shares_gradient(const mc_bucket *b)
 {
     return b->level->gradient == MC_SHARE;
 }
+/* Whether it has vectors alone: their gradients travel as f32. */
+static inline bool mc_bucket_has_vectors_alone(const mc_bucket *b)
+{
+    return b->span_count && b->spans[0].vector;
+}
 /* The elements that this rank's optimizers step, and whose state it has. */
 static inline int64_t mc_bucket_first(const mc_bucket *b)
 {
@@ -179,13 +197,12 @@ static inline mc_matrix mc_bucket_gradient(const mc_bucket *b, int64_t element)
         g.data = data + (size_t)(share ? element - b->first : element) * mc_dtype_size(g.dtype);
     return g;
 }
-static inline bool mc_bucket_has_gradient(const mc_bucket *b)
-{
-    return mc_bucket_shares_gradient(b) ? b->sum.data : b->gradient.data;
-}
+/* The address of an element's state, whatever its form (state.c). */
+void *mc_bucket_state_place(const mc_bucket *b, int slot, int64_t element);
+/* The same of f32. */
 static inline float *mc_bucket_state_at(const mc_bucket *b, int slot, int64_t element)
 {
-    return b->state[slot] ? b->state[slot] + (element - mc_bucket_first(b)) : NULL;
+    return mc_bucket_state_place(b, slot, element);
 }
 
 /* Transitions. An illegal one sets MC_ERR_STATE. */
@@ -227,12 +244,14 @@ mc_status mc_zero_rest(mc_zero *zero);
 
 /* Where backward adds to a span's gradient, from element `first` of it on. */
 mc_leaf_gradient mc_bucket_leaf(mc_bucket *bucket, mc_span *span, int64_t first);
-/* Memory for the gradients of all trainable buckets, zeros, for steps of so many passes; 0: not
- * known. One pass may have them in the dtype that travels. */
+/* Memory for the gradients of all trainable buckets that exist from the first pass on, WHOLE ones
+ * and the sums of a home: zeros, for steps of so many passes; 0: not known. One pass may have them
+ * in the dtype that travels. */
 mc_status mc_zero_need_gradients(mc_zero *zero, int passes);
 size_t mc_bucket_gradient_bytes(const mc_bucket *bucket);
-/* A tape is about to have its first leaf of the bucket. `alone`: no other open tape and no
- * recording shows its gradient. Where another pass came before, a WHOLE gradient becomes f32. */
+/* Called before a tape's first leaf of the bucket. If another pass has contributed since zero_grad,
+ * a WHOLE gradient becomes f32, but only if `alone`: no other open tape and no recording points at
+ * it. */
 mc_status mc_bucket_begin_pass(mc_zero *zero, mc_bucket *bucket, uint64_t tape, bool alone);
 /* Before and after a block's backward pass: OPEN; and QUEUED or REDUCING, beside the backward pass
  * of the block before. WHOLE: in the last pass of a step only. */
@@ -256,8 +275,10 @@ void mc_bucket_drop_gradient(mc_zero *zero, mc_bucket *bucket);
 
 /* ---- the sum (sum.c) ------------------------------------------------------------------------- */
 
-/* Memory for it, EMPTY, for steps of so many passes. */
+/* Memory for it, whose contents are not set, for steps of so many passes. */
 mc_status mc_sum_make(mc_zero *zero, mc_bucket *bucket, int passes);
+/* The same where a step is about to read it and no reduction has landed: zeros. */
+mc_status mc_sum_need(mc_zero *zero, mc_bucket *bucket, int passes);
 size_t mc_sum_bytes(const mc_bucket *bucket);
 /* In f32 from now on, and settled where it has a home. */
 mc_status mc_sum_widen(mc_zero *zero, mc_bucket *bucket);
@@ -277,6 +298,16 @@ mc_status mc_bucket_read_gradient(mc_zero *zero, mc_bucket *bucket, int64_t firs
 /* A slot, allocated and zeroed at first use; MASTER is filled from the values. NULL after an
  * error. */
 float *mc_bucket_state(mc_zero *zero, mc_bucket *bucket, int slot);
+/* Bytes of a slot's array, the same on all ranks. */
+size_t mc_bucket_state_bytes(const mc_bucket *bucket, int slot);
+/* Codes and scales from an element on, the first of a block. */
+mc_state8 mc_bucket_state8_at(const mc_bucket *bucket, int slot, int64_t element);
+/* Of the span that was added last. */
+void mc_bucket_set_form(mc_bucket *bucket, mc_state_form form);
+/* Copies what a new bucket has of an old one's state, of spans whose form stays; the state of
+ * others stays as it is. `gathers`: the old one's shares, as all ranks do then. */
+mc_status mc_state_copy(mc_zero *zero, mc_bucket *new, const mc_bucket *old, int slot,
+                        bool gathers);
 /* Writes values of this rank's share into the master copy. */
 mc_status mc_bucket_fill_master(mc_zero *zero, mc_bucket *bucket, int64_t element, int64_t count);
 /* Copies f32 arrays between device and home. */

@@ -2,7 +2,6 @@
 #include <fnmatch.h>
 #include <inttypes.h>
 #include <limits.h>
-#include <stdlib.h>
 #include <string.h>
 #include "core/base/paths_internal.h"
 #include "datasets/lm/token_file_internal.h"

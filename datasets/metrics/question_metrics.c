@@ -1,7 +1,6 @@
 #include "datasets/question_metrics.h"
 
 #include <math.h>
-#include <stddef.h>
 #include "core/dist/ranks_internal.h"
 
 mc_status mc_merge_results(mc_context *ctx, float *values, int64_t count)

@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
-#include "datasets/dataset_internal.h"
 #include "datasets/table/table_internal.h"
 
 enum { ROW_MAX = 1 << 28 };

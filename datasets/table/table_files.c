@@ -1,5 +1,4 @@
 /* A table of several files: the rows of one after the other. */
-#include <string.h>
 #include "datasets/table/table_internal.h"
 
 /* CSV and TSV have to have the table's columns, in any order. Of JSON each row has to have the keys

@@ -111,6 +111,16 @@ static bool list_module(mc_model *m, const char *name)
     return a->modules;
 }
 
+/* The module at the top of the model that has the parameter, as `transformers` calls it; but a
+ * language model's as it is called here, since loading an adapter makes no such head. */
+static void name_top_module(const mc_model *m, const mc_parameter *p, char out[MC_NAME_MAX])
+{
+    bool words = strncmp(p->name, "lm_head.", 8) == 0;
+    if (words || !mc_weight_name(m->family->map, (int)m->shape.layers, p->name, false, out))
+        snprintf(out, MC_NAME_MAX, "%s", p->name);
+    out[strcspn(out, ".")] = '\0';
+}
+
 bool mc_adapter_save_new(mc_model *m, const mc_model_file *f)
 {
     mc_module_root *root = m->module.root;
@@ -119,7 +129,7 @@ bool mc_adapter_save_new(mc_model *m, const mc_model_file *f)
         const mc_parameter *p = root->parameters[i];
         bool tied = m->untied && p == m->head_weight; /* the file has the words */
         if (p->in_adapter || tied || mc_weight_find(f->map, f->layers, f->file, p->name)) continue;
-        snprintf(module, sizeof module, "%.*s", (int)strcspn(p->name, "."), p->name);
+        name_top_module(m, p, module);
         if (thaw(m, m->adapter->kind, module)) list_module(m, module);
     }
     return !mc_failed(root->ctx);

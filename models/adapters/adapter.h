@@ -1,5 +1,7 @@
 /* Adapters: parameters that are trained next to a frozen model and saved in PEFT's files: LoRA
- * factors, or soft prompts. */
+ * factors, or soft prompts.
+ *
+ * Part of the promised interface (docs/api.md). */
 #ifndef MC_MODELS_ADAPTER_H
 #define MC_MODELS_ADAPTER_H
 

@@ -20,6 +20,9 @@ static bool check(const mc_model *m, const mc_soft_prompt_options *o)
         mc_fail(ctx, MC_ERR_UNSUPPORTED,
                 "%s: %s, which `transformers` does not have, takes no virtual tokens", kind,
                 f->title);
+    else if (f->has.pixels)
+        mc_fail(ctx, MC_ERR_UNSUPPORTED, "%s: %s, which reads images, takes no virtual tokens",
+                kind, f->title);
     else if (m->words_dim)
         mc_fail(ctx, MC_ERR_UNSUPPORTED,
                 "%s: words of %lld columns, which %s projects to %lld, take no virtual tokens",
@@ -181,7 +184,11 @@ bool mc_virtual_tokens_prepend(mc_tape *t, mc_model *m, mc_stack_input *in)
     if (!all || !(in->rows = make_rows(t, in->lengths, all, n))) return false;
     if (in->types) in->types = spread(t, in, all, in->types, 0, MC_I32);
     if (in->call.key_mask) in->call.key_mask = spread(t, in, all, in->call.key_mask, 1, MC_U8);
+    bool by_position = in->call.globals == in->positions; /* the first tokens */
     in->positions = in->call.positions = mc_pack_positions(t, all, NULL);
+    if (in->call.globals)
+        in->call.globals =
+            by_position ? in->positions : spread(t, in, all, in->call.globals, 1, MC_I32);
     in->lengths = all;
     in->longest += n;
     return !mc_failed(mc_tape_context(t));

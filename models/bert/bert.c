@@ -1,5 +1,4 @@
 #include "models/bert/bert_internal.h"
-#include "core/ops/fused.h"
 
 /* ---- config ---------------------------------------------------------------------------------- */
 
@@ -29,7 +28,7 @@ static const mc_named_shape named[] = {
     {"bert-base-multilingual-cased", "{\"vocab_size\":119547}"},
     {NULL}};
 
-mc_model_shape mc_bert_shape(const void *config)
+static mc_model_shape shape(const void *config)
 {
     const mc_bert_config *c = config;
     mc_model_shape s = MC_SHAPE_OF(c);
@@ -37,11 +36,11 @@ mc_model_shape mc_bert_shape(const void *config)
     return s;
 }
 
-bool mc_bert_finish(const mc_config_reader *r, void *config)
+static bool finish(const mc_config_reader *r, void *config)
 {
     mc_bert_config *c = config;
     if (c->classifier_dropout < 0) c->classifier_dropout = c->dropout;
-    mc_model_shape s = mc_bert_shape(c);
+    mc_model_shape s = shape(c);
     return mc_encoder_check(r, &s, c->head_dim, c->eps, 0) &&
            mc_config_check_rows(r, "types", c->types);
 }
@@ -103,20 +102,6 @@ static const char *const ignored[] = {"*embeddings.position_ids",  "*embeddings.
 static const mc_weight_map map = {
     .rules = rules, .base_prefix = "bert.", .ignored = ignored, .order = MC_ENCODER_ORDER};
 
-/* A file may have a matrix of its own although config.json does not say so. */
-bool mc_bert_look(mc_context *ctx, const mc_model_file *f, void *config, mc_model_heads *heads)
-{
-    mc_bert_config *c = config;
-    return mc_encoder_look_at_head(ctx, f, heads, &c->tied);
-}
-
-static const char *architecture(const mc_model *m)
-{
-    if (m->heads.labels) return "BertForSequenceClassification";
-    if (m->heads.lm) return m->heads.nsp ? "BertForPreTraining" : "BertForMaskedLM";
-    return m->heads.nsp ? "BertForNextSentencePrediction" : "BertModel";
-}
-
 static bool is_mc(const cJSON *json)
 {
     const cJSON *types = cJSON_GetObjectItemCaseSensitive(json, "type_size");
@@ -124,37 +109,24 @@ static bool is_mc(const cJSON *json)
 }
 
 static const char *const model_types[] = {"bert", NULL}, *const none[] = {NULL};
+static const mc_family_classes classes[] = {{"BertForSequenceClassification", "BertForMaskedLM",
+                                             "BertModel", "BertForPreTraining",
+                                             "BertForNextSentencePrediction"}};
 static const char *const mc_has[] = {"token_type_embedding.weight", NULL};
 
 static const char *const lora_targets[] = {"query", "value", NULL};
 
 const mc_family mc_family_bert = {
-    .name = "bert",
+    MC_ENCODER_FAMILY(bert, mc_encoder),
     .title = "BERT",
-    .model_type = model_types,
-    .kind = MC_MODEL_ENCODER,
     .has = {.types = true, .pooler = true, .nsp = true, .labels = true},
     .objective = {.kind = MC_OBJECTIVE_MASKED, .next_sentence = true},
-    .config_size = sizeof(mc_bert_config),
-    .parts_size = sizeof(mc_encoder),
-    .rows = config_rows,
-    .named = named,
-    .map = &map,
-    .lora_targets = lora_targets,
     .mc_has = mc_has,
     .mc_lacks = none,
     .mc_is = is_mc,
     .classifier = "classifier.weight",
-    .finish = mc_bert_finish,
-    .shape = mc_bert_shape,
-    .look = mc_bert_look,
-    .declare = declare,
-    .encode = mc_encoder_encode,
     .pool = mc_encoder_pool,
-    .head = mc_encoder_head,
-    .classify = classify,
     .nsp = mc_encoder_next_sentence,
-    .set_dropout = mc_encoder_set_dropout,
-    .architecture = architecture};
+};
 
 MC_DEFINE_FAMILY(bert)

@@ -6,7 +6,9 @@
  *
  *     mc_model *bert = mc_bert_from_pretrained(ctx, "bert-base-uncased", NULL);
  *     mc_tape *t = mc_tape_begin_eval(ctx);
- *     mc_model_output out = mc_model_forward(t, bert, &(mc_model_input){.ids = ids}); */
+ *     mc_model_output out = mc_model_forward(t, bert, &(mc_model_input){.ids = ids});
+ *
+ * Part of the promised interface (docs/api.md). */
 #ifndef MC_MODELS_BERT_H
 #define MC_MODELS_BERT_H
 
@@ -42,7 +44,7 @@ typedef struct mc_bert_config {
 /* bert-base-uncased's shape, the defaults of Hugging Face's BertConfig. */
 MC_API mc_bert_config mc_bert_config_default(void);
 /* A shape by name: bert-base-uncased, bert-large-cased, ... Errors: another name is
- * MC_ERR_NOT_FOUND, with the names that there are; *config is left alone then. */
+ * MC_ERR_NOT_FOUND, and lists the known names; *config is then unchanged. */
 MC_API mc_status mc_bert_config_named(mc_context *ctx, const char *name, mc_bert_config *config);
 /* Reads a config.json of Hugging Face's or ModelCenter's form. Errors: what is malformed or out
  * of range names file and key; other model types, decoders and relative positions are

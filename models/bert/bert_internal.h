@@ -7,7 +7,7 @@
 
 #define AT(member) offsetof(mc_bert_config, member)
 /* Rows that are the same for every encoder of this kind. A classifier_dropout of -1 is as
- * `dropout`, see mc_bert_finish. */
+ * `dropout`: `finish` says so. */
 #define MC_BERT_COMMON_ROWS                                                                        \
     MC_ROW(SIZE, head_dim, NULL, "dim_head", "", "64", 1),                                         \
         MC_ROW(ACTIVATION, activation, "hidden_act", "ffn_activate_fn", "\"gelu\"", "\"gelu\"",    \
@@ -28,10 +28,7 @@
         MC_ONLY(NULL, "attn_scale", "true"), MC_ONLY(NULL, "post_layer_norm", "true"),             \
         MC_KNOWN(NULL, "proj_init_std"), MC_ONLY_MC_ROWS
 
-bool mc_bert_finish(const mc_config_reader *r, void *config);
-mc_model_shape mc_bert_shape(const void *config);
 /* mc_encoder_declare with what the config says. */
 bool mc_bert_declare_encoder(mc_model *m, int64_t first_position, const mc_load_options *load);
-bool mc_bert_look(mc_context *ctx, const mc_model_file *f, void *config, mc_model_heads *heads);
 
 #endif

@@ -8,7 +8,8 @@
  *
  *     mc_model_output out = mc_model_forward(
  *         t, cpm1, &(mc_model_input){.ids = ids, .lengths = l, .context = context, .span = span});
- */
+ *
+ * Part of the promised interface (docs/api.md). */
 #ifndef MC_MODELS_CPM_H
 #define MC_MODELS_CPM_H
 

@@ -24,6 +24,7 @@ static const mc_config_row config_rows[] = {
     MC_OTHER_NAME(SIZE, layers, "num_hidden_layers", 0),
     MC_OTHER_NAME(SIZE, heads, "num_attention_heads", 1),
     MC_KNOWN("qa_dropout", NULL),
+    MC_KNOWN("tie_weights_", NULL), /* of released files; the reference reads tie_word_embeddings */
     MC_KNOWN("sinusoidal_pos_embds", NULL), /* initial values of a table that files hold */
     MC_KNOWN("bos_token_id", NULL),
     MC_KNOWN("eos_token_id", NULL),
@@ -103,43 +104,18 @@ static const mc_weight_map map = {
              "position_embeddings LayerNorm layer attention sa_layer_norm ffn output_layer_norm "
              "q_lin k_lin v_lin out_lin lin1 lin2"};
 
-static bool look(mc_context *ctx, const mc_model_file *f, void *config, mc_model_heads *heads)
-{
-    mc_distilbert_config *c = config;
-    return mc_encoder_look_at_head(ctx, f, heads, &c->tied);
-}
-
-static const char *architecture(const mc_model *m)
-{
-    if (m->heads.labels) return "DistilBertForSequenceClassification";
-    return m->heads.lm ? "DistilBertForMaskedLM" : "DistilBertModel";
-}
-
 static const char *const model_types[] = {"distilbert", NULL};
+static const mc_family_classes classes[] = {
+    {"DistilBertForSequenceClassification", "DistilBertForMaskedLM", "DistilBertModel"}};
 static const char *const lora_targets[] = {"q_lin", "v_lin", NULL};
 
-const mc_family mc_family_distilbert = {.name = "distilbert",
-                                        .title = "DistilBERT",
-                                        .model_type = model_types,
-                                        .kind = MC_MODEL_ENCODER,
-                                        .has = {.labels = true},
-                                        .objective = {.kind = MC_OBJECTIVE_MASKED},
-                                        .config_size = sizeof(mc_distilbert_config),
-                                        .parts_size = sizeof(mc_encoder),
-                                        .rows = config_rows,
-                                        .named = named,
-                                        .map = &map,
-                                        .hf_only = true,
-                                        .lora_targets = lora_targets,
-                                        .classifier = "classifier.out_proj.weight",
-                                        .finish = finish,
-                                        .shape = shape,
-                                        .look = look,
-                                        .declare = declare,
-                                        .encode = mc_encoder_encode,
-                                        .head = mc_encoder_head,
-                                        .classify = classify,
-                                        .set_dropout = mc_encoder_set_dropout,
-                                        .architecture = architecture};
+const mc_family mc_family_distilbert = {
+    MC_ENCODER_FAMILY(distilbert, mc_encoder),
+    .title = "DistilBERT",
+    .has = {.labels = true},
+    .objective = {.kind = MC_OBJECTIVE_MASKED},
+    .hf_only = true,
+    .classifier = "classifier.out_proj.weight",
+};
 
 MC_DEFINE_FAMILY(distilbert)

@@ -1,7 +1,9 @@
 /* DistilBERT (Sanh et al. 2019): BERT's encoder with half the layers, no token types and no pooler.
  *
  * Numerics are Hugging Face's DistilBertForMaskedLM and DistilBertForSequenceClassification: layer
- * norms add 1e-12, and nothing is dropped of what attention adds. */
+ * norms add 1e-12, and nothing is dropped of what attention adds.
+ *
+ * Part of the promised interface (docs/api.md). */
 #ifndef MC_MODELS_DISTILBERT_H
 #define MC_MODELS_DISTILBERT_H
 

@@ -122,45 +122,20 @@ static const mc_weight_map map = {
              "intermediate output query key value dense dense_prediction "
              "LayerNorm out_proj"};
 
-static bool look(mc_context *ctx, const mc_model_file *f, void *config, mc_model_heads *heads)
-{
-    mc_electra_config *c = config;
-    return mc_encoder_look_at_head(ctx, f, heads, &c->tied);
-}
-
-static const char *architecture(const mc_model *m)
-{
-    if (m->heads.labels) return "ElectraForSequenceClassification";
-    if (m->heads.replaced) return "ElectraForPreTraining";
-    return m->heads.lm ? "ElectraForMaskedLM" : "ElectraModel";
-}
-
 static const char *const model_types[] = {"electra", NULL};
+static const mc_family_classes classes[] = {{"ElectraForSequenceClassification",
+                                             "ElectraForMaskedLM", "ElectraModel",
+                                             "ElectraForPreTraining"}};
 static const char *const lora_targets[] = {"query", "value", NULL};
 
-const mc_family mc_family_electra = {.name = "electra",
-                                     .title = "ELECTRA",
-                                     .model_type = model_types,
-                                     .kind = MC_MODEL_ENCODER,
-                                     .has = {.types = true, .labels = true, .replaced = true},
-                                     .objective = {.kind = MC_OBJECTIVE_MASKED},
-                                     .config_size = sizeof(mc_electra_config),
-                                     .parts_size = sizeof(electra_parts),
-                                     .rows = config_rows,
-                                     .named = named,
-                                     .map = &map,
-                                     .hf_only = true,
-                                     .lora_targets = lora_targets,
-                                     .classifier = "classifier.out_proj.weight",
-                                     .finish = finish,
-                                     .shape = shape,
-                                     .look = look,
-                                     .declare = declare,
-                                     .encode = mc_encoder_encode,
-                                     .head = mc_encoder_head,
-                                     .replaced = find_replaced,
-                                     .classify = classify,
-                                     .set_dropout = mc_encoder_set_dropout,
-                                     .architecture = architecture};
+const mc_family mc_family_electra = {
+    MC_ENCODER_FAMILY(electra, electra_parts),
+    .title = "ELECTRA",
+    .has = {.types = true, .labels = true, .replaced = true},
+    .objective = {.kind = MC_OBJECTIVE_MASKED},
+    .hf_only = true,
+    .classifier = "classifier.out_proj.weight",
+    .replaced = find_replaced,
+};
 
 MC_DEFINE_FAMILY(electra)

@@ -4,7 +4,9 @@
  *
  * Numerics are Hugging Face's ElectraForMaskedLM, ElectraForPreTraining and
  * ElectraForSequenceClassification: the heads of the generator and of the classifier use the exact
- * GELU whatever the config says, the discriminator's head the activation of the layers. */
+ * GELU whatever the config says, the discriminator's head the activation of the layers.
+ *
+ * Part of the promised interface (docs/api.md). */
 #ifndef MC_MODELS_ELECTRA_H
 #define MC_MODELS_ELECTRA_H
 

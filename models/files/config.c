@@ -1,7 +1,6 @@
 /* Configs by their family's table of rows: reading either form, defaults, named shapes, writing. */
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include "core/base/json_keys_internal.h"
 #include "models/family_internal.h"
@@ -120,7 +119,7 @@ static bool read_activation(const mc_config_reader *r, const char *key, const cJ
 static bool read_only(const mc_config_reader *r, const char *key, const cJSON *item,
                       const char *expected)
 {
-    cJSON *only = cJSON_Parse(expected);
+    cJSON *only = mc_json_parse_own(expected);
     if (!only) return !mc_fail_nomem(r->ctx, "a config");
     bool same = cJSON_Compare(item, only, true);
     cJSON_Delete(only);
@@ -169,6 +168,34 @@ static bool read_optional(const mc_config_reader *r, const char *key, const cJSO
     return fail_type(r, key, expected, item);
 }
 
+/* A whole number from `low` on, or a list of equal ones. */
+static bool read_each(const mc_config_reader *r, const char *key, const cJSON *item, double low,
+                      int64_t *out)
+{
+    const cJSON *first = cJSON_IsArray(item) && item->child ? item->child : item;
+    double number;
+    for (const cJSON *next = first; next && first != item; next = next->next)
+        if (!cJSON_Compare(first, next, true))
+            return mc_config_unsupported(r, key, "a list of different values",
+                                         "the same for each layer");
+    if (!read_number(r, key, first, low, 2147483648.0, true, &number)) return false;
+    *out = (int64_t)number;
+    return true;
+}
+
+/* Which of a row's words a text is. */
+static bool read_word(const mc_config_reader *r, const char *key, const cJSON *item,
+                      const char *const *words, int64_t *out)
+{
+    char expected[128] = "";
+    for (int i = 0; words[i]; i++) {
+        if (cJSON_IsString(item) && strcmp(item->valuestring, words[i]) == 0) return *out = i, true;
+        size_t used = strlen(expected);
+        snprintf(expected + used, sizeof expected - used, "%s%s", i ? " or " : "", words[i]);
+    }
+    return fail_type(r, key, expected, item);
+}
+
 static bool read_value(const mc_config_reader *r, const mc_config_row *row, const char *key,
                        const cJSON *item, void *config)
 {
@@ -182,6 +209,7 @@ static bool read_value(const mc_config_reader *r, const mc_config_row *row, cons
         good = read_number(r, key, item, row->low, 2147483648.0, true, &number);
         if (good) *(int64_t *)member = (int64_t)number;
         return good;
+    case MC_CONFIG_EACH: return read_each(r, key, item, row->low, member);
     case MC_CONFIG_TOKEN: return read_token(r, key, item, member);
     case MC_CONFIG_OPTIONAL: return read_optional(r, key, item, row->low, member);
     case MC_CONFIG_ROPE: return mc_config_read_rope(r, key, item, member);
@@ -199,6 +227,7 @@ static bool read_value(const mc_config_reader *r, const mc_config_row *row, cons
         if (good) *(mc_activation *)member = ffn.activation;
         return good;
     case MC_CONFIG_FFN: return read_activation(r, key, item, true, member);
+    case MC_CONFIG_WORD: return read_word(r, key, item, row->words, member);
     case MC_CONFIG_TYPE: return read_type(item, member);
     case MC_CONFIG_ONLY: return read_only(r, key, item, row->value[r->form]);
     case MC_CONFIG_KNOWN: return true;
@@ -239,7 +268,7 @@ static bool read_default(const mc_config_reader *r, const mc_config_row *row, vo
         return false;
     }
     if (!*value) return true;
-    cJSON *item = cJSON_Parse(value);
+    cJSON *item = mc_json_parse_own(value);
     if (!item && r->ctx) mc_fail_nomem(r->ctx, "a config");
     bool good = item && read_value(r, row, row->key[r->form], item, config);
     cJSON_Delete(item);
@@ -336,7 +365,7 @@ static cJSON *defaults_of_type(const mc_family *family, const mc_config_reader *
     const mc_type_defaults *d = family->type_defaults;
     while (d && d->type && !(cJSON_IsString(type) && strcmp(d->type, type->valuestring) == 0)) d++;
     if (!d || !d->type || r->form != MC_FORM_HF) return NULL;
-    cJSON *defaults = cJSON_Parse(d->json);
+    cJSON *defaults = mc_json_parse_own(d->json);
     if (!defaults) mc_fail_nomem(r->ctx, "a config");
     return defaults;
 }
@@ -437,7 +466,7 @@ mc_status mc_config_read_file(mc_context *ctx, const mc_family *family, const ch
  * no default stay zero. */
 static void read_own(const mc_family *family, mc_context *ctx, const char *text, void *config)
 {
-    cJSON *json = cJSON_Parse(text);
+    cJSON *json = mc_json_parse_own(text);
     mc_config_form form = mc_config_form_of(json);
     if (family->own_form) form = MC_FORM_MC;
     mc_config_reader r = {.ctx = ctx, .json = json, .path = family->title, .form = form};

@@ -21,7 +21,7 @@ bool mc_config_add_float(cJSON *json, const char *key, float value)
 
 static bool add_parsed(cJSON *json, const char *key, const char *value)
 {
-    cJSON *item = cJSON_Parse(value);
+    cJSON *item = mc_json_parse_own(value);
     if (item && cJSON_AddItemToObject(json, key, item)) return true;
     cJSON_Delete(item);
     return false;
@@ -35,6 +35,7 @@ static bool write_row(const mc_config_row *row, mc_config_form form, const void 
     switch (row->kind) {
     case MC_CONFIG_END: break;
     case MC_CONFIG_SIZE:
+    case MC_CONFIG_EACH:
         return cJSON_AddNumberToObject(json, key, (double)*(const int64_t *)member);
     case MC_CONFIG_ROPE: return mc_config_add_rope(json, key, member);
     case MC_CONFIG_OPTIONAL:
@@ -44,6 +45,8 @@ static bool write_row(const mc_config_row *row, mc_config_form form, const void 
                    : cJSON_AddNumberToObject(json, key, (double)*(const int64_t *)member);
     case MC_CONFIG_DROPOUT:
     case MC_CONFIG_FLOAT: return mc_config_add_float(json, key, *(const float *)member);
+    case MC_CONFIG_WORD:
+        return cJSON_AddStringToObject(json, key, row->words[*(const int64_t *)member]);
     case MC_CONFIG_FLAG: return cJSON_AddBoolToObject(json, key, *(const bool *)member);
     case MC_CONFIG_ACTIVATION: {
         mc_ffn_kind kind = {.activation = *(const mc_activation *)member};
@@ -93,11 +96,13 @@ static bool computes_same(const mc_config_row *row, const void *a, const void *b
     const mc_ffn_kind *p = x, *q = y;
     switch (row->kind) {
     case MC_CONFIG_SIZE:
+    case MC_CONFIG_EACH:
         return *(const int64_t *)x == *(const int64_t *)y || *(const int64_t *)y == 0;
     case MC_CONFIG_OPTIONAL: return *(const int64_t *)x == *(const int64_t *)y;
     case MC_CONFIG_ROPE: return memcmp(x, y, sizeof(mc_rope)) == 0;
     case MC_CONFIG_FLOAT:
         return !strstr(row->key[MC_FORM_HF], "eps") || *(const float *)x == *(const float *)y;
+    case MC_CONFIG_WORD: return *(const int64_t *)x == *(const int64_t *)y;
     case MC_CONFIG_FLAG: return *(const bool *)x == *(const bool *)y;
     case MC_CONFIG_ACTIVATION: return *(const mc_activation *)x == *(const mc_activation *)y;
     case MC_CONFIG_FFN: return p->activation == q->activation && p->gated == q->gated;
@@ -171,7 +176,7 @@ bool mc_config_keep_others(mc_model *m, const mc_config_reader *r)
 bool mc_config_add_others(cJSON *json, const mc_model *m)
 {
     if (!m->other_keys) return true;
-    cJSON *others = cJSON_Parse(m->other_keys);
+    cJSON *others = mc_json_parse_own(m->other_keys);
     bool good = others;
     for (cJSON *item = others ? others->child : NULL, *next; good && item; item = next) {
         next = item->next;

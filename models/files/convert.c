@@ -13,6 +13,7 @@
 #include "core/hub/find_internal.h"
 #include "models/adapters/adapter.h"
 #include "models/gguf/gguf_internal.h"
+#include "models/texts/embed_internal.h"
 #include "models/model_internal.h"
 
 /* ---- what comes along ------------------------------------------------------------------------ */
@@ -182,8 +183,9 @@ static void write_model(mc_context *ctx, const source *s, const char *folder,
 
 static bool has_tokenizer(const char *folder)
 {
-    static const char *const names[] = {"tokenizer.json", "vocab.json", "vocab.txt", "spiece.model",
-                                        "tokenizer.model"};
+    static const char *const names[] = {"tokenizer.json",    "vocab.json",      "vocab.txt",
+                                        "spiece.model",      "tokenizer.model", "vocab.model",
+                                        "cog-pretrain.model"};
     char path[MC_PATH_MAX];
     mc_error err = {0};
     bool has = false;
@@ -191,6 +193,21 @@ static bool has_tokenizer(const char *folder)
         has = has || (mc_path_join(&err, path, folder, names[i]) == MC_OK && mc_path_is_file(path));
     mc_error_clear(&err);
     return has;
+}
+
+/* What the folder of an encoder says about vectors of texts. */
+static mc_pooling pooling_of(mc_context *ctx, const source *s, const mc_model *m)
+{
+    mc_sentence_config c;
+    if (s->file || m->shape.kind != MC_MODEL_ENCODER) return MC_POOLING_DEFAULT;
+    mc_status status = mc_sentence_config_read(ctx, s->folder, NULL, &c);
+    if (!status && (c.normalize || c.prompt || c.truncate_dim))
+        mc_log(ctx, MC_LOG_WARNING,
+               "%s: GGUF files have no keys for its module Normalize, its prompt or its "
+               "truncate_dim: who makes vectors of texts has to ask for them",
+               s->folder);
+    mc_sentence_config_release(&c);
+    return status ? MC_POOLING_DEFAULT : c.pooling;
 }
 
 /* The weights may have any dtype: the file has its own. */
@@ -213,7 +230,8 @@ static mc_status write_gguf(mc_context *ctx, const source *s, const char *path,
     else
         tok = mc_tokenizer_open(ctx, folder, NULL);
     mc_model *m = mc_failed(ctx) ? NULL : open_model(ctx, s, options);
-    if (m) mc_gguf_write_model(m, tok, path, dtype);
+    mc_pooling pooling = m ? pooling_of(ctx, s, m) : MC_POOLING_DEFAULT;
+    if (m && !mc_failed(ctx)) mc_gguf_write_model(m, tok, path, dtype, pooling);
     mc_model_free(m);
     mc_tokenizer_free(tok);
     return mc_error_status(ctx);
@@ -239,7 +257,7 @@ mc_status mc_model_convert(mc_context *ctx, const char *identifier, const char *
     if (options.save.form == MC_SAVE_MODELCENTER) become_torch_file(ctx, aside);
     bool carries = !mc_failed(ctx) && !ctx->mesh.world.rank && !from.file;
     if (from.gguf && !mc_failed(ctx) && !ctx->mesh.world.rank)
-        mc_gguf_tokens_to_folder(&ctx->error, from.folder, aside);
+        mc_gguf_files_to_folder(&ctx->error, from.folder, aside);
     if (carries && *from.base) carry(&ctx->error, from.base, aside);
     if (carries && !mc_failed(ctx)) carry(&ctx->error, from.folder, aside);
     return mc_model_folder_commit(ctx, folder);

@@ -28,9 +28,9 @@ typedef struct mc_convert_options {
  * and output in the same folder, an adapter without `merge`, and `merge` without an adapter. Ranks
  * call it together.
  *
- * With `gguf` the path `folder` is that of a file. It holds the model, its config and its
- * tokenizer as llama.cpp names them, of GPT-2, BERT (without heads) and T5. What such a file
- * cannot express is MC_ERR_UNSUPPORTED. `identifier` may be such a file, too: its tokenizer is
+ * With `gguf`, `folder` is the path of a file, which gets the model, its config and its tokenizer
+ * under llama.cpp's names. docs/files.md lists the families and models that such a file can
+ * express; any other is MC_ERR_UNSUPPORTED. `identifier` may also be such a file: its tokenizer is
  * written into the folder. */
 MC_API mc_status mc_model_convert(mc_context *ctx, const char *identifier, const char *folder,
                                   const mc_convert_options *options);

@@ -174,7 +174,7 @@ mc_status mc_model_generate_options(mc_model *m, mc_generate_options *options)
     mc_context *ctx = m->module.ctx;
     if (!mc_given(ctx, options)) return MC_ERR_ARGUMENT;
     if (mc_failed(ctx) || !m->generation.text) return mc_error_status(ctx);
-    cJSON *json = cJSON_Parse(m->generation.text);
+    cJSON *json = mc_json_parse_own(m->generation.text);
     if (!json)
         mc_fail_nomem(ctx, m->generation.path);
     else if (!follow(m, json, options))

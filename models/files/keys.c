@@ -91,6 +91,39 @@ static const mc_key_row generation_config[] = {
 
 const mc_key_table mc_keys_generation_config = {"generation_config.json", generation_config};
 
+/* ---- preprocessor_config.json ---------------------------------------------------------------- */
+
+static const mc_key_row preprocessor_config[] = {
+    {"do_resize", MC_KEY_FOLLOWED},
+    {"size", MC_KEY_FOLLOWED},
+    {"resample", MC_KEY_FOLLOWED},
+    {"do_rescale", MC_KEY_FOLLOWED},
+    {"rescale_factor", MC_KEY_FOLLOWED},
+    {"do_normalize", MC_KEY_FOLLOWED},
+    {"image_mean", MC_KEY_FOLLOWED},
+    {"image_std", MC_KEY_FOLLOWED},
+    {"image_processor_type", MC_KEY_ONLY,
+     "[\"ViTImageProcessor\", \"ViTImageProcessorFast\", \"ViTImageProcessorPil\", "
+     "\"ViTFeatureExtractor\"]",
+     NULL},
+    {"feature_extractor_type", MC_KEY_ONLY, "[\"ViTFeatureExtractor\", \"ViTImageProcessor\"]",
+     NULL},
+    {"do_center_crop", MC_KEY_ONLY, "[false]", NULL},
+    {"do_pad", MC_KEY_ONLY, "[false]", NULL},
+    {"crop_size", MC_KEY_NO_EFFECT}, /* of do_center_crop */
+    {"pad_size", MC_KEY_NO_EFFECT},
+    {"default_to_square", MC_KEY_NO_EFFECT}, /* a size here is square */
+    {"do_convert_rgb", MC_KEY_NO_EFFECT},    /* which load_image has done */
+    {"data_format", MC_KEY_NO_EFFECT},       /* of arrays that others are given */
+    {"input_data_format", MC_KEY_NO_EFFECT},
+    {"return_tensors", MC_KEY_NO_EFFECT},
+    {"device", MC_KEY_NO_EFFECT},
+    {"disable_grouping", MC_KEY_NO_EFFECT},
+    {"image_seq_length", MC_KEY_NO_EFFECT},
+    {NULL}};
+
+const mc_key_table mc_keys_preprocessor_config = {"preprocessor_config.json", preprocessor_config};
+
 /* ---- sentence-transformers ------------------------------------------------------------------- */
 
 static const mc_key_row sentence_bert_config[] = {

@@ -5,7 +5,8 @@
 
 #include "core/base/json_keys_internal.h"
 
-extern const mc_key_table mc_keys_generation_config; /* generation_config.json */
+extern const mc_key_table mc_keys_generation_config;   /* generation_config.json */
+extern const mc_key_table mc_keys_preprocessor_config; /* of images: preprocessor_config.json */
 /* sentence-transformers' files: of the model (sentence_bert_config.json and its other names), of a
  * Pooling (1_Pooling/config.json), of the whole (config_sentence_transformers.json) */
 extern const mc_key_table mc_keys_sentence_bert_config;

@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include "core/checkpoint/pretrained_internal.h"
 #include "core/formats/tensor_file_internal.h"
 #include "core/hub/find_internal.h"
 #include "models/adapters/adapter_internal.h"
@@ -115,6 +114,20 @@ static void add_heads(const mc_family *family, const mc_model_heads *asked, mc_m
     heads->pooler = heads->pooler || ((asked->pooler || asked->nsp) && family->has.pooler);
 }
 
+/* The class of a file whose classifier has the names of one of texts, and is of tokens or choices;
+ * NULL: it is of texts, or there is none. */
+static const char *other_classifier(const mc_config_reader *r)
+{
+    static const char *const ends[] = {"ForTokenClassification", "ForMultipleChoice"};
+    const cJSON *list = cJSON_GetObjectItemCaseSensitive(r->json, "architectures");
+    const char *class = cJSON_GetStringValue(cJSON_IsArray(list) ? list->child : NULL);
+    for (int i = 0; i < 2 && class; i++) {
+        size_t length = strlen(class), end = strlen(ends[i]);
+        if (length > end && strcmp(class + length - end, ends[i]) == 0) return class;
+    }
+    return NULL;
+}
+
 /* The heads a file holds, and those asked for. Other heads are not kept where a classifier is asked
  * for: a fine-tune has no use for them. */
 static mc_model_heads find_heads(const mc_family *family, const mc_model_file *f,
@@ -128,13 +141,14 @@ static mc_model_heads find_heads(const mc_family *family, const mc_model_file *f
     bool always = family->has.nsp && (!options->saved_heads || options->num_labels);
     heads.pooler = family->has.pooler && (always || has_tensor(f, "pooler.dense.weight"));
     if (heads.labels) return heads;
-    heads.labels = family->has.labels ? mc_classes_in_file(f->map, f->file, family->classifier) : 0;
+    if (family->has.labels && !other_classifier(r))
+        heads.labels = mc_classes_in_file(f->map, f->file, family->classifier);
     if (r->form == MC_FORM_MC && is_number &&
         mc_json_get_int(&r->ctx->error, r->json, r->path, "cls_head", 0, INT32_MAX, &units))
         heads.token_labels = (int)units;
     heads.nsp = family->has.nsp && has_tensor(f, "nsp_head.weight");
-    heads.lm =
-        encoder ? has_tensor(f, "lm_head.dense.weight") : !heads.labels && !heads.token_labels;
+    heads.lm = encoder ? has_tensor(f, family->lm_has ? family->lm_has : "lm_head.dense.weight")
+                       : !heads.labels && !heads.token_labels;
     heads.replaced =
         family->has.replaced && !heads.lm && has_tensor(f, "replaced_head.dense.weight");
     if (options->heads) add_heads(family, options->heads, &heads);
@@ -201,7 +215,8 @@ void mc_look_at_head(mc_context *ctx, const mc_model_file *f, bool *tied)
            f->folder);
 }
 
-/* What of the file's weights is not read: what an adapter's tables replace, and a new head. */
+/* What of the file's weights is not read: what an adapter's tables replace, and a head that is new
+ * or the adapter's. */
 static void leave(mc_weight_map *map, const mc_family *family, const mc_adapter_tables *tables,
                   bool new_head)
 {
@@ -218,6 +233,7 @@ static const struct new_head {
     const char *title; /* of one that is only made for options.heads; NULL: of any */
 } new_heads[] = {
     {"pooler.*", sizeof "pooler.*" - 2, NULL},
+    {"head.*", sizeof "head.*" - 2, NULL},
     {"classifier.*", sizeof "classifier.*" - 2, NULL},
     {"score.*", sizeof "score.*" - 2, NULL},
     {"classification_head.*", sizeof "classification_head.*" - 2, NULL},
@@ -228,15 +244,16 @@ static const struct new_head {
 };
 enum { NEW_HEADS = sizeof new_heads / sizeof *new_heads };
 
-/* Whether the model has such a head, and the file nothing of it. */
-static bool lacks_head(const mc_model *m, const mc_model_file *f, const struct new_head *head)
+/* Whether the model has such a head, and the file nothing of it but what is left (NULL: none). */
+static bool lacks_head(const mc_model *m, const mc_model_file *f, const struct new_head *head,
+                       const char *left)
 {
     const mc_module_root *root = m->module.root;
-    size_t count = 0;
+    size_t count = 0, module = left ? (size_t)(strrchr(left, '.') + 1 - left) : 0;
     for (size_t i = 0; i < root->parameter_count; i++) {
         const mc_parameter *p = root->parameters[i];
         if (p->is_factor || strncmp(p->name, head->pattern, head->length) != 0) continue;
-        if (has_tensor(f, p->name)) return false;
+        if (!(left && strncmp(p->name, left, module) == 0) && has_tensor(f, p->name)) return false;
         count++;
     }
     return count > 0;
@@ -245,12 +262,12 @@ static bool lacks_head(const mc_model *m, const mc_model_file *f, const struct n
 /* The patterns of heads that the file lacks altogether, which may be new; one that it has in part
  * may not. */
 static void list_new(const mc_model *m, const mc_model_file *f, const mc_load_options *options,
-                     const char *patterns[NEW_HEADS + 1])
+                     const char *left, const char *patterns[NEW_HEADS + 1])
 {
     int count = 0;
     for (int i = 0; i < NEW_HEADS; i++) {
         const struct new_head *head = &new_heads[i];
-        if ((head->title && !options->heads) || !lacks_head(m, f, head)) continue;
+        if ((head->title && !options->heads) || !lacks_head(m, f, head, left)) continue;
         patterns[count++] = head->pattern;
         if (head->title)
             mc_log(m->module.ctx, MC_LOG_WARNING,
@@ -271,8 +288,10 @@ static void load_weights(mc_model *m, const mc_model_file *f, const mc_adapter_f
     map.tied = tied && *tied;
     map.untied = m->untied;
     mc_adapter_tables_take(tables, m);
-    leave(&map, m->family, tables, options->new_head && options->num_labels);
-    list_new(m, f, options, may_be_new);
+    bool classes = adapter && mc_adapter_file_classes(adapter, m->family);
+    classes = classes || (options->new_head && options->num_labels);
+    leave(&map, m->family, tables, classes);
+    list_new(m, f, options, classes ? m->family->classifier : NULL, may_be_new);
     mc_weights_load(&m->module, &map, f->layers, f->file, f->folder, may_be_new);
 }
 
@@ -286,9 +305,18 @@ static mc_model *build(const mc_family *family, const mc_config_reader *r, mc_te
     mc_adapter_tables tables = {0};
     if (!config) mc_fail_nomem(r->ctx, "a config");
     mc_config_reader own = *r;
+    mc_load_options wanted = *options;
+    const char *class = other_classifier(r);
     own.of_weights = true;
+    if (class) {
+        wanted.new_head = true;
+        mc_log(r->ctx, MC_LOG_WARNING, "%s: a %s, whose classifier is not of texts: it is left out",
+               folder, class);
+    }
+    options = &wanted;
     if (config && mc_config_read(family, &own, config)) {
-        mc_model_file f = {.file = file,
+        mc_model_file f = {.family = family,
+                           .file = file,
                            .folder = folder,
                            .form = r->form,
                            .map = family->map,
@@ -298,7 +326,8 @@ static mc_model *build(const mc_family *family, const mc_config_reader *r, mc_te
             (!adapter || mc_adapter_tables_find(adapter, family, config, &tables)))
             m = mc_model_from_config(r->ctx, family, config, &heads, options);
         if (m && mc_adapter_save_new(m, &f) && read_eos(m, r) && mc_config_keep_others(m, r) &&
-            read_task(m, r, options->new_head) && mc_generation_config_read(m, folder))
+            read_task(m, r, options->new_head) && mc_generation_config_read(m, folder) &&
+            mc_image_form_read(m, folder))
             load_weights(m, &f, adapter, &tables, options);
     }
     mc_free(config);

@@ -34,11 +34,22 @@ static bool add_eos(cJSON *json, const mc_model *m)
     return false;
 }
 
+static const char *class_of(const mc_model *m)
+{
+    const char *type = mc_config_type(m->family, m->config);
+    const mc_family_classes *c = m->family->classes;
+    for (const char *const *at = m->family->model_type; at[1] && strcmp(*at, type) != 0; at++) c++;
+    if (m->heads.labels) return c->labels;
+    if (m->heads.replaced || (m->heads.lm && m->heads.nsp)) return c->pretraining;
+    if (m->heads.nsp) return c->nsp;
+    return m->heads.lm || !c->base ? c->lm : c->base;
+}
+
 /* What Hugging Face's form says beside the family's table. */
 static bool add_common(cJSON *json, const mc_model *m)
 {
     cJSON *list = cJSON_AddArrayToObject(json, "architectures");
-    return list && cJSON_AddItemToArray(list, cJSON_CreateString(m->family->architecture(m))) &&
+    return list && cJSON_AddItemToArray(list, cJSON_CreateString(class_of(m))) &&
            cJSON_AddStringToObject(json, "model_type", mc_config_type(m->family, m->config)) &&
            mc_config_add_dtype(json, m->module.root->dtype) && add_eos(json, m) &&
            add_labels(json, m) &&
@@ -72,7 +83,7 @@ static bool check_own_form(mc_model *m, const char *text, const void *config)
 {
     mc_context *ctx = m->module.ctx;
     const mc_family *family = m->family;
-    cJSON *json = cJSON_Parse(text);
+    cJSON *json = mc_json_parse_own(text);
     mc_config_reader r = {.ctx = ctx, .json = json, .path = "config.json", .form = MC_FORM_MC};
     void *again = mc_calloc(1, family->config_size);
     const char *lost = NULL;
@@ -153,7 +164,10 @@ static void save(mc_model *m, const char *folder, mc_config_form form, int64_t m
         char *text = print_config(m, form, config);
         what.config = text;
         what.generation = m->adapter ? NULL : m->generation.text; /* an adapter's is its base's */
+        char *image = m->adapter ? NULL : mc_image_form_text(m);
+        what.preprocessor = image;
         if (!mc_failed(ctx)) write_folder(m, folder, &what);
+        mc_free(image);
         cJSON_free(text);
     }
     mc_free(config);
@@ -210,11 +224,13 @@ mc_status mc_save_pretrained(mc_model *model, const mc_tokenizer *tokenizer, con
     char aside[MC_PATH_MAX];
     if (!model) return MC_ERR_ARGUMENT;
     mc_context *ctx = model->module.ctx;
-    if (mc_failed(ctx) || !mc_given(ctx, tokenizer) || !mc_given(ctx, folder))
+    bool texts = !model->family->has.pixels;
+    if (mc_failed(ctx) || (texts && !mc_given(ctx, tokenizer)) || !mc_given(ctx, folder))
         return mc_error_status(ctx);
     mc_status status = mc_model_folder_begin(ctx, folder, aside, sizeof aside);
     if (status) return status;
-    if (mc_tokenizer_save(tokenizer, aside) == MC_OK) mc_model_save_as(model, aside, options);
+    if (!tokenizer || mc_tokenizer_save(tokenizer, aside) == MC_OK)
+        mc_model_save_as(model, aside, options);
     mc_model_folder_commit(ctx, folder);
     return mc_error_status(ctx);
 }

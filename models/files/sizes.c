@@ -1,6 +1,15 @@
 /* What families whose heads make up dim check of a config. */
 #include "models/family_internal.h"
 
+/* The key that says how many heads there are, as the file has it. */
+static const char *heads_key(const mc_config_reader *r)
+{
+    static const char *const keys[] = {"n_head", "n_heads", "num_heads"};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (cJSON_GetObjectItemCaseSensitive(r->json, keys[i])) return keys[i];
+    return r->form == MC_FORM_HF ? "num_attention_heads" : "num_heads";
+}
+
 bool mc_config_check_sizes(const mc_config_reader *r, const mc_model_shape *s, int64_t head_dim,
                            float eps)
 {
@@ -8,6 +17,11 @@ bool mc_config_check_sizes(const mc_config_reader *r, const mc_model_shape *s, i
     bool positive = s->dim > 0 && s->heads > 0 && s->vocab_size > 0 && s->dim_ff > 0 &&
                     s->layers >= 0 && s->layers <= MOST_LAYERS && s->positions >= 0 && eps > 0;
     if (positive && s->dim % s->heads == 0 && (!head_dim || head_dim == s->head_dim)) return true;
+    if (positive && s->dim % s->heads)
+        return !mc_fail(r->ctx, MC_ERR_FORMAT,
+                        "%s: key \"%s\": dim %lld, %lld heads: expected heads that make up dim, a "
+                        "divisor of it",
+                        r->path, heads_key(r), (long long)s->dim, (long long)s->heads);
     return !mc_fail(r->ctx, MC_ERR_FORMAT,
                     "%s: dim %lld, %lld heads of %lld, dim_ff %lld, %lld layers, vocabulary %lld, "
                     "%lld positions, eps %g: expected positive sizes, heads that make up dim, at "

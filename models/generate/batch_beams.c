@@ -98,7 +98,7 @@ void mc_batch_search_fields(const struct mc_batch *b, int row, int32_t *fields)
 {
     const mc_job *j = b->job[row];
     const mc_beam *beam = &j->search->running[b->beam[row]];
-    mc_batch_model_fields(b->model, j->row[0], j->prompt, beam->length, fields);
+    mc_batch_model_fields(b->model, j->row[0], j->ids, j->prompt, beam->length, fields);
     fields[MC_ROW_FIRST] = mc_kv_pages_first(mc_batch_model_pages(b->model), row);
     fields[MC_ROW_TOKEN] = beam->ids[beam->length - 1];
 }
@@ -149,7 +149,7 @@ bool mc_batch_advance(struct mc_batch *b, mc_job *j)
         if (!mc_search_offer(s, i, b->best + (int64_t)b->column_of[j->row[i]] * count, count))
             return false;
     mc_search_advance(s);
-    mc_batch_model_fields(b->model, j->row[0], j->prompt, s->running[0].length - 1, fields);
+    mc_batch_model_fields(b->model, j->row[0], j->ids, j->prompt, s->running[0].length - 1, fields);
     mc_kv_pages_follow(mc_batch_model_pages(b->model), j->row, s->parents, s->running_count,
                        fields[MC_ROW_LENGTH]);
     return true;

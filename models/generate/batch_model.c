@@ -37,6 +37,7 @@ mc_decoder mc_model_decoder(mc_model *m)
     const mc_generation_config *file = &m->generation; /* says more than config.json */
     return (mc_decoder){.ctx = m->module.ctx,
                         .model = m->family->title,
+                        .of = m,
                         .vocab = m->shape.vocab_size,
                         .positions = positions ? positions : INT32_MAX,
                         .start = m->encoder ? (int32_t)mc_start_token(m) : -1,
@@ -141,7 +142,10 @@ void mc_batch_shape_add(mc_batch_shape *s, mc_model *m, int prompt, int most, in
     s->rows += answers * beams;
 }
 
-bool mc_batch_model_has_pieces(const mc_model *m) { return !m->encoder && !m->family->has.marks; }
+bool mc_batch_model_has_pieces(const mc_model *m)
+{
+    return !m->encoder && !m->family->has.marks && !m->family->places;
+}
 
 /* Of all beams of an answer, in whole pages. */
 static int64_t rows_of_all(const mc_batch_model *b, int prompt, int most, int beams)
@@ -185,12 +189,14 @@ void mc_batch_model_leave(mc_batch_model *b, int sequence)
     if (b->memory) mc_kv_pages_give_back(b->memory->pages, sequence);
 }
 
-void mc_batch_model_fields(const mc_batch_model *b, int sequence, int prompt, int count,
-                           int32_t *fields)
+void mc_batch_model_fields(const mc_batch_model *b, int sequence, const int32_t *ids, int prompt,
+                           int count, int32_t *fields)
 {
-    int32_t length = (int32_t)rows_before(b->m, prompt);
+    int32_t length = (int32_t)rows_before(b->m, prompt), position = length, place = 0;
     for (int i = 0; i < MC_ROW_FIELDS; i++) fields[i] = 0;
-    fields[MC_ROW_POSITION] = length - 1 + count;
+    if (b->m->family->places) (void)b->m->family->places(b->m, ids, prompt, &place, &position);
+    fields[MC_ROW_POSITION] = position - 1 + count;
+    fields[MC_ROW_PLACE] = place;
     fields[MC_ROW_LENGTH] = length + count;
     fields[MC_ROW_FIRST] = mc_kv_pages_first(b->cache->pages, sequence);
     fields[MC_ROW_STEP] = count;
@@ -354,6 +360,10 @@ static mc_tensor *run_rows(mc_tape *t, mc_batch_model *b, const mc_chooser *c)
     in.lengths = l;
     in.ids = mc_row_field(t, c->rows, MC_ROW_TOKEN, count);
     in.positions = in.call.positions = mc_row_field(t, c->rows, MC_ROW_POSITION, count);
+    if (b->m->family->places) {
+        in.blocks = in.positions;
+        in.positions = in.call.positions = mc_row_field(t, c->rows, MC_ROW_PLACE, count);
+    }
     if (!in.ids || !in.positions) return NULL;
     in.ids->lengths = l;
     if (b->memory) {

@@ -49,9 +49,10 @@ void mc_batch_model_leave(mc_batch_model *batch, int sequence);
 /* What was recorded is not run again: the chooser's memory is another. */
 void mc_batch_model_forget(mc_batch_model *batch);
 /* What stands in a column (MC_ROW_FIELDS) of a sequence with so many tokens of an answer to a
- * prompt that is in the cache, but for MC_ROW_TOKEN, _ANSWER and _TICK, which are 0. */
-void mc_batch_model_fields(const mc_batch_model *batch, int sequence, int prompt, int count,
-                           int32_t *fields);
+ * prompt (`ids`, of `prompt` tokens) that is in the cache, but for MC_ROW_TOKEN, _ANSWER and _TICK,
+ * which are 0. */
+void mc_batch_model_fields(const mc_batch_model *batch, int sequence, const int32_t *ids,
+                           int prompt, int count, int32_t *fields);
 /* The cache's pages, for beams that follow others. */
 mc_kv_pages *mc_batch_model_pages(mc_batch_model *batch);
 /* Runs prompts of sequences that joined, and chooses what follows each that is whole. Does not

@@ -131,7 +131,7 @@ static void fields_of(const struct mc_batch *b, int row, int32_t *fields)
     if (searched && goes_on(b, row)) {
         mc_batch_search_fields(b, row, fields);
     } else if (goes_on(b, row)) {
-        mc_batch_model_fields(b->model, row, j->prompt, j->count, fields);
+        mc_batch_model_fields(b->model, row, j->ids, j->prompt, j->count, fields);
         /* choosing what follows the prompt sets the token and counts the tick up */
         fields[MC_ROW_TOKEN] = j->count ? j->ids[j->prompt + j->count - 1] : 0;
         fields[MC_ROW_TICK] = (int32_t)(b->tick - !j->count);

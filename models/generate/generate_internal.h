@@ -10,7 +10,8 @@
 /* What generation has to know of a model. */
 typedef struct mc_decoder {
     mc_context *ctx;
-    const char *model; /* in errors: "GPT-2" */
+    const char *model;  /* in errors: "GPT-2" */
+    const mc_model *of; /* itself */
     int64_t vocab, positions;
     int32_t start;      /* what answers go on from where an encoder reads the prompt; -1: from it */
     int32_t before;     /* tokens of the model's own in the cache before every sequence's */

@@ -1,6 +1,7 @@
 /* Options of generation with their defaults, and whether prompts suit the model. */
 #include <math.h>
 #include "models/generate/generate_internal.h"
+#include "models/model_internal.h"
 
 enum { MOST_BEAMS = 1024 };
 
@@ -92,6 +93,10 @@ bool mc_check_prompts(const mc_decoder *d, const int32_t *const *prompts, const 
                                 "generation with %s: token %d of prompt %d is %d, expected 0 to "
                                 "%lld",
                                 d->model, k, i, prompts[i][k], (long long)d->vocab - 1);
+        int32_t position, block;
+        bool (*places)(const mc_model *, const int32_t *, int, int32_t *, int32_t *) =
+            d->of->family->places;
+        if (places && !places(d->of, prompts[i], lengths[i], &position, &block)) return false;
     }
     return true;
 }

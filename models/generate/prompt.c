@@ -2,6 +2,7 @@
 
 #include <string.h>
 #include "core/base/memory_internal.h"
+#include "datasets/blank_prompt_internal.h"
 #include "datasets/conversation.h"
 #include "models/model_internal.h"
 #include "tokenizers/details.h"
@@ -80,6 +81,16 @@ static int32_t add_with_blanks(prompt_writer *w, const char *text, size_t size)
     return mc_tokenizer_token_to_id(w->tok, name);
 }
 
+/* ---- blanks of GLM --------------------------------------------------------------------------- */
+
+static void add_with_mask(prompt_writer *w, mc_context *ctx, const char *text, size_t size)
+{
+    mc_encoding e = {0};
+    w->status = mc_blank_prompt(&ctx->error, w->tok, text, size, 0, &e);
+    if (!w->status) add(w, e.ids, e.count);
+    mc_encoding_release(&e);
+}
+
 /* ---- all families ---------------------------------------------------------------------------- */
 
 mc_status mc_text_prompt_init(mc_text_prompt *prompt, mc_model *model,
@@ -99,6 +110,8 @@ mc_status mc_text_prompt_init(mc_text_prompt *prompt, mc_model *model,
         end = add_with_blanks(&w, text, size);
     else if (style == MC_PROMPT_CPM1)
         add_text(&w, text, size);
+    else if (style == MC_PROMPT_GLM)
+        add_with_mask(&w, ctx, text, size);
     else
         add_with_specials(&w, text, size);
     if (!w.status && !w.count && model->shape.bos_token >= 0)
@@ -117,41 +130,58 @@ mc_status mc_text_prompt_init(mc_text_prompt *prompt, mc_model *model,
     return mc_error_status(ctx);
 }
 
-/* The ids of a rendered conversation, which has its special tokens. */
-static void add_chat(mc_context *ctx, prompt_writer *w, mc_chat_format format,
-                     const mc_chat_message *messages, size_t count)
-{
-    mc_chat_text chat = {0};
-    if (mc_chat_render(ctx, w->tok, format, messages, count, true, &chat) == MC_OK)
-        add_text(w, chat.text, chat.size);
-    mc_chat_text_release(&chat);
-}
+/* ---- conversations --------------------------------------------------------------------------- */
 
-mc_status mc_chat_prompt_init(mc_text_prompt *prompt, mc_model *model,
-                              const mc_tokenizer *tokenizer, mc_chat_format format,
-                              const mc_chat_message *messages, size_t count)
+static mc_status begin_chat(mc_text_prompt *prompt, mc_model *model, const mc_tokenizer *tokenizer)
 {
     if (prompt) *prompt = (mc_text_prompt){.end = -1};
     if (!model) return MC_ERR_ARGUMENT;
     mc_context *ctx = model->module.ctx;
     if (mc_failed(ctx) || !mc_given(ctx, prompt) || !mc_given(ctx, tokenizer))
         return mc_error_status(ctx);
-    mc_prompt_style style = model->family->prompt;
-    if (style != MC_PROMPT_DECODER)
-        return mc_fail(ctx, MC_ERR_UNSUPPORTED, "%s: conversations are for decoders such as GPT-2",
-                       model->family->title);
+    if (model->family->prompt == MC_PROMPT_DECODER) return MC_OK;
+    return mc_fail(ctx, MC_ERR_UNSUPPORTED, "%s: conversations are for decoders such as GPT-2",
+                   model->family->title);
+}
+
+/* The text has all its special tokens. */
+mc_status mc_rendered_prompt_init(mc_text_prompt *prompt, mc_model *model,
+                                  const mc_tokenizer *tokenizer, mc_chat_format format,
+                                  const char *text, size_t size)
+{
+    mc_status status = begin_chat(prompt, model, tokenizer);
+    if (status) return status;
+    mc_context *ctx = model->module.ctx;
+    if (size && !mc_given(ctx, text)) return mc_error_status(ctx);
+    const char *end = mc_chat_format_end(format, tokenizer);
+    if (!end)
+        return mc_fail(ctx, MC_ERR_ARGUMENT, "chat format %d: expected an mc_chat_format",
+                       (int)format);
     prompt_writer w = {.tok = tokenizer};
-    add_chat(ctx, &w, format, messages, count);
+    add_text(&w, text, size);
     if (w.status) mc_fail(ctx, w.status, "encoding a conversation: %s", mc_status_text(w.status));
     mc_tokenizer_check_ids(tokenizer, w.ids, w.count, model->shape.vocab_size);
     if (mc_failed(ctx)) {
         mc_free(w.ids);
         return mc_error_status(ctx);
     }
-    const char *end = mc_chat_format_end(format, tokenizer);
     *prompt = (mc_text_prompt){
         .ids = w.ids, .count = (int)w.count, .end = mc_tokenizer_token_to_id(tokenizer, end)};
     return MC_OK;
+}
+
+mc_status mc_chat_prompt_init(mc_text_prompt *prompt, mc_model *model,
+                              const mc_tokenizer *tokenizer, mc_chat_format format,
+                              const mc_chat_message *messages, size_t count)
+{
+    mc_chat_text chat = {0};
+    mc_status status = begin_chat(prompt, model, tokenizer);
+    if (!status)
+        status = mc_chat_render(model->module.ctx, tokenizer, format, messages, count, true, &chat);
+    if (!status)
+        status = mc_rendered_prompt_init(prompt, model, tokenizer, format, chat.text, chat.size);
+    mc_chat_text_release(&chat);
+    return status;
 }
 
 void mc_text_prompt_release(mc_text_prompt *p)

@@ -5,11 +5,13 @@
  *         out = mc_model_generate(model, (const int32_t *[]){p.ids}, &p.count, 1, NULL);
  *     mc_text_prompt_release(&p);
  *
- * GPT-2, GPT-J and T5 get the ids of mc_tokenizer_encode. CPM-1 gets <s> before the text, all of it
- * context; <eod> ends the answer. CPM-2 fills in blanks: <s_0>, <s_1> ... written in the text are
- * these tokens, which they are not to the tokenizer itself, and a text without any gets <s_0> after
- * it. Its answer ends with <eod>, or with the sentinel that follows the last blank's. An empty text
- * is the token that begins a text, where the model has one. */
+ * For GPT-2, GPT-J and T5, the prompt is the result of mc_tokenizer_encode. For CPM-1, <s> comes
+ * before the text, and all of it is context; <eod> ends the answer. CPM-2 fills in blanks: <s_0>,
+ * <s_1> ... in the text become these tokens (mc_tokenizer_encode reads them as text), and a text
+ * without any gets <s_0> at its end. Its answer ends with <eod>, or with the sentinel after that of
+ * the last blank. The prompt of an empty text is the token that begins a text.
+ *
+ * Part of the promised interface (docs/api.md). */
 #ifndef MC_MODELS_GENERATE_PROMPT_H
 #define MC_MODELS_GENERATE_PROMPT_H
 
@@ -23,7 +25,7 @@ typedef struct mc_text_prompt {
     int32_t end; /* ends its answer as the model's end tokens do: mc_stop.tokens; -1: none */
 } mc_text_prompt;
 
-/* Errors, set in the context: an id that the model has no row for (mc_tokenizer_check_ids), an
+/* Errors, set in the context: an id for which the model has no row (mc_tokenizer_check_ids), an
  * empty text for a model without a token that begins one, memory. *prompt is empty then. */
 MC_API mc_status mc_text_prompt_init(mc_text_prompt *prompt, mc_model *model,
                                      const mc_tokenizer *tokenizer, const char *text, size_t size);
@@ -33,6 +35,11 @@ MC_API mc_status mc_text_prompt_init(mc_text_prompt *prompt, mc_model *model,
 MC_API mc_status mc_chat_prompt_init(mc_text_prompt *prompt, mc_model *model,
                                      const mc_tokenizer *tokenizer, mc_chat_format format,
                                      const mc_chat_message *messages, size_t count);
+/* The same for a conversation that has been rendered as a prompt: mc_chat_text.text of
+ * mc_chat_render, or mc_table_chat_in. */
+MC_API mc_status mc_rendered_prompt_init(mc_text_prompt *prompt, mc_model *model,
+                                         const mc_tokenizer *tokenizer, mc_chat_format format,
+                                         const char *text, size_t size);
 MC_API void mc_text_prompt_release(mc_text_prompt *prompt);
 
 #endif

@@ -12,15 +12,6 @@ typedef struct opened {
     const mc_gguf_family *family;
 } opened;
 
-bool mc_gguf_path_is(const char *path)
-{
-    uint8_t head[4] = {0};
-    FILE *file = mc_path_is_file(path) ? fopen(path, "re") : NULL;
-    bool is = file && fread(head, 1, sizeof head, file) == sizeof head;
-    if (file) fclose(file);
-    return is && mc_gguf_is(head, sizeof head);
-}
-
 static void opened_release(opened *o)
 {
     mc_gguf_release(&o->g);
@@ -65,6 +56,31 @@ static bool missing(mc_context *ctx, const opened *o, const char *what, const ch
     return false;
 }
 
+double mc_gguf_undivided(float quotient, double divisor)
+{
+    char text[32];
+    const int most = 12;
+    for (int digits = 1; digits <= most; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, (double)quotient * divisor);
+        if ((float)((double)strtof(text, NULL) / divisor) == quotient) break;
+    }
+    return strtod(text, NULL);
+}
+
+/* So that 1e-5 is not 9.99999974737875e-06. */
+double mc_gguf_shortest(float value) { return mc_gguf_undivided(value, 1); }
+
+double mc_gguf_number_of(const mc_gguf *g, const char *architecture, const char *key,
+                         double otherwise)
+{
+    char name[MC_GGUF_NAME];
+    double number;
+    snprintf(name, sizeof name, "%s.%s", architecture, key);
+    const mc_gguf_value *v = mc_gguf_find(g, name);
+    if (!v || v->is_array || !mc_gguf_number(v, 0, &number)) return otherwise;
+    return v->kind == MC_GGUF_FLOAT ? mc_gguf_shortest((float)number) : number;
+}
+
 static bool add_number(mc_context *ctx, const opened *o, const mc_gguf_key *row, cJSON *config)
 {
     char key[MC_GGUF_NAME];
@@ -72,20 +88,12 @@ static bool add_number(mc_context *ctx, const opened *o, const mc_gguf_key *row,
     snprintf(key, sizeof key, "%s.%s", o->family->architecture, row->theirs);
     const mc_gguf_value *v = mc_gguf_find(&o->g, key);
     if (row->derived) return true;
-    if (!v) return missing(ctx, o, "key", key);
+    if (!v) return row->optional || missing(ctx, o, "key", key);
     if (v->is_array || !mc_gguf_number(v, 0, &number)) {
         mc_fail(ctx, MC_ERR_FORMAT, "%s: key \"%s\": expected a number", o->g.path, key);
         return false;
     }
-    /* an f32 as the shortest decimal that is it, so that 1e-5 is not 9.99999974737875e-06 */
-    if (v->kind == MC_GGUF_FLOAT) {
-        char text[32];
-        for (int digits = 1; digits <= 9; digits++) {
-            snprintf(text, sizeof text, "%.*g", digits, number);
-            if (strtof(text, NULL) == (float)number) break;
-        }
-        number = strtod(text, NULL);
-    }
+    if (v->kind == MC_GGUF_FLOAT) number = mc_gguf_shortest((float)number);
     if (strstr(row->theirs, "block_count") && number > (double)o->g.tensor_count) {
         mc_fail(ctx, MC_ERR_FORMAT, "%s: key \"%s\": %g layers in a file of %zu tensors", o->g.path,
                 key, number, o->g.tensor_count);
@@ -99,8 +107,8 @@ static bool add_tokens(const opened *o, cJSON *config)
     static const char *const tokens[][2] = {{"tokenizer.ggml.bos_token_id", "bos_token_id"},
                                             {"tokenizer.ggml.eos_token_id", "eos_token_id"},
                                             {"tokenizer.ggml.padding_token_id", "pad_token_id"}};
-    bool good = true;
-    for (size_t i = 0; good && i < sizeof tokens / sizeof *tokens; i++) {
+    bool good = true, encoder = mc_family_find(o->family->family)->kind == MC_MODEL_ENCODER;
+    for (size_t i = encoder ? 2 : 0; good && i < sizeof tokens / sizeof *tokens; i++) {
         double id;
         const mc_gguf_value *v = mc_gguf_find(&o->g, tokens[i][0]);
         if (v && !v->is_array && mc_gguf_number(v, 0, &id))
@@ -113,19 +121,22 @@ static bool add_tokens(const opened *o, cJSON *config)
 static cJSON *config_of(mc_context *ctx, const opened *o)
 {
     const mc_gguf_tensor *words = mc_gguf_find_tensor(&o->g, "token_embd.weight");
+    const mc_gguf_family *f = o->family;
+    const char *type = f->type ? f->type : mc_family_find(f->family)->model_type[0];
     cJSON *config = cJSON_CreateObject();
     bool good = words || missing(ctx, o, "tensor", "token_embd.weight");
-    good = good &&
-           cJSON_AddStringToObject(config, "model_type",
-                                   mc_family_find(o->family->family)->model_type[0]) &&
+    good = good && cJSON_AddStringToObject(config, "model_type", type) &&
            cJSON_AddNumberToObject(config, "vocab_size", (double)words->rows);
     for (const mc_gguf_key *row = o->family->keys; good && row->theirs; row++)
         good = add_number(ctx, o, row, config);
-    good = good && add_tokens(o, config) && o->family->read(&o->g, config);
-    if (good) return config;
-    if (!mc_failed(ctx)) mc_fail_nomem(ctx, "a config");
-    cJSON_Delete(config);
-    return NULL;
+    good = good && add_tokens(o, config) && o->family->read(ctx, &o->g, config);
+    if (!good) {
+        cJSON_Delete(config);
+        config = NULL;
+    }
+    config = mc_gguf_reread(config);
+    if (!config && !mc_failed(ctx)) mc_fail_nomem(ctx, "a config");
+    return config;
 }
 
 /* ---- weights --------------------------------------------------------------------------------- */
@@ -139,25 +150,29 @@ typedef struct reading {
 } reading;
 
 /* The rows of a tensor that a parameter's are, from row *row on; moves it. */
-static bool fill(reading *r, const mc_gguf_tensor *t, mc_parameter *p, int64_t *row)
+static bool fill(reading *r, const mc_gguf_tensor *t, mc_parameter *p, int64_t heads, int64_t *row)
 {
     mc_shape shape = mc_parameter_shape(p);
     int64_t rows = shape.ndim > 1 ? shape.dim[0] : 1, count = mc_shape_count(shape);
     int64_t columns = count / rows;
     float *values = mc_malloc((size_t)count * sizeof *values);
-    float *whole = NULL;
+    float *file = NULL; /* as the file has them, if they are not as the parameter has them */
     bool part = shape.ndim == 1 && t->columns > columns; /* one of several biases */
-    if (part) whole = mc_malloc((size_t)t->columns * sizeof *whole);
-    if (!values || (part && !whole)) {
+    bool other = part || heads;
+    if (other) file = mc_malloc((size_t)(part ? t->columns : count) * sizeof *file);
+    if (!values || (other && !file)) {
         mc_fail_nomem(r->ctx, "a parameter as f32");
     } else {
-        mc_gguf_read(t, part ? 0 : *row, rows, part ? whole : values);
-        if (part) memcpy(values, whole + *row, (size_t)columns * sizeof *values);
+        mc_gguf_read(t, part ? 0 : *row, rows, other ? file : values);
+        if (part)
+            memcpy(values, file + *row, (size_t)columns * sizeof *values);
+        else if (heads)
+            mc_gguf_pair_rows(file, values, shape.dim[0], count / shape.dim[0], heads, true);
         *row += part ? columns : rows;
         if (!mc_file_check_bytes(&r->ctx->error, r->o->map.data)) mc_parameter_write(p, values);
         r->filled++;
     }
-    mc_free(whole);
+    mc_free(file);
     mc_free(values);
     return !mc_failed(r->ctx);
 }
@@ -187,7 +202,7 @@ static bool read_tensor(reading *r, const mc_gguf_row *row, int64_t layer, const
     char name[MC_GGUF_NAME];
     mc_parameter *from[MC_GGUF_STACKED];
     int count = 0;
-    int64_t at = 0;
+    int64_t heads = r->o->family->pairs ? mc_gguf_heads_of(row, &r->m->shape) : 0, at = 0;
     for (; mc_gguf_ours(row, count, layer, suffix, name); count++)
         if (!(from[count] = mc_module_find_parameter(&r->m->module, name))) return true;
     mc_gguf_theirs(row, layer, suffix, name);
@@ -196,7 +211,7 @@ static bool read_tensor(reading *r, const mc_gguf_row *row, int64_t layer, const
     r->used++;
     bool good = fits(r, t, from, count);
     if (r->look) r->filled += (size_t)count;
-    for (int k = 0; good && !r->look && k < count; k++) good = fill(r, t, from[k], &at);
+    for (int k = 0; good && !r->look && k < count; k++) good = fill(r, t, from[k], heads, &at);
     return good;
 }
 
@@ -219,8 +234,10 @@ static bool read_weights(reading *r, bool look)
     size_t all = 0;
     r->look = look;
     r->used = r->filled = 0;
+    const char *extra = r->o->family->extra;
     for (const mc_gguf_row *row = r->o->family->rows; row->theirs; row++)
         if (!read_row(r, row)) return false;
+    r->used += extra && mc_gguf_find_tensor(&r->o->g, extra);
     while (mc_module_next_parameter(&r->m->module, &it)) all++;
     if (r->filled == all && r->used == r->o->g.tensor_count) return true;
     mc_fail(r->ctx, MC_ERR_UNSUPPORTED,
@@ -278,11 +295,27 @@ const mc_family *mc_gguf_find_family(mc_context *ctx, const char *path)
     return family;
 }
 
-mc_status mc_gguf_tokens_to_folder(mc_error *err, const char *path, const char *folder)
+mc_status mc_gguf_pooling_of(mc_error *err, const char *path, mc_pooling *out)
 {
     opened o;
+    *out = MC_POOLING_DEFAULT;
     if (!open_file(err, &o, path)) return err->status;
+    mc_gguf_read_pooling(err, &o.g, o.family->architecture, out);
+    opened_release(&o);
+    return err->status;
+}
+
+mc_status mc_gguf_files_to_folder(mc_error *err, const char *path, const char *folder)
+{
+    opened o;
+    mc_pooling pooling;
+    if (!open_file(err, &o, path)) return err->status;
+    const char *architecture = o.family->architecture;
+    double dim = mc_gguf_number_of(&o.g, architecture, "embedding_length", 0);
     mc_gguf_write_tokens(err, &o.g, folder);
+    if (!mc_error_is_set(err) && !mc_gguf_read_pooling(err, &o.g, architecture, &pooling) &&
+        pooling)
+        mc_gguf_write_pooling(err, folder, pooling, (int64_t)dim);
     mc_file_check_bytes(err, o.map.data);
     opened_release(&o);
     return err->status;

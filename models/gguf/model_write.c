@@ -1,4 +1,5 @@
 #include <fnmatch.h>
+#include <stdio.h>
 #include <string.h>
 #include "core/base/memory_internal.h"
 #include "core/dist/ranks_internal.h"
@@ -17,9 +18,9 @@ const char *mc_gguf_dtype_named(const char *text)
 /* A tensor of the file, and the parameters whose rows it is made of. */
 typedef struct planned {
     char name[MC_GGUF_NAME];
-    mc_parameter *from[MC_GGUF_STACKED];
+    mc_parameter *from[MC_GGUF_STACKED]; /* none: the family's vector */
     const mc_gguf_dtype *dtype;
-    int64_t rows, columns;
+    int64_t rows, columns, heads; /* heads: whose rows become pairs; 0: none do */
     int ndim;
     double scale; /* of its numbers; 0: 1 */
 } planned;
@@ -28,7 +29,8 @@ typedef struct writing {
     mc_context *ctx;
     mc_model *m;
     const mc_gguf_family *family;
-    cJSON *config;              /* config.json */
+    cJSON *config; /* config.json */
+    mc_pooling pooling;
     const mc_gguf_dtype *dtype; /* of matrices */
     planned *tensors;
     size_t count, capacity;
@@ -36,17 +38,31 @@ typedef struct writing {
     mc_gguf_writer out;
 } writing;
 
-/* What config.json says, as it is read again: numbers are written as text. */
-static cJSON *config_of(const mc_model *m)
+/* config.json of Hugging Face's form. NULL with an error: the model has no such form, or its
+ * values are divided as ModelCenter's are. */
+static cJSON *config_of(mc_model *m)
 {
-    cJSON *written = cJSON_CreateObject();
-    bool good = written && mc_config_write(m->family, MC_FORM_HF, m->config, written);
-    char *text = good ? cJSON_PrintUnformatted(written) : NULL;
-    cJSON *config = text ? cJSON_Parse(text) : NULL;
-    cJSON_free(text);
-    cJSON_Delete(written);
-    if (!config) mc_fail_nomem(m->module.ctx, "a config");
-    return config;
+    mc_context *ctx = m->module.ctx;
+    int scaling = 0;
+    cJSON *json = cJSON_CreateObject();
+    void *config = mc_malloc(m->family->config_size);
+    bool good = json && config;
+    if (good) memcpy(config, m->config, m->family->config_size);
+    good = good &&
+           (!m->family->before_save || m->family->before_save(m, MC_FORM_HF, config, &scaling));
+    if (!good || !mc_config_write(m->family, MC_FORM_HF, config, json)) {
+        cJSON_Delete(json);
+        json = NULL;
+    }
+    mc_free(config);
+    json = mc_gguf_reread(json);
+    if (!json && !mc_failed(ctx)) mc_fail_nomem(ctx, "a config");
+    if (!json || !scaling) return json;
+    cJSON_Delete(json);
+    mc_fail(ctx, MC_ERR_UNSUPPORTED,
+            "%s: its values are divided as ModelCenter's are: write it with --to hf first",
+            m->family->title);
+    return NULL;
 }
 
 /* ---- which tensors --------------------------------------------------------------------------- */
@@ -73,6 +89,7 @@ static bool add_tensor(writing *w, const mc_gguf_row *row, int64_t layer, const 
         w->used++;
     }
     if (t.ndim == 1) t.rows = 1;
+    if (w->family->pairs) t.heads = mc_gguf_heads_of(row, &w->m->shape);
     mc_gguf_theirs(row, layer, suffix, t.name);
     t.dtype = dtype_of(w, row, &t);
     if (!mc_grow(&w->tensors, &w->capacity, w->count, sizeof t)) return false;
@@ -139,12 +156,25 @@ static bool add_scaled_head(writing *w)
     return true;
 }
 
+/* The vector that is no parameter. */
+static bool add_extra(writing *w)
+{
+    const mc_gguf_family *f = w->family;
+    planned t = {.ndim = 1, .rows = 1, .dtype = mc_gguf_dtype_find("F32")};
+    if (f->extra) t.columns = f->extra_values(w->m, NULL);
+    if (!t.columns) return true;
+    snprintf(t.name, sizeof t.name, "%s", f->extra);
+    if (!mc_grow(&w->tensors, &w->capacity, w->count, sizeof t)) return false;
+    w->tensors[w->count++] = t;
+    return true;
+}
+
 static bool plan_tensors(writing *w)
 {
     bool good = true;
     for (const mc_gguf_row *row = w->family->rows; good && row->theirs; row++)
         good = add_row(w, row);
-    good = good && add_scaled_head(w);
+    good = good && add_scaled_head(w) && add_extra(w);
     if (!good) mc_fail_nomem(w->ctx, "a GGUF file's tensors");
     return good && check_places(w);
 }
@@ -170,7 +200,8 @@ static bool put_config(writing *w)
     mc_gguf_put_u32(&w->out, "general.file_type", w->dtype->file_type);
     mc_gguf_put_u32(&w->out, "general.quantization_version", 2);
     for (const mc_gguf_key *row = w->family->keys; row->theirs; row++) put_number(w, row, config);
-    return w->family->write(&w->out, w->m, config);
+    return w->family->write(&w->out, w->m, config) &&
+           mc_gguf_put_pooling(&w->out, w->m, w->family->architecture, w->pooling);
 }
 
 static void declare_tensors(writing *w)
@@ -196,19 +227,37 @@ static bool write_parameter(writing *w, const planned *t, mc_parameter *p, mc_fi
                             void *room)
 {
     int64_t count = mc_shape_count(mc_parameter_shape(p));
+    int64_t columns = t->ndim > 1 ? t->columns : 1;
     float *values = mc_malloc((size_t)count * sizeof *values);
-    if (!values)
+    float *pairs = t->heads ? mc_malloc((size_t)count * sizeof *pairs) : NULL;
+    if (!values || (t->heads && !pairs)) {
         mc_fail_nomem(w->ctx, "a parameter as f32");
-    else if (mc_parameter_read(p, values) == MC_OK && file)
-        store(t, values, count, file, room);
+    } else if (mc_parameter_read(p, values) == MC_OK && file) {
+        if (pairs) mc_gguf_pair_rows(values, pairs, count / columns, columns, t->heads, false);
+        store(t, pairs ? pairs : values, count, file, room);
+    }
+    mc_free(pairs);
     mc_free(values);
     return !mc_failed(w->ctx);
+}
+
+static void write_extra(writing *w, const planned *t, mc_file_writer *file, void *room)
+{
+    float *values = mc_malloc((size_t)t->columns * sizeof *values);
+    if (!values) {
+        mc_fail_nomem(w->ctx, "a vector of a GGUF file");
+    } else if (file) {
+        w->family->extra_values(w->m, values);
+        store(t, values, t->columns, file, room);
+    }
+    mc_free(values);
 }
 
 static bool write_tensor(writing *w, const planned *t, mc_file_writer *file)
 {
     void *room = mc_malloc((size_t)t->columns * sizeof(float));
     if (!room) mc_fail_nomem(w->ctx, "a row of a GGUF file");
+    if (!mc_failed(w->ctx) && !t->from[0]) write_extra(w, t, file, room);
     for (int k = 0; !mc_failed(w->ctx) && k < MC_GGUF_STACKED && t->from[k]; k++)
         if (!write_parameter(w, t, t->from[k], file, room)) break;
     mc_free(room);
@@ -232,38 +281,21 @@ static mc_status write_file(writing *w, const char *path)
 
 /* ---- the whole ------------------------------------------------------------------------------- */
 
-/* The config as Hugging Face's form has it; values that are divided as ModelCenter's are not. */
-static bool has_form(mc_model *m)
-{
-    mc_context *ctx = m->module.ctx;
-    int scaling = 0;
-    void *config = mc_malloc(m->family->config_size);
-    if (!config) return !mc_fail_nomem(ctx, "a config");
-    memcpy(config, m->config, m->family->config_size);
-    bool good = !m->family->before_save || m->family->before_save(m, MC_FORM_HF, config, &scaling);
-    mc_free(config);
-    if (good && scaling)
-        mc_fail(ctx, MC_ERR_UNSUPPORTED,
-                "%s: its values are divided as ModelCenter's are: write it with --to hf first",
-                m->family->title);
-    return !mc_failed(ctx);
-}
-
 mc_status mc_gguf_write_model(mc_model *m, const mc_tokenizer *tok, const char *path,
-                              const char *dtype)
+                              const char *dtype, mc_pooling pooling)
 {
     char known[256];
     mc_context *ctx = m->module.ctx;
-    writing w = {.ctx = ctx, .m = m, .family = mc_gguf_family_of(m->family)};
+    writing w = {.ctx = ctx, .m = m, .family = mc_gguf_family_of(m), .pooling = pooling};
     w.dtype = mc_gguf_dtype_find(dtype);
     if (!w.family)
         return mc_fail(ctx, MC_ERR_UNSUPPORTED, "%s has no GGUF form here, expected one of %s",
                        m->family->title, mc_gguf_list(known, sizeof known));
     if (m->adapter)
         return mc_fail(ctx, MC_ERR_UNSUPPORTED, "an adapter has no GGUF form: merge it first");
-    w.config = has_form(m) ? config_of(m) : NULL;
+    w.config = config_of(m);
     bool good = w.config && plan_tensors(&w) && put_config(&w);
-    if (good && tok) good = mc_gguf_put_tokens(&w.out, &ctx->error, tok, m->shape.vocab_size);
+    if (good && tok) good = mc_gguf_put_tokens(&w.out, &ctx->error, tok, &m->shape);
     if (good) {
         declare_tensors(&w);
         write_file(&w, path);

@@ -69,25 +69,13 @@ static bool declare(mc_model *m, const mc_load_options *load)
     const mc_gpt2_config *c = m->config;
     /* the residual stream is the sum of 2 * layers branches (Radford et al. 2019) */
     float out = 1 / sqrtf(2.0f * (float)c->layers);
-    mc_decoder_options o = {
-        .layers = c->layers,
-        .dim = c->dim,
-        .dim_ff = c->dim_ff,
-        .heads = c->heads,
-        .positions = c->positions,
-        .tied = c->tied,
-        .eps = c->eps,
-        .dropout = c->dropout,
-        .embedding_dropout = c->embedding_dropout,
-        .attention_dropout = c->attention_dropout,
-        .init_std = c->init_std,
-        .embedding_std = c->embedding_std,
-        .scale = c->scale_attention ? 1 / sqrt((double)c->dim / (double)c->heads) : 1,
-        .scale_by_layer = c->scale_by_layer,
-        .attention = {.out_std = mc_literal(out * c->init_std)},
-        .ffn = {.activation = c->activation,
-                .init_std = mc_literal(c->ffn_std),
-                .out_std = mc_literal(out * c->ffn_std)}};
+    mc_decoder_options o = MC_DECODER_OF(c);
+    o.positions = c->positions;
+    o.embedding_dropout = c->embedding_dropout;
+    o.scale = c->scale_attention ? 1 / sqrt((double)c->dim / (double)c->heads) : 1;
+    o.scale_by_layer = c->scale_by_layer;
+    o.attention.out_std = mc_literal(out * c->init_std);
+    o.ffn.out_std = mc_literal(out * c->ffn_std);
     return mc_decoder_declare(m, &o, load);
 }
 
@@ -114,7 +102,8 @@ static const mc_weight_rule rules[] = {
     {"score", "score", .head = true},
     {NULL}};
 
-/* Causal masks are buffers; the head of a tied model is the word embedding again (see look). */
+/* Causal masks are buffers; the head of a tied model is the word embedding again (see
+ * mc_decoder_look). */
 static const char *const ignored[] = {"*attn.bias", "*attn.masked_bias", "lm_head.weight", NULL};
 
 static const mc_weight_map map = {
@@ -124,48 +113,19 @@ static const mc_weight_map map = {
     .order = "weight bias transformer lm_head score wte wpe h ln_f ln_1 attn ln_2 mlp c_attn c_fc "
              "c_proj"};
 
-static bool look(mc_context *ctx, const mc_model_file *f, void *config, mc_model_heads *heads)
-{
-    mc_gpt2_config *c = config;
-    if (heads->lm) mc_look_at_head(ctx, f, &c->tied);
-    return true;
-}
-
-static const char *architecture(const mc_model *m)
-{
-    return m->heads.labels ? "GPT2ForSequenceClassification" : "GPT2LMHeadModel";
-}
-
 static const char *const model_types[] = {"gpt2", NULL};
+static const mc_family_classes classes[] = {{"GPT2ForSequenceClassification", "GPT2LMHeadModel"}};
 static const char *const mc_has[] = {"position_embedding.weight", NULL};
 static const char *const mc_lacks[] = {"token_type_embedding.weight",
+                                       "block_position_embedding.weight",
                                        "decoder.output_layernorm.weight", NULL};
 
 static const char *const lora_targets[] = {"c_attn", NULL};
 
-const mc_family mc_family_gpt2 = {.name = "gpt2",
-                                  .title = "GPT-2",
-                                  .model_type = model_types,
-                                  .kind = MC_MODEL_DECODER,
-                                  .prompt = MC_PROMPT_DECODER,
-                                  .objective = {.kind = MC_OBJECTIVE_NEXT_TOKEN},
-                                  .has = {.labels = true},
-                                  .config_size = sizeof(mc_gpt2_config),
-                                  .parts_size = sizeof(mc_decoder_stack),
-                                  .rows = config_rows,
-                                  .named = named,
-                                  .map = &map,
-                                  .lora_targets = lora_targets,
-                                  .mc_has = mc_has,
-                                  .mc_lacks = mc_lacks,
-                                  .classifier = "score.weight",
-                                  .finish = finish,
-                                  .shape = shape,
-                                  .look = look,
-                                  .declare = declare,
-                                  .decode = mc_decoder_decode,
-                                  .classify = mc_score_last,
-                                  .set_dropout = mc_decoder_set_dropout,
-                                  .architecture = architecture};
+const mc_family mc_family_gpt2 = {
+    MC_DECODER_FAMILY(gpt2),
+    .title = "GPT-2",
+    .look = mc_decoder_look,
+};
 
 MC_DEFINE_FAMILY(gpt2)

@@ -7,7 +7,8 @@
  *     mc_tape *t = mc_tape_begin(ctx);
  *     mc_tensor *hidden = mc_model_forward(t, gpt2, &(mc_model_input){.ids = ids}).last_hidden;
  *     mc_tensor *loss = mc_model_loss(t, gpt2, hidden, next);      next[i] follows ids[i]
- */
+ *
+ * Part of the promised interface (docs/api.md). */
 #ifndef MC_MODELS_GPT2_H
 #define MC_MODELS_GPT2_H
 
@@ -45,7 +46,7 @@ typedef struct mc_gpt2_config {
 /* gpt2's shape (124M), the defaults of Hugging Face's GPT2Config. */
 MC_API mc_gpt2_config mc_gpt2_config_default(void);
 /* A shape by name: gpt2-base (or gpt2), gpt2-medium, gpt2-large, gpt2-xl. Errors: another name is
- * MC_ERR_NOT_FOUND, with the names that there are; *config is left alone then. */
+ * MC_ERR_NOT_FOUND, and lists the known names; *config is then unchanged. */
 MC_API mc_status mc_gpt2_config_named(mc_context *ctx, const char *name, mc_gpt2_config *config);
 /* Reads a config.json of Hugging Face's or ModelCenter's form. Errors: what is malformed or out
  * of range names file and key; other model types, cross-attention, other activations are

@@ -68,23 +68,12 @@ static bool finish(const mc_config_reader *r, void *config)
 static bool declare(mc_model *m, const mc_load_options *load)
 {
     const mc_gptj_config *c = m->config;
-    mc_decoder_options o = {
-        .layers = c->layers,
-        .dim = c->dim,
-        .dim_ff = c->dim_ff,
-        .heads = c->heads,
-        .parallel = true,
-        .one_norm = !c->two_norms,
-        .tied = c->tied,
-        .head_bias = true,
-        .eps = c->eps,
-        .dropout = c->dropout,
-        .embedding_dropout = c->embedding_dropout,
-        .attention_dropout = c->attention_dropout,
-        .init_std = c->init_std,
-        .embedding_std = c->embedding_std,
-        .attention = {.no_bias = true, .rotary_dim = (int)c->rotary_dim},
-        .ffn = {.activation = c->activation, .init_std = mc_literal(c->ffn_std)}};
+    mc_decoder_options o = MC_DECODER_OF(c);
+    o.parallel = o.head_bias = true;
+    o.one_norm = !c->two_norms;
+    o.embedding_dropout = c->embedding_dropout;
+    o.attention.no_bias = true;
+    o.attention.rotary_dim = (int)c->rotary_dim;
     return mc_decoder_declare(m, &o, load);
 }
 
@@ -137,7 +126,7 @@ static bool norms_differ(const mc_model_file *f, int layer)
 static bool look(mc_context *ctx, const mc_model_file *f, void *config, mc_model_heads *heads)
 {
     mc_gptj_config *c = config;
-    if (heads->lm) mc_look_at_head(ctx, f, &c->tied);
+    mc_decoder_look(ctx, f, config, heads);
     for (int i = 0; i < f->layers && !c->two_norms; i++) c->two_norms = norms_differ(f, i);
     return !mc_failed(ctx);
 }
@@ -155,42 +144,19 @@ static bool before_save(mc_model *m, mc_config_form form, void *config, int *sca
         "block, cannot say");
 }
 
-static const char *architecture(const mc_model *m)
-{
-    return m->heads.labels ? "GPTJForSequenceClassification" : "GPTJForCausalLM";
-}
-
 static const char *const model_types[] = {"gptj", NULL};
+static const mc_family_classes classes[] = {{"GPTJForSequenceClassification", "GPTJForCausalLM"}};
 static const char *const mc_has[] = {"encoder.output_layernorm.bias", NULL};
 static const char *const mc_lacks[] = {"position_embedding.weight", "token_type_embedding.weight",
                                        "position_bias.relative_attention_bias", NULL};
 
 static const char *const lora_targets[] = {"q_proj", "v_proj", NULL};
 
-const mc_family mc_family_gptj = {.name = "gptj",
-                                  .title = "GPT-J",
-                                  .model_type = model_types,
-                                  .kind = MC_MODEL_DECODER,
-                                  .prompt = MC_PROMPT_DECODER,
-                                  .objective = {.kind = MC_OBJECTIVE_NEXT_TOKEN},
-                                  .has = {.labels = true},
-                                  .config_size = sizeof(mc_gptj_config),
-                                  .parts_size = sizeof(mc_decoder_stack),
-                                  .rows = config_rows,
-                                  .named = named,
-                                  .map = &map,
-                                  .lora_targets = lora_targets,
-                                  .mc_has = mc_has,
-                                  .mc_lacks = mc_lacks,
-                                  .classifier = "score.weight",
-                                  .finish = finish,
-                                  .shape = shape,
-                                  .look = look,
-                                  .declare = declare,
-                                  .decode = mc_decoder_decode,
-                                  .classify = mc_score_last,
-                                  .set_dropout = mc_decoder_set_dropout,
-                                  .architecture = architecture,
-                                  .before_save = before_save};
+const mc_family mc_family_gptj = {
+    MC_DECODER_FAMILY(gptj),
+    .title = "GPT-J",
+    .look = look,
+    .before_save = before_save,
+};
 
 MC_DEFINE_FAMILY(gptj)

@@ -2,7 +2,9 @@
  * feed-forward read one norm and are added side by side.
  *
  * Numerics are Hugging Face's GPTJForCausalLM, with rotary angles in f32. ModelCenter's files hold
- * two norms a block; where the two differ, both are kept. */
+ * two norms a block; where the two differ, both are kept.
+ *
+ * Part of the promised interface (docs/api.md). */
 #ifndef MC_MODELS_GPTJ_H
 #define MC_MODELS_GPTJ_H
 

@@ -1,7 +1,6 @@
 #include "models/llama/llama.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 #include "models/decoder_internal.h"
 
@@ -54,6 +53,9 @@ static const mc_config_row config_rows[] = {
     MC_ONLY_MC_ROWS,
     MC_KNOWN(NULL, "proj_init_std"),
     MC_KNOWN("pretraining_tp", NULL),
+    MC_KNOWN("is_llama_config", NULL), /* SmolLM2's */
+    MC_ONLY("rope_interleaved", NULL, "false"),
+    MC_ONLY("use_mrope", NULL, "false"),                /* Qwen2's */
     MC_KNOWN("original_max_position_embeddings", NULL), /* see mc_config_read_rope */
     MC_KNOWN("layer_types", NULL),                      /* see take_layer_types */
     {MC_CONFIG_END},
@@ -207,36 +209,24 @@ static bool declare(mc_model *m, const mc_load_options *load)
     bool scaled = is(c, "minicpm") && c->layers > 0;
     float branch = scaled ? c->depth_scale / sqrtf((float)c->layers) : 0;
     if (scaled) m->head_scale = (float)c->base_dim / (float)c->dim;
-    mc_decoder_options o = {.layers = c->layers,
-                            .dim = c->dim,
-                            .dim_ff = c->dim_ff,
-                            .heads = c->heads,
-                            .rms_norm = true,
-                            .tied = c->tied,
-                            .no_token_bias = true,
-                            .eps = c->eps,
-                            .dropout = c->dropout,
-                            .attention_dropout = c->attention_dropout,
-                            .init_std = c->init_std,
-                            .embedding_std = c->embedding_std,
-                            .embedding_scale = scaled ? c->embedding_scale : 0,
-                            .window_from = is_qwen(c) ? c->window_from : 0,
-                            .attention = {.head_dim = (int)c->head_dim,
-                                          .key_heads = (int)c->key_heads,
-                                          .no_bias = !c->attention_bias && !is(c, "qwen2"),
-                                          .no_out_bias = !c->attention_bias,
-                                          .window = window_of(c),
-                                          .qk_norm_eps = is(c, "qwen3") ? c->eps : 0,
-                                          .out_scale = branch,
-                                          .rotary_dim = (int)c->head_dim,
-                                          .rotary_halves = true,
-                                          .rotary_base = c->rope.theta,
-                                          .rotary_scaling = c->rope.scaling},
-                            .ffn = {.activation = c->activation,
-                                    .gated = true,
-                                    .no_bias = !c->ffn_bias,
-                                    .init_std = mc_literal(c->ffn_std),
-                                    .out_scale = branch}};
+    mc_decoder_options o = MC_DECODER_OF(c);
+    o.rms_norm = o.no_token_bias = true;
+    o.embedding_scale = scaled ? c->embedding_scale : 0;
+    o.window_from = is_qwen(c) ? c->window_from : 0;
+    o.attention = (mc_attention_options){.head_dim = (int)c->head_dim,
+                                         .key_heads = (int)c->key_heads,
+                                         .no_bias = !c->attention_bias && !is(c, "qwen2"),
+                                         .no_out_bias = !c->attention_bias,
+                                         .window = window_of(c),
+                                         .qk_norm_eps = is(c, "qwen3") ? c->eps : 0,
+                                         .out_scale = branch,
+                                         .rotary_dim = (int)c->head_dim,
+                                         .rotary_halves = true,
+                                         .rotary_base = c->rope.theta,
+                                         .rotary_scaling = c->rope.scaling};
+    o.ffn.gated = true;
+    o.ffn.no_bias = !c->ffn_bias;
+    o.ffn.out_scale = branch;
     return mc_decoder_declare(m, &o, load);
 }
 
@@ -273,13 +263,6 @@ static const mc_weight_map map = {
              "input_layernorm post_attention_layernorm q_proj k_proj v_proj o_proj q_norm k_norm "
              "gate_proj up_proj down_proj"};
 
-static bool look(mc_context *ctx, const mc_model_file *f, void *config, mc_model_heads *heads)
-{
-    mc_llama_config *c = config;
-    if (heads->lm) mc_look_at_head(ctx, f, &c->tied);
-    return !mc_failed(ctx);
-}
-
 static bool before_save(mc_model *m, mc_config_form form, void *config, int *scaling)
 {
     mc_llama_config *c = config;
@@ -295,19 +278,12 @@ static bool before_save(mc_model *m, mc_config_form form, void *config, int *sca
 }
 
 static const char *const model_types[] = {"llama", "mistral", "qwen2", "qwen3", "minicpm", NULL};
-
-static const char *architecture(const mc_model *m)
-{
-    static const char *const names[][2] = {
-        {"LlamaForCausalLM", "LlamaForSequenceClassification"},
-        {"MistralForCausalLM", "MistralForSequenceClassification"},
-        {"Qwen2ForCausalLM", "Qwen2ForSequenceClassification"},
-        {"Qwen3ForCausalLM", "Qwen3ForSequenceClassification"},
-        {"MiniCPMForCausalLM", "MiniCPMForSequenceClassification"}};
-    int type = 0;
-    while (model_types[type + 1] && !is(m->config, model_types[type])) type++;
-    return names[type][m->heads.labels > 0];
-}
+static const mc_family_classes classes[] = {
+    {"LlamaForSequenceClassification", "LlamaForCausalLM"},
+    {"MistralForSequenceClassification", "MistralForCausalLM"},
+    {"Qwen2ForSequenceClassification", "Qwen2ForCausalLM"},
+    {"Qwen3ForSequenceClassification", "Qwen3ForCausalLM"},
+    {"MiniCPMForSequenceClassification", "MiniCPMForCausalLM"}};
 
 static const char *const mc_has[] = {"encoder.output_layernorm.weight",
                                      "encoder.layers.0.ffn.ffn.w_in.w_1.weight", NULL};
@@ -316,31 +292,9 @@ static const char *const mc_lacks[] = {"encoder.output_layernorm.bias",
                                        "position_bias_enc.relative_attention_bias", NULL};
 static const char *const lora_targets[] = {"q_proj", "v_proj", NULL};
 
-const mc_family mc_family_llama = {.name = "llama",
-                                   .title = "LLaMA",
-                                   .model_type = model_types,
-                                   .type_defaults = type_defaults,
-                                   .kind = MC_MODEL_DECODER,
-                                   .prompt = MC_PROMPT_DECODER,
-                                   .objective = {.kind = MC_OBJECTIVE_NEXT_TOKEN},
-                                   .has = {.labels = true},
-                                   .config_size = sizeof(mc_llama_config),
-                                   .parts_size = sizeof(mc_decoder_stack),
-                                   .rows = config_rows,
-                                   .named = named,
-                                   .map = &map,
-                                   .lora_targets = lora_targets,
-                                   .mc_has = mc_has,
-                                   .mc_lacks = mc_lacks,
-                                   .classifier = "score.weight",
-                                   .finish = finish,
-                                   .shape = shape,
-                                   .look = look,
-                                   .declare = declare,
-                                   .decode = mc_decoder_decode,
-                                   .classify = mc_score_last,
-                                   .set_dropout = mc_decoder_set_dropout,
-                                   .architecture = architecture,
-                                   .before_save = before_save};
+const mc_family mc_family_llama = {
+    MC_DECODER_FAMILY(llama), .title = "LLaMA",           .type_defaults = type_defaults,
+    .look = mc_decoder_look,  .before_save = before_save,
+};
 
 MC_DEFINE_FAMILY(llama)

@@ -3,7 +3,9 @@
  * a gated feed-forward; what a model type has beside that is in its config.
  *
  * Numerics are those of Hugging Face's LlamaForCausalLM and its relatives, with rotary angles in
- * f32. */
+ * f32.
+ *
+ * Part of the promised interface (docs/api.md). */
 #ifndef MC_MODELS_LLAMA_H
 #define MC_MODELS_LLAMA_H
 

@@ -99,44 +99,19 @@ static const mc_weight_map map = {
              "position_embeddings layer attn attention intermediate output q k v o dense "
              "LayerNorm layer_norm out_proj relative_attention_bias decoder"};
 
-static bool look(mc_context *ctx, const mc_model_file *f, void *config, mc_model_heads *heads)
-{
-    mc_mpnet_config *c = config;
-    return mc_encoder_look_at_head(ctx, f, heads, &c->tied);
-}
-
-static const char *architecture(const mc_model *m)
-{
-    if (m->heads.labels) return "MPNetForSequenceClassification";
-    return m->heads.lm ? "MPNetForMaskedLM" : "MPNetModel";
-}
-
 static const char *const model_types[] = {"mpnet", NULL};
+static const mc_family_classes classes[] = {
+    {"MPNetForSequenceClassification", "MPNetForMaskedLM", "MPNetModel"}};
 static const char *const lora_targets[] = {"q", "v", NULL};
 
-const mc_family mc_family_mpnet = {.name = "mpnet",
-                                   .title = "MPNet",
-                                   .model_type = model_types,
-                                   .kind = MC_MODEL_ENCODER,
-                                   .has = {.pooler = true, .labels = true},
-                                   .objective = {.kind = MC_OBJECTIVE_MASKED},
-                                   .config_size = sizeof(mc_mpnet_config),
-                                   .parts_size = sizeof(mc_encoder),
-                                   .rows = config_rows,
-                                   .named = named,
-                                   .map = &map,
-                                   .hf_only = true,
-                                   .lora_targets = lora_targets,
-                                   .classifier = "classifier.out_proj.weight",
-                                   .finish = finish,
-                                   .shape = shape,
-                                   .look = look,
-                                   .declare = declare,
-                                   .encode = mc_encoder_encode,
-                                   .pool = mc_encoder_pool,
-                                   .head = mc_encoder_head,
-                                   .classify = classify,
-                                   .set_dropout = mc_encoder_set_dropout,
-                                   .architecture = architecture};
+const mc_family mc_family_mpnet = {
+    MC_ENCODER_FAMILY(mpnet, mc_encoder),
+    .title = "MPNet",
+    .has = {.pooler = true, .labels = true},
+    .objective = {.kind = MC_OBJECTIVE_MASKED},
+    .hf_only = true,
+    .classifier = "classifier.out_proj.weight",
+    .pool = mc_encoder_pool,
+};
 
 MC_DEFINE_FAMILY(mpnet)

@@ -3,7 +3,9 @@
  *
  * Numerics are Hugging Face's MPNetForMaskedLM and MPNetForSequenceClassification: 32 buckets of
  * distances up to 128, padding has no position, and the masked language model's head uses the exact
- * GELU whatever the activation of the layers is. */
+ * GELU whatever the activation of the layers is.
+ *
+ * Part of the promised interface (docs/api.md). */
 #ifndef MC_MODELS_MPNET_H
 #define MC_MODELS_MPNET_H
 

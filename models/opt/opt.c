@@ -33,6 +33,7 @@ static const mc_config_row config_rows[] = {
     ROW(TOKEN, pad_token_id, "pad_token_id", "pad_token_id", "1", "1", 0),
     MC_ONLY("layer_norm_elementwise_affine", NULL, "true"),
     MC_ONLY("layerdrop", NULL, "0"),
+    MC_KNOWN("activation_dropout", NULL), /* of released files; the reference has none */
     MC_ONLY(NULL, "pos_bias_type", "\"none\""),
     MC_ONLY(NULL, "norm_bias", "true"),
     MC_ONLY(NULL, "att_bias", "true"),
@@ -88,27 +89,15 @@ static bool finish(const mc_config_reader *r, void *config)
 static bool declare(mc_model *m, const mc_load_options *load)
 {
     const mc_opt_config *c = m->config;
-    mc_decoder_options o = {.list = "decoder",
-                            .layers = c->layers,
-                            .dim = c->dim,
-                            .dim_ff = c->dim_ff,
-                            .heads = c->heads,
-                            .word_dim = c->word_dim,
-                            .positions = c->positions,
-                            .rows_before = 2,
-                            .norm_after = !c->norm_before,
-                            .no_last_norm = !c->norm_before || c->no_last_norm,
-                            .tied = c->tied,
-                            .eps = c->eps,
-                            .dropout = c->dropout,
-                            .embedding_dropout = c->embedding_dropout,
-                            .attention_dropout = c->attention_dropout,
-                            .init_std = c->init_std,
-                            .embedding_std = c->embedding_std,
-                            .attention = {.no_bias = !c->bias},
-                            .ffn = {.activation = c->activation,
-                                    .no_bias = !c->bias,
-                                    .init_std = mc_literal(c->ffn_std)}};
+    mc_decoder_options o = MC_DECODER_OF(c);
+    o.list = "decoder";
+    o.word_dim = c->word_dim;
+    o.positions = c->positions;
+    o.rows_before = 2;
+    o.norm_after = !c->norm_before;
+    o.no_last_norm = !c->norm_before || c->no_last_norm;
+    o.embedding_dropout = c->embedding_dropout;
+    o.attention.no_bias = o.ffn.no_bias = !c->bias;
     return mc_decoder_declare(m, &o, load);
 }
 
@@ -144,47 +133,17 @@ static const mc_weight_map map = {
              "project_in self_attn self_attn_layer_norm fc1 fc2 final_layer_norm layers k_proj "
              "v_proj q_proj out_proj"};
 
-static bool look(mc_context *ctx, const mc_model_file *f, void *config, mc_model_heads *heads)
-{
-    mc_opt_config *c = config;
-    if (heads->lm) mc_look_at_head(ctx, f, &c->tied);
-    return !mc_failed(ctx);
-}
-
-static const char *architecture(const mc_model *m)
-{
-    return m->heads.labels ? "OPTForSequenceClassification" : "OPTForCausalLM";
-}
-
 static const char *const model_types[] = {"opt", NULL};
+static const mc_family_classes classes[] = {{"OPTForSequenceClassification", "OPTForCausalLM"}};
 static const char *const mc_has[] = {"decoder.output_layernorm.bias", "position_embedding.weight",
                                      NULL};
 static const char *const mc_lacks[] = {"encoder.output_layernorm.weight", NULL};
 static const char *const lora_targets[] = {"q_proj", "v_proj", NULL};
 
-const mc_family mc_family_opt = {.name = "opt",
-                                 .title = "OPT",
-                                 .model_type = model_types,
-                                 .kind = MC_MODEL_DECODER,
-                                 .prompt = MC_PROMPT_DECODER,
-                                 .objective = {.kind = MC_OBJECTIVE_NEXT_TOKEN},
-                                 .has = {.labels = true},
-                                 .config_size = sizeof(mc_opt_config),
-                                 .parts_size = sizeof(mc_decoder_stack),
-                                 .rows = config_rows,
-                                 .named = named,
-                                 .map = &map,
-                                 .lora_targets = lora_targets,
-                                 .mc_has = mc_has,
-                                 .mc_lacks = mc_lacks,
-                                 .classifier = "score.weight",
-                                 .finish = finish,
-                                 .shape = shape,
-                                 .look = look,
-                                 .declare = declare,
-                                 .decode = mc_decoder_decode,
-                                 .classify = mc_score_last,
-                                 .set_dropout = mc_decoder_set_dropout,
-                                 .architecture = architecture};
+const mc_family mc_family_opt = {
+    MC_DECODER_FAMILY(opt),
+    .title = "OPT",
+    .look = mc_decoder_look,
+};
 
 MC_DEFINE_FAMILY(opt)

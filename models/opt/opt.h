@@ -2,7 +2,9 @@
  * and its words are narrower than its blocks. Galactica is one too.
  *
  * Numerics are Hugging Face's OPTForCausalLM: the table of positions begins with two rows that no
- * token of a whole sequence has. */
+ * token of a whole sequence has.
+ *
+ * Part of the promised interface (docs/api.md). */
 #ifndef MC_MODELS_OPT_H
 #define MC_MODELS_OPT_H
 

@@ -1,6 +1,5 @@
 #include "models/roberta/roberta.h"
 
-#include <string.h>
 #include "models/bert/bert_internal.h"
 
 /* ---- config ---------------------------------------------------------------------------------- */
@@ -45,16 +44,18 @@ static int64_t first_position(const mc_roberta_config *c) { return c->pad_token_
 
 static bool finish(const mc_config_reader *r, void *config)
 {
-    const mc_roberta_config *c = config;
-    mc_model_shape s = mc_bert_shape(c);
-    return mc_bert_finish(r, config) &&
-           mc_encoder_check(r, &s, c->head_dim, c->eps, first_position(c));
+    mc_roberta_config *c = config;
+    mc_model_shape s = MC_SHAPE_OF(c);
+    if (c->classifier_dropout < 0) c->classifier_dropout = c->dropout;
+    return mc_encoder_check(r, &s, c->head_dim, c->eps, first_position(c)) &&
+           mc_config_check_rows(r, "types", c->types);
 }
 
 static mc_model_shape shape(const void *config)
 {
     const mc_roberta_config *c = config;
-    mc_model_shape s = mc_bert_shape(config);
+    mc_model_shape s = MC_SHAPE_OF(c);
+    s.types = c->types;
     s.positions -= first_position(c);
     s.bos_token = 0;
     s.eos_token = 2;
@@ -91,20 +92,10 @@ static const mc_weight_map map = {
     .rules = rules, .base_prefix = "roberta.", .ignored = ignored, .order = MC_ENCODER_ORDER};
 
 static const char *const model_types[] = {"roberta", "xlm-roberta", "camembert", NULL};
-
-/* transformers' classes: the base, with a masked language model, with a classifier. */
-static const char *const classes[][3] = {
-    {"RobertaModel", "RobertaForMaskedLM", "RobertaForSequenceClassification"},
-    {"XLMRobertaModel", "XLMRobertaForMaskedLM", "XLMRobertaForSequenceClassification"},
-    {"CamembertModel", "CamembertForMaskedLM", "CamembertForSequenceClassification"}};
-
-static const char *architecture(const mc_model *m)
-{
-    const char *type = mc_config_type(m->family, m->config);
-    int row = 0;
-    while (model_types[row + 1] && strcmp(model_types[row], type) != 0) row++;
-    return classes[row][m->heads.labels ? 2 : m->heads.lm];
-}
+static const mc_family_classes classes[] = {
+    {"RobertaForSequenceClassification", "RobertaForMaskedLM", "RobertaModel"},
+    {"XLMRobertaForSequenceClassification", "XLMRobertaForMaskedLM", "XLMRobertaModel"},
+    {"CamembertForSequenceClassification", "CamembertForMaskedLM", "CamembertModel"}};
 
 /* BERT's files of ModelCenter's have two types. */
 static bool is_mc(const cJSON *json)
@@ -118,32 +109,17 @@ static const char *const mc_has[] = {"token_type_embedding.weight", NULL};
 
 static const char *const lora_targets[] = {"query", "value", NULL};
 
-const mc_family mc_family_roberta = {.name = "roberta",
-                                     .title = "RoBERTa",
-                                     .model_type = model_types,
-                                     .type_defaults = type_defaults,
-                                     .kind = MC_MODEL_ENCODER,
-                                     .has = {.types = true, .pooler = true, .labels = true},
-                                     .objective = {.kind = MC_OBJECTIVE_MASKED},
-                                     .config_size = sizeof(mc_roberta_config),
-                                     .parts_size = sizeof(mc_encoder),
-                                     .rows = config_rows,
-                                     .named = named,
-                                     .map = &map,
-                                     .lora_targets = lora_targets,
-                                     .mc_has = mc_has,
-                                     .mc_lacks = none,
-                                     .mc_is = is_mc,
-                                     .classifier = "classifier.out_proj.weight",
-                                     .finish = finish,
-                                     .shape = shape,
-                                     .look = mc_bert_look,
-                                     .declare = declare,
-                                     .encode = mc_encoder_encode,
-                                     .pool = mc_encoder_pool,
-                                     .head = mc_encoder_head,
-                                     .classify = classify,
-                                     .set_dropout = mc_encoder_set_dropout,
-                                     .architecture = architecture};
+const mc_family mc_family_roberta = {
+    MC_ENCODER_FAMILY(roberta, mc_encoder),
+    .title = "RoBERTa",
+    .type_defaults = type_defaults,
+    .has = {.types = true, .pooler = true, .labels = true},
+    .objective = {.kind = MC_OBJECTIVE_MASKED},
+    .mc_has = mc_has,
+    .mc_lacks = none,
+    .mc_is = is_mc,
+    .classifier = "classifier.out_proj.weight",
+    .pool = mc_encoder_pool,
+};
 
 MC_DEFINE_FAMILY(roberta)

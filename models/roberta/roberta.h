@@ -3,7 +3,9 @@
  * et al. 2020) are the same model with a SentencePiece vocabulary.
  *
  * Numerics are Hugging Face's RobertaForMaskedLM and RobertaForSequenceClassification: positions
- * count from pad_token_id + 1 on, and with a mask that is not lengths, pad tokens do not count. */
+ * count from pad_token_id + 1 on, and with a mask that is not lengths, pad tokens do not count.
+ *
+ * Part of the promised interface (docs/api.md). */
 #ifndef MC_MODELS_ROBERTA_H
 #define MC_MODELS_ROBERTA_H
 

@@ -341,11 +341,6 @@ static bool before_save(mc_model *m, mc_config_form form, void *config, int *sca
     return true;
 }
 
-static const char *architecture(const mc_model *m)
-{
-    return m->heads.labels ? "T5ForSequenceClassification" : "T5ForConditionalGeneration";
-}
-
 /* The other encoder-decoder of ModelCenter's is CPM-2. */
 static bool is_mc(const cJSON *json)
 {
@@ -357,6 +352,9 @@ static bool is_mc(const cJSON *json)
 }
 
 static const char *const model_types[] = {"t5", "mt5", NULL}, *const none[] = {NULL};
+static const mc_family_classes classes[] = {
+    {"T5ForSequenceClassification", "T5ForConditionalGeneration"},
+    {"T5ForSequenceClassification", "T5ForConditionalGeneration"}};
 static const mc_type_defaults mt5[] = {
     {"mt5", "{\"vocab_size\":250112,\"d_ff\":1024,\"num_layers\":8,\"num_heads\":6,"
             "\"feed_forward_proj\":\"gated-gelu\"}"},
@@ -365,36 +363,28 @@ static const char *const mc_has[] = {"position_bias_enc.relative_attention_bias"
 
 static const char *const lora_targets[] = {"q", "v", NULL};
 
-const mc_family mc_family_t5 = {.name = "t5",
-                                .title = "T5",
-                                .model_type = model_types,
-                                .type_defaults = mt5,
-                                .kind = MC_MODEL_ENCODER_DECODER,
-                                .prompt = MC_PROMPT_T5,
-                                .has = {.labels = true},
-                                .objective = {.kind = MC_OBJECTIVE_SPANS,
-                                              .sentinel = "<extra_id_%d>",
-                                              .input_end = "</s>",
-                                              .target_end = "</s>"},
-                                .config_size = sizeof(mc_t5_config),
-                                .parts_size = sizeof(t5_parts),
-                                .rows = config_rows,
-                                .named = named,
-                                .map = &map,
-                                .lora_targets = lora_targets,
-                                .mc_has = mc_has,
-                                .mc_lacks = none,
-                                .mc_is = is_mc,
-                                .classifier = "classification_head.out_proj.weight",
-                                .finish = finish,
-                                .shape = shape,
-                                .look = look,
-                                .declare = declare,
-                                .encode = encode,
-                                .decode = decode,
-                                .classify = classify,
-                                .set_dropout = set_dropout,
-                                .architecture = architecture,
-                                .before_save = before_save};
+const mc_family mc_family_t5 = {
+    MC_FAMILY_OF(t5, t5_parts),
+    .title = "T5",
+    .type_defaults = mt5,
+    .kind = MC_MODEL_ENCODER_DECODER,
+    .prompt = MC_PROMPT_T5,
+    .has = {.labels = true},
+    .objective = {.kind = MC_OBJECTIVE_SPANS,
+                  .sentinel = "<extra_id_%d>",
+                  .input_end = "</s>",
+                  .target_end = "</s>"},
+    .mc_has = mc_has,
+    .mc_lacks = none,
+    .mc_is = is_mc,
+    .classifier = "classification_head.out_proj.weight",
+    .look = look,
+    .encode = encode,
+    .decode = decode,
+    .classify = classify,
+    .set_dropout = set_dropout,
+    .before_save = before_save,
+    .classes = classes,
+};
 
 MC_DEFINE_FAMILY(t5)

@@ -12,7 +12,9 @@
  *
  * ModelCenter's folders hold the weights of the original T5 and of v1.1 divided by 100 and by 10,
  * so that f16 does not overflow. They are computed as they are stored, and multiplied again when
- * they are saved in Hugging Face's form, with an eps that gives the same results. */
+ * they are saved in Hugging Face's form, with an eps that gives the same results.
+ *
+ * Part of the promised interface (docs/api.md). */
 #ifndef MC_MODELS_T5_H
 #define MC_MODELS_T5_H
 
@@ -50,8 +52,8 @@ typedef struct mc_t5_config {
 /* t5-small's shape, the defaults of Hugging Face's T5Config. */
 MC_API mc_t5_config mc_t5_config_default(void);
 /* A shape by name: t5-small, t5-base, t5-large, t5-3b, t5-11b, google/t5-v1_1-base,
- * google/flan-t5-base, google/mt5-base, ... Errors: another name is MC_ERR_NOT_FOUND, with the
- * names that there are; *config is left alone then. */
+ * google/flan-t5-base, google/mt5-base, ... Errors: another name is MC_ERR_NOT_FOUND, and lists the
+ * known names; *config is then unchanged. */
 MC_API mc_status mc_t5_config_named(mc_context *ctx, const char *name, mc_t5_config *config);
 /* Reads a config.json of Hugging Face's or ModelCenter's form. Errors: what is malformed or out
  * of range names file and key; other model types are MC_ERR_UNSUPPORTED. */

@@ -1,6 +1,5 @@
 #include "models/texts/classify_texts.h"
 
-#include "core/ops/ops.h"
 #include "models/family_internal.h"
 #include "models/texts/text_rows_internal.h"
 

@@ -1,11 +1,11 @@
 #include "models/texts/embed.h"
 
-#include <string.h>
+#include <stdio.h>
 #include "core/base/memory_internal.h"
 #include "core/hub/find_internal.h"
 #include "core/ops/general.h"
 #include "models/family_internal.h"
-#include "models/model_internal.h"
+#include "models/gguf/gguf_internal.h"
 #include "models/texts/embed_internal.h"
 #include "models/texts/text_rows_internal.h"
 
@@ -64,17 +64,24 @@ void mc_embedder_free(mc_embedder *e)
     free_embedder(e);
 }
 
+/* Whether a family reads texts and has vectors of them. */
+static bool check_family(mc_context *ctx, const char *family)
+{
+    if (!family) return false;
+    if (mc_family_kind(family) == MC_MODEL_ENCODER && !mc_family_reads_images(family)) return true;
+    return !mc_fail(ctx, MC_ERR_UNSUPPORTED,
+                    "vectors of texts: a model of %s, expected an encoder of texts", family);
+}
+
 static bool check(mc_context *ctx, const mc_model *model, const mc_embed_options *o)
 {
-    const char *family = mc_model_family(model);
     if (o->prompt && o->prompt_name)
         mc_fail(ctx, MC_ERR_ARGUMENT, "vectors of texts: expected a prompt or its name, not both");
     else if (o->pooling < MC_POOLING_DEFAULT || o->pooling > MC_POOLING_POOLER)
         mc_fail(ctx, MC_ERR_ARGUMENT, "vectors of texts: pooling %d, expected 0 to %d",
                 (int)o->pooling, (int)MC_POOLING_POOLER);
-    else if (mc_model_get_shape(model).kind != MC_MODEL_ENCODER)
-        mc_fail(ctx, MC_ERR_UNSUPPORTED, "vectors of texts: a model of %s, expected an encoder",
-                family);
+    else if (!check_family(ctx, mc_model_family(model)))
+        return false;
     else if (o->truncate_dim < 0)
         mc_fail(ctx, MC_ERR_ARGUMENT, "vectors of texts: truncate_dim %lld, expected at least 0",
                 (long long)o->truncate_dim);
@@ -144,13 +151,27 @@ static void merge_length(const mc_sentence_config *c, const mc_model *model, mc_
     o->max_length = positions && c->max_length > positions ? positions : c->max_length;
 }
 
+/* A GGUF file says its pooling alone. */
+static mc_status read_config(mc_context *ctx, const char *folder, const mc_embed_options *o,
+                             mc_sentence_config *c)
+{
+    if (!mc_gguf_path_is(folder))
+        return mc_sentence_config_read(ctx, folder, o->prompt ? NULL : o->prompt_name, c);
+    *c = (mc_sentence_config){.prompt_counts = true};
+    snprintf(c->model, sizeof c->model, "%s", folder);
+    if (!o->prompt_name) return mc_gguf_pooling_of(&ctx->error, folder, &c->pooling);
+    return mc_fail(ctx, MC_ERR_NOT_FOUND,
+                   "%s: no prompt is called \"%.100s\": a GGUF file has none", folder,
+                   o->prompt_name);
+}
+
 static mc_embedder *open_folder(mc_context *ctx, const char *folder, mc_embed_options *o)
 {
     mc_sentence_config c;
     mc_embedder *e = NULL;
     bool asked = o->normalize != MC_NORMALIZE_DEFAULT; /* by the options */
-    if (mc_sentence_config_read(ctx, folder, o->prompt ? NULL : o->prompt_name, &c) == MC_OK &&
-        merge(ctx, folder, &c, o)) {
+    if (read_config(ctx, folder, o, &c) == MC_OK && merge(ctx, folder, &c, o) &&
+        check_family(ctx, mc_family_of_pretrained(ctx, c.model, &o->load))) {
         const mc_tokenizer_options own = {.base = o->load.base};
         mc_tokenizer *tokenizer = o->tokenizer ? mc_tokenizer_from_pretrained(ctx, o->tokenizer)
                                                : mc_tokenizer_open(ctx, c.model, &own);
@@ -185,7 +206,10 @@ mc_embedder *mc_embedder_open(mc_context *ctx, const char *identifier,
                               .cache_dir = o.load.cache_dir,
                               .local_files_only = o.load.local_files_only,
                               .together = true};
-    if (mc_hub_find(ctx, identifier, &request, folder)) return NULL;
+    bool file = identifier && mc_gguf_path_is(identifier);
+    if (file ? mc_path_join(&ctx->error, folder, "", identifier)
+             : mc_hub_find(ctx, identifier, &request, folder))
+        return NULL;
     o.load.revision = o.load.cache_dir = NULL; /* the folder has been found */
     o.load.saved_heads = true;
     mc_embedder *e = open_folder(ctx, folder, &o);

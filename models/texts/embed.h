@@ -8,11 +8,13 @@
  * The settings come from a folder of sentence-transformers: pooling and normalising from
  * modules.json and 1_Pooling/config.json, the longest text from sentence_bert_config.json (or
  * _roberta_, ...), prompts and the number of kept dimensions from
- * config_sentence_transformers.json. For any other encoder a text's vector is the mean of its last
- * hidden states, not normalised.
+ * config_sentence_transformers.json. A GGUF file has a pooling alone ("bert.pooling_type"). For any
+ * other encoder a text's vector is the mean of its last hidden states, not normalised.
  *
  * A call tokenizes on background threads ahead of the device, batches texts of similar length, and
- * copies vectors back while the next batch runs. Pass it many texts at once. */
+ * copies vectors back while the next batch runs. Pass it many texts at once.
+ *
+ * Part of the promised interface (docs/api.md). */
 #ifndef MC_MODELS_EMBED_H
 #define MC_MODELS_EMBED_H
 
@@ -43,18 +45,17 @@ typedef struct mc_embed_options {
     const char *tokenizer; /* mc_embedder_open: folder or identifier; NULL: the model's */
     mc_pooling pooling;
     mc_normalize normalize;
-    int64_t max_length; /* tokens of a text, which is cut there; 0: the folder's, else the model's
-                           positions */
-    /* Put before each text: this text, or that of the folder's prompt of this name ("query"); not
-     * both. NULL: the folder's default prompt; prompt "": none. */
+    int64_t max_length; /* the most tokens of a text, which is cut there; 0: the folder's limit,
+                           else the model's positions */
+    /* A prompt before each text: the prompt itself, or the name of one of the folder's ("query"),
+     * not both. NULL: the folder's default prompt; prompt "": none. */
     const char *prompt, *prompt_name;
-    /* Numbers of a vector that are kept, the first ones; 0: as many as the folder says
-     * (truncate_dim), else all. More than there are: all. A folder's Normalize comes before the
-     * cut, and what is left is not normalised again; MC_NORMALIZE_YES of the options comes after
-     * it. */
+    /* Only the first truncate_dim numbers of a vector are kept; 0: the folder's truncate_dim, else
+     * all. A folder's Normalize comes before the cut, and the rest is not normalised again;
+     * MC_NORMALIZE_YES of the options comes after it. */
     int64_t truncate_dim;
-    int threads;          /* that tokenize; 0: by the number of cores */
-    int64_t batch_tokens; /* tokens of a batch; 0: by the device */
+    int threads;          /* that tokenize; 0: depends on the number of cores */
+    int64_t batch_tokens; /* tokens of a batch; 0: depends on the device */
 } mc_embed_options;
 
 /* Opens model and tokenizer from a folder or identifier, as mc_model_from_pretrained does.
@@ -76,7 +77,7 @@ MC_API int64_t mc_embedder_dim(const mc_embedder *e); /* numbers of a vector; 0 
 MC_API mc_embed_options mc_embedder_options(const mc_embedder *e);
 
 /* vectors (count, dim), f32, on the host: row i is that of text i. Waits for the device. Not
- * collective: each rank gives texts of its own (with parameters on each rank, zero_level 0 to 2).
+ * collective: each rank passes its own texts, and needs all parameters (zero_level 0 to 2).
  * Errors, after which the vectors are undefined: a text that is NULL, memory, the device's. */
 MC_API mc_status mc_embed_texts(mc_embedder *e, const mc_text_span *texts, size_t count,
                                 float *vectors);

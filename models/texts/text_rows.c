@@ -8,6 +8,7 @@
 #include "core/device/device_internal.h"
 #include "core/tensor/tensor_internal.h"
 #include "models/adapters/adapter.h"
+#include "models/details.h"
 #include "tokenizers/ahead_internal.h"
 #include "tokenizers/details.h"
 
@@ -146,6 +147,11 @@ static bool check(mc_text_rows *r)
 mc_text_rows *mc_text_rows_new(mc_context *ctx, const mc_text_rows_options *options)
 {
     if (mc_failed(ctx) || !options->model || !options->tok) return NULL;
+    if (mc_model_image_form(options->model).size) {
+        mc_fail(ctx, MC_ERR_UNSUPPORTED, "%s: the model reads images, not texts",
+                mc_model_family(options->model));
+        return NULL;
+    }
     mc_text_rows *r = mc_calloc(1, sizeof *r);
     if (!r) {
         mc_fail_nomem(ctx, "batches of texts");

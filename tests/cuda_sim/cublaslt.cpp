@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <vector>
+#include "core/device/fp8_internal.h"
 #include "tests/cuda_sim/simulator.h"
 
 using namespace mc_sim;
@@ -28,6 +29,8 @@ struct operation {
     int32_t bias_type, aux_type; /* -1: that of D */
     void *bias, *aux;
     int64_t aux_ld;
+    const float *a_scale, *b_scale; /* factors of 8-bit operands */
+    int8_t fast;
 };
 static_assert(sizeof(operation) <= sizeof(cublasLtMatmulDescOpaque_t), "fits");
 
@@ -67,7 +70,8 @@ struct problem {
     int64_t m, n, k;
 };
 
-int32_t size_of(cudaDataType type) { return type == CUDA_R_32F ? 4 : 2; }
+bool is_fp8(cudaDataType type) { return type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2; }
+int32_t size_of(cudaDataType type) { return is_fp8(type) ? 1 : type == CUDA_R_32F ? 4 : 2; }
 bool is_half(cudaDataType type) { return type == CUDA_R_16F || type == CUDA_R_16BF; }
 
 bool has_gelu(int32_t epilogue)
@@ -108,13 +112,30 @@ bool make_problem(cublasLtMatmulDesc_t op, cublasLtMatrixLayout_t a, cublasLtMat
            ld->columns == p->n && ld->ld == p->c.ld && ld->type == p->c.type;
 }
 
+/* As Hopper has it: A transposed and B not, strides and addresses of whole 16 bytes, a result in
+ * bf16 or f32, and a bias alone beside the product. */
+bool is_fp8_supported(const problem &p, const uint32_t *alignment)
+{
+    const operation &op = p.op;
+    bool both_e5m2 = p.a.type == CUDA_R_8F_E5M2 && p.b.type == CUDA_R_8F_E5M2;
+    bool tn = op.transpose_a == CUBLAS_OP_T && op.transpose_b == CUBLAS_OP_N;
+    if (!is_fp8(p.b.type) || both_e5m2 || !tn || !op.a_scale || !op.b_scale) return false;
+    if (p.a.ld % 16 || p.b.ld % 16 || alignment[0] < 16 || alignment[1] < 16) return false;
+    if (p.m % 16 || p.k % 16 || p.c.ld % 8 || alignment[2] < 16 || p.c.batch > 1) return false;
+    if (p.c.type != CUDA_R_16BF && p.c.type != CUDA_R_32F) return false;
+    return op.epilogue == CUBLASLT_EPILOGUE_DEFAULT ||
+           (op.epilogue == CUBLASLT_EPILOGUE_BIAS && op.bias && p.c.type == CUDA_R_16BF);
+}
+
 /* Half types need addresses and strides of whole 4 bytes, gelu half types. */
 bool is_supported(const problem &p, const uint32_t *alignment)
 {
     const operation &op = p.op;
     cudaDataType in = p.a.type, out = p.c.type;
     int32_t e = op.epilogue;
-    if (op.compute != CUBLAS_COMPUTE_32F || op.scale != CUDA_R_32F || in != p.b.type) return false;
+    if (op.compute != CUBLAS_COMPUTE_32F || op.scale != CUDA_R_32F) return false;
+    if (is_fp8(in)) return is_fp8_supported(p, alignment);
+    if (in != p.b.type) return false;
     if (in != out && out != CUDA_R_32F) return false;
     if (p.m < 1 || p.n < 1 || p.k < 1) return false;
     const layout *all[] = {&p.a, &p.b, &p.c};
@@ -145,6 +166,8 @@ uint64_t hash_of(const problem &p)
                               p.op.transpose_b,
                               p.op.epilogue,
                               p.a.type,
+                              p.b.type,
+                              p.op.fast,
                               p.c.type,
                               p.c.batch,
                               p.a.step,
@@ -162,6 +185,8 @@ float load(const void *data, cudaDataType type, int64_t at)
 {
     if (type == CUDA_R_32F) return ((const float *)data)[at];
     if (type == CUDA_R_16F) return __half2float(((const __half *)data)[at]);
+    if (type == CUDA_R_8F_E4M3) return mc_from_e4m3(((const uint8_t *)data)[at]);
+    if (type == CUDA_R_8F_E5M2) return mc_from_e5m2(((const uint8_t *)data)[at]);
     return __bfloat162float(((const __nv_bfloat16 *)data)[at]);
 }
 
@@ -175,14 +200,14 @@ void store(void *data, cudaDataType type, int64_t at, float value)
         ((__nv_bfloat16 *)data)[at] = __float2bfloat16_rn(value);
 }
 
-/* Columns of `rows` elements, one after the other. */
+/* Columns of `rows` elements, `stride` from one to the next. */
 std::vector<float> gather(const void *data, const layout &l, bool transpose, int64_t rows,
-                          int64_t columns)
+                          int64_t columns, int64_t stride)
 {
-    std::vector<float> all((size_t)(rows * columns));
+    std::vector<float> all((size_t)(stride * columns));
     for (int64_t j = 0; j < columns; j++)
         for (int64_t i = 0; i < rows; i++)
-            all[(size_t)(j * rows + i)] =
+            all[(size_t)(j * stride + i)] =
                 load(data, l.type, transpose ? j + i * l.ld : i + j * l.ld);
     return all;
 }
@@ -218,33 +243,53 @@ template <class P> P *matrix_at(P *data, const layout &l, int32_t i)
     return (P *)((byte *)data + i * l.step * size_of(l.type));
 }
 
+/* Rows and columns of a product that are summed at once. */
+constexpr int64_t LANES = 8, TOGETHER = 4;
+typedef float lanes __attribute__((vector_size(LANES * sizeof(float))));
+
+/* to[j][i] = the sum over `terms` terms of left[l][i] right[j][l], each rounded as it comes: LANES
+ * rows, whose terms are `rows` apart, by TOGETHER columns, which are `k` apart. */
+void sum_products(const float *left, int64_t rows, const float *right, int64_t k, int64_t terms,
+                  lanes (&to)[TOGETHER])
+{
+    lanes sum[TOGETHER] = {};
+    for (int64_t l = 0; l < terms; l++) {
+        lanes from;
+        memcpy(&from, left + l * rows, sizeof from);
+        for (int64_t j = 0; j < TOGETHER; j++) sum[j] += from * right[j * k + l];
+    }
+    memcpy(to, sum, sizeof sum);
+}
+
 /* Sums of at most PART products each in f32, and these in f64: GPUs too add up in parts. */
 void multiply(const problem &p, float alpha, float beta, const void *a, const void *b,
               const void *c, void *d)
 {
     constexpr int64_t PART = 256;
-    std::vector<float> left = gather(a, p.a, p.op.transpose_a == CUBLAS_OP_T, p.m, p.k);
-    std::vector<float> right = gather(b, p.b, p.op.transpose_b == CUBLAS_OP_T, p.k, p.n);
-    std::vector<float> part((size_t)p.m);
-    std::vector<double> sum((size_t)p.m);
-    for (int64_t column = 0; column < p.n; column++) {
-        std::fill(sum.begin(), sum.end(), 0.0);
-        for (int64_t first = 0; first < p.k; first += PART) {
-            std::fill(part.begin(), part.end(), 0.0f);
-            for (int64_t l = first; l < std::min(first + PART, p.k); l++) {
-                float factor = right[(size_t)(column * p.k + l)], *to = part.data();
-                const float *from = &left[(size_t)(l * p.m)];
-                for (int64_t i = 0; i < p.m; i++) to[i] += from[i] * factor;
+    int64_t rows = (p.m + LANES - 1) / LANES * LANES;
+    std::vector<float> left = gather(a, p.a, p.op.transpose_a == CUBLAS_OP_T, p.m, p.k, rows);
+    std::vector<float> right = gather(b, p.b, p.op.transpose_b == CUBLAS_OP_T, p.k, p.n, p.k);
+    right.resize(right.size() + (size_t)(TOGETHER * p.k)); /* columns that are not stored */
+    if (p.op.a_scale) alpha *= *p.op.a_scale * *p.op.b_scale;
+    for (int64_t column = 0; column < p.n; column += TOGETHER)
+        for (int64_t row = 0; row < p.m; row += LANES) {
+            double sum[TOGETHER][LANES] = {};
+            for (int64_t first = 0; first < p.k; first += PART) {
+                lanes part[TOGETHER];
+                sum_products(&left[(size_t)(first * rows + row)], rows,
+                             &right[(size_t)(column * p.k + first)], p.k,
+                             std::min(PART, p.k - first), part);
+                for (int64_t j = 0; j < TOGETHER; j++)
+                    for (int64_t i = 0; i < LANES; i++) sum[j][i] += (double)part[j][i];
             }
-            for (size_t i = 0; i < (size_t)p.m; i++) sum[i] += (double)part[i];
+            for (int64_t j = 0; j < std::min(TOGETHER, p.n - column); j++)
+                for (int64_t i = 0; i < std::min(LANES, p.m - row); i++) {
+                    int64_t at = row + i + (column + j) * p.c.ld;
+                    float x = alpha * (float)sum[j][i];
+                    if (beta != 0.0f) x += beta * load(c, p.c.type, at);
+                    store(d, p.c.type, at, finish(p, row + i, column + j, x));
+                }
         }
-        for (int64_t i = 0; i < p.m; i++) {
-            int64_t at = i + column * p.c.ld;
-            float x = alpha * (float)sum[(size_t)i];
-            if (beta != 0.0f) x += beta * load(c, p.c.type, at);
-            store(d, p.c.type, at, finish(p, i, column, x));
-        }
-    }
 }
 
 void check_matrix(const void *data, const layout &l, const char *what)
@@ -318,8 +363,19 @@ cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *op, cublasComputeT
                                         cudaDataType_t scale)
 {
     *op = new cublasLtMatmulDescOpaque_t{};
-    *get<operation>(*op) = {compute, scale, CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT,
-                            -1,      -1,    nullptr,     nullptr,     0};
+    *get<operation>(*op) = {compute,
+                            scale,
+                            CUBLAS_OP_N,
+                            CUBLAS_OP_N,
+                            CUBLASLT_EPILOGUE_DEFAULT,
+                            -1,
+                            -1,
+                            nullptr,
+                            nullptr,
+                            0,
+                            nullptr,
+                            nullptr,
+                            0};
     live++;
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -349,6 +405,9 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t op,
         {CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &o->aux, 8},
         {CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &o->aux_ld, 8},
         {CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, &o->aux_type, 4},
+        {CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &o->a_scale, 8},
+        {CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &o->b_scale, 8},
+        {CUBLASLT_MATMUL_DESC_FAST_ACCUM, &o->fast, 1},
     };
     for (auto &a : all)
         if (a.name == name) {

@@ -61,13 +61,17 @@ struct fiber {
 void fiber_main();
 
 #ifdef __x86_64__
-extern "C" void mc_sim_switch(void **save, void *load);
+/* Goes on where the fiber `load` was left; comes back with `result` when this one is gone on with.
+ * It jumps instead of returning: processors expect the one that comes back to be the one that
+ * called, but lanes of a warp go on one exchange behind the lane that waits. */
+extern "C" const void *mc_sim_switch(void **save, void *load, const void *result);
 asm(R"(
     .text
     .globl mc_sim_switch
     .hidden mc_sim_switch
     .type mc_sim_switch, @function
 mc_sim_switch:
+    pushq %rdx
     pushq %rbp
     pushq %rbx
     pushq %r12
@@ -82,7 +86,9 @@ mc_sim_switch:
     popq %r12
     popq %rbx
     popq %rbp
-    ret
+    popq %rax
+    popq %rcx
+    jmpq *%rcx
     .size mc_sim_switch, . - mc_sim_switch
 )");
 #endif
@@ -101,7 +107,7 @@ void fiber_prepare(fiber *f)
     void **top = (void **)fiber_top(f);
     *--top = nullptr; /* keeps the stack aligned as after a call */
     *--top = (void *)fiber_main;
-    for (int i = 0; i < 6; i++) *--top = nullptr;
+    for (int i = 0; i < 7; i++) *--top = nullptr;
     f->stack_pointer = top;
 }
 #else
@@ -152,8 +158,8 @@ struct block_threads {
     int count, begun, ended;
     int order[MOST_THREADS];
     thread_state state[MOST_THREADS];
-    fiber *of_thread[MOST_THREADS];
-    int ready[MOST_THREADS], ready_count;
+    fiber *of_thread[MOST_THREADS], *ready[MOST_THREADS];
+    int ready_count;
     int at_barrier, barrier_sum, barrier_result;
     barrier_kind kind;
     warp_group warps[MOST_THREADS / 32][32];
@@ -162,6 +168,7 @@ struct block_threads {
     uint3 place[MOST_THREADS]; /* threadIdx of each */
     std::vector<pending_copy> copies[MOST_THREADS];
     uint64_t copy_group[MOST_THREADS];
+    bool has_copies; /* some thread has asked for them, in this block or the one before */
     char *dynamic;
     size_t dynamic_bytes, static_bytes;
     bool bounds_checked;
@@ -201,7 +208,7 @@ void switch_to(fiber *to)
     __sanitizer_start_switch_fiber(&from->sanitizer_fake, to->sanitizer_stack, to->sanitizer_size);
 #endif
 #ifdef __x86_64__
-    mc_sim_switch(&from->stack_pointer, to->stack_pointer);
+    mc_sim_switch(&from->stack_pointer, to->stack_pointer, nullptr);
 #else
     swapcontext(&from->context, &to->context);
 #endif
@@ -236,11 +243,14 @@ fiber *fiber_for(int thread)
     fail("%.*s (or no thread was left to end the wait)", length - 1, text);
 }
 
+/* The next thread that may go on. */
+inline fiber *take_ready() { return block.ready[--block.ready_count]; }
+
 /* The thread that runs waits, or has ended: on with another one. */
 void run_others()
 {
     if (block.ready_count)
-        switch_to(block.of_thread[block.ready[--block.ready_count]]);
+        switch_to(take_ready());
     else if (block.begun < block.count)
         switch_to(fiber_for(block.order[block.begun++]));
     else if (block.ended == block.count)
@@ -249,10 +259,27 @@ void run_others()
         fail_stuck();
 }
 
-void make_ready(int thread)
+inline void make_ready(int thread)
 {
     block.state[thread] = thread_state::runs;
-    block.ready[block.ready_count++] = thread;
+    block.ready[block.ready_count++] = block.of_thread[thread];
+}
+
+/* run_others() of a thread that waits, and what it waits for. Kernels spend most time here: called
+ * last, it leaves nothing but the kernel's own frame on the stack. */
+template <class T> inline const T *wait_for(const T *result)
+{
+#if defined __x86_64__ && !defined __SANITIZE_ADDRESS__
+    if (block.ready_count) {
+        fiber *from = current, *to = take_ready();
+        if (to == from) return result;
+        current = to;
+        place_thread(to->thread);
+        return (const T *)mc_sim_switch(&from->stack_pointer, to->stack_pointer, result);
+    }
+#endif
+    run_others();
+    return result;
 }
 
 void complete_groups(int thread);
@@ -287,32 +314,40 @@ inline int thread_number() { return current->thread; }
 
 /* ---- warps ----------------------------------------------------------------------------------- */
 
-/* Ends an exchange if all who are to take part have come; true if so. The thread that runs is not
- * made ready: it goes on. */
-bool complete_group(int warp, warp_group *g)
+/* Whether all who are to take part in an exchange have come. */
+inline bool is_complete(unsigned warp, const warp_group *g)
 {
-    if (!g->arrived || (g->mask & block.lanes_there[warp] & ~g->arrived)) return false;
-    g->values[g->parity][32] = g->arrived;
+    return !(g->mask & block.lanes_there[warp] & ~g->arrived);
+}
+
+/* Ends an exchange. The thread that runs is not made ready: it goes on. */
+void complete_group(unsigned warp, warp_group *g)
+{
+    uint64_t *values = g->values[g->parity];
+    values[32] = g->arrived;
+    for (unsigned left = ~g->arrived; left; left &= left - 1)
+        values[__builtin_ctz(left)] = UINT64_MAX;
     for (unsigned left = g->arrived; left; left &= left - 1) {
-        int thread = warp * 32 + __builtin_ctz(left);
+        int thread = (int)warp * 32 + __builtin_ctz(left);
         if (thread != current->thread) make_ready(thread);
     }
     block.groups_at_work[warp]--;
-    races_warp_barrier((unsigned)warp, g->arrived);
+    races_warp_barrier(warp, g->arrived);
     g->arrived = 0;
     g->parity ^= 1;
-    return true;
 }
 
 /* A thread has ended: who waits for the rest of its warp? */
 void complete_groups(int thread)
 {
-    for (int i = 0; i < 32; i++) complete_group(thread / 32, &block.warps[thread / 32][i]);
+    unsigned warp = (unsigned)thread / 32;
+    for (warp_group &g : block.warps[warp])
+        if (g.arrived && is_complete(warp, &g)) complete_group(warp, &g);
 }
 
 } // namespace
 
-int lane_of_thread() { return thread_number() % 32; }
+int lane_of_thread() { return (int)((unsigned)thread_number() % 32); }
 
 /* Two, in turn: a lane that is one mma ahead of another of its warp leaves what that one reads. */
 float *operands_of_thread()
@@ -326,13 +361,12 @@ float *operands_of_thread()
 
 const uint64_t *warp_exchange(warp_kind kind, unsigned mask, uint64_t value)
 {
-    int thread = thread_number(), lane = thread % 32;
-    if (!(mask >> lane & 1)) fail("lane %d is not in its own mask 0x%x", lane, mask);
-    warp_group *g = &block.warps[thread / 32][__builtin_ctz(mask)];
+    unsigned thread = (unsigned)thread_number(), warp = thread / 32, lane = thread % 32;
+    if (!(mask >> lane & 1)) fail("lane %u is not in its own mask 0x%x", lane, mask);
+    warp_group *g = &block.warps[warp][__builtin_ctz(mask)];
     uint64_t *values = g->values[g->parity];
     if (!g->arrived) {
-        block.groups_at_work[thread / 32]++;
-        memset(values, 0xff, sizeof g->values[0]);
+        block.groups_at_work[warp]++;
         g->mask = mask;
         g->kind = kind;
     } else if (g->mask != mask || g->kind != kind) {
@@ -340,11 +374,12 @@ const uint64_t *warp_exchange(warp_kind kind, unsigned mask, uint64_t value)
     }
     g->arrived |= 1u << lane;
     values[lane] = value;
-    if (!complete_group(thread / 32, g)) {
-        block.state[thread] = thread_state::at_warp;
-        run_others();
+    if (is_complete(warp, g)) {
+        complete_group(warp, g);
+        return values;
     }
-    return values;
+    block.state[thread] = thread_state::at_warp;
+    return wait_for<uint64_t>(values);
 }
 
 /* ---- barriers -------------------------------------------------------------------------------- */
@@ -364,24 +399,22 @@ int block_barrier(barrier_kind kind, int value)
     block.at_barrier++;
     block.barrier_sum += value;
     block.state[thread] = thread_state::at_barrier;
-    if (block.at_barrier < block.count) {
-        run_others();
-        return block.barrier_result;
-    }
+    if (block.at_barrier < block.count) return *wait_for(&block.barrier_result);
     block.at_barrier = 0;
     block.barrier_result = kind == barrier_kind::all   ? block.barrier_sum == block.count
                            : kind == barrier_kind::any ? block.barrier_sum > 0
                                                        : block.barrier_sum;
     races_block_barrier();
-    int first = (int)(random_bits() % (unsigned)block.count);
+    int at = (int)(random_bits() % (unsigned)block.count);
     bool backward = chance(2);
     for (int i = 0; i < block.count; i++) {
-        int at = backward ? first + block.count - i : first + i;
-        make_ready(block.order[at % block.count]);
+        make_ready(block.order[at]);
+        if (backward)
+            at = at ? at - 1 : block.count - 1;
+        else
+            at = at + 1 < block.count ? at + 1 : 0;
     }
-    int result = block.barrier_result;
-    run_others();
-    return result;
+    return *wait_for(&block.barrier_result);
 }
 
 /* ---- shared memory --------------------------------------------------------------------------- */
@@ -423,6 +456,7 @@ static void do_copy(const pending_copy &c)
 void copy_later(void *to, const void *from, size_t bytes, size_t zeros)
 {
     int thread = thread_number();
+    block.has_copies = true;
     if ((bytes != 4 && bytes != 8 && bytes != 16) || (uintptr_t)to % bytes ||
         (uintptr_t)from % bytes || zeros > bytes)
         fail("__pipeline_memcpy_async of %zu bytes from %p to %p", bytes, from, to);
@@ -470,11 +504,10 @@ static void run_block()
     block.static_bytes = 0;
     memset(block.dynamic, 0xff, block.dynamic_bytes);
     races_shared(block.dynamic, block.dynamic_bytes);
-    for (int i = 0; i < block.count; i++) {
-        block.state[i] = thread_state::not_begun;
-        block.copies[i].clear();
-        block.copy_group[i] = 0;
-    }
+    memset(block.state, (int)thread_state::not_begun, (size_t)block.count);
+    for (int i = 0; i < MOST_THREADS && block.has_copies; i++) block.copies[i].clear();
+    memset(block.copy_group, 0, (size_t)block.count * sizeof *block.copy_group);
+    block.has_copies = false;
     for (int i = 0; i < (block.count + 31) / 32; i++) {
         int lanes = std::min(block.count - i * 32, 32);
         block.lanes_there[i] = ~0u >> (32 - lanes);

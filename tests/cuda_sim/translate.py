@@ -34,6 +34,11 @@ INSTRUCTIONS = {
     "ex2.approx.ftz.f32 %0, %1;": "{0} = mc_sim::ex2_approx_ftz_f32({1})",
     "rcp.approx.ftz.f32 %0, %1;": "{0} = 1.0f / {1}",
     "st.global.v4.b32 [%0], {%1, %2, %3, %4};": "*(uint4 *)({0}) = make_uint4({1}, {2}, {3}, {4})",
+    # the second operand is the lower byte (core/device/fp8_internal.h)
+    "cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;":
+        "{0} = (uint16_t)(mc_to_e4m3({2}) | mc_to_e4m3({1}) << 8)",
+    "cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;":
+        "{0} = (uint16_t)(mc_to_e5m2({2}) | mc_to_e5m2({1}) << 8)",
 }
 
 

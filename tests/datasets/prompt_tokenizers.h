@@ -1,5 +1,6 @@
 /* Tokenizers of a few letters for the families that generate, whose ids tests can name: a, b, c, d
- * are 0 to 3 of GPT-2's, 3 to 6 of T5's, 9 to 12 of CPM's. Include after cmocka.h. */
+ * are 0 to 3 of GPT-2's, 3 to 6 of T5's, 9 to 12 of CPM's, 1 to 4 of GLM's. Include after
+ * cmocka.h. */
 #ifndef MC_TESTS_PROMPT_TOKENIZERS_H
 #define MC_TESTS_PROMPT_TOKENIZERS_H
 
@@ -28,6 +29,26 @@ static const char t5_json[] =
     "\"model\": {\"type\": \"Unigram\", \"unk_id\": 2, \"vocab\": [[\"<pad>\", 0.0], [\"</s>\", "
     "0.0], [\"<unk>\", 0.0], [\"a\", -1.0], [\"b\", -1.0], [\"c\", -1.0], [\"d\", -1.0], "
     "[\"<extra_id_0>\", 0.0]]}}";
+#define GLM_TOKEN(id, text)                                                             \
+    "{\"id\": " #id ", \"content\": \"" text "\", \"special\": true, \"single_word\": " \
+    "false, \"lstrip\": false, \"rstrip\": false, \"normalized\": false}"
+static const char glm_json[] =
+    "{\"version\": \"1.0\", \"added_tokens\": [" GLM_TOKEN(5, "[CLS]") ", " GLM_TOKEN(
+        6, "[S]") ", " GLM_TOKEN(7,
+                                 "[E]") ", " GLM_TOKEN(8,
+                                                       "[MASK]") "], \"normalizer\": null, "
+                                                                 "\"pre_tokenizer\": {\"type\": "
+                                                                 "\"Metaspace\", \"replacement\": "
+                                                                 "\"\xE2\x96\x81\", "
+                                                                 "\"prepend_scheme\": \"never\", "
+                                                                 "\"split\": true}, "
+                                                                 "\"post_processor\": null, "
+                                                                 "\"decoder\": "
+                                                                 "null, \"model\": {\"type\": "
+                                                                 "\"Unigram\", \"unk_id\": 0, "
+                                                                 "\"vocab\": [[\"<unk>\", 0.0], "
+                                                                 "[\"a\", -1.0], [\"b\", -1.0], "
+                                                                 "[\"c\", -1.0], [\"d\", -1.0]]}}";
 static const char cpm1_text[] =
     "<pad>\n<s>\n</s>\n<sep>\n<eod>\n<unk>\n<mask>\n</n>\n</_>\na\nb\nc\nd\n";
 static const char cpm2_text[] =
@@ -42,6 +63,8 @@ static inline void write_prompt_tokenizer(const temp_folder *folder, mc_prompt_s
         write_text(temp_path(folder, "merges.txt"), "#version: 0.2\n");
     } else if (style == MC_PROMPT_T5) {
         write_text(temp_path(folder, "tokenizer.json"), t5_json);
+    } else if (style == MC_PROMPT_GLM) {
+        write_text(temp_path(folder, "tokenizer.json"), glm_json);
     } else {
         write_jieba(folder, "jieba");
         write_text(temp_path(folder, "vocab.txt"), style == MC_PROMPT_CPM1 ? cpm1_text : cpm2_text);

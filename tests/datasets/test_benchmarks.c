@@ -33,7 +33,7 @@ static int set_up(void **state)
                                         [MC_PROMPT_T5] = "t5",
                                         [MC_PROMPT_CPM1] = "cpm1",
                                         [MC_PROMPT_CPM2] = "cpm2"};
-    for (int i = MC_PROMPT_DECODER; i < MC_PROMPT_STYLES; i++)
+    for (int i = MC_PROMPT_DECODER; i <= MC_PROMPT_CPM2; i++) /* GLM has no benchmarks */
         f->tok[i] = mc_tokenizer_from_pretrained(f->ctx, temp_path(&f->folder, names[i]));
     if (mc_failed(f->ctx)) mc_print_error(f->ctx, stderr);
     *state = f;

@@ -5,8 +5,10 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include "core/base/memory_internal.h"
 #include "datasets/lm/prepare_internal.h"
 #include "tests/datasets/lm_test.h"
+#include "tests/fault_paths.h"
 
 #ifndef MC_HAVE_ZLIB
 
@@ -236,7 +238,8 @@ static void test_damaged(void **state)
 }
 
 #ifdef MC_FAULT_INJECTION
-/* Whatever allocation fails: a clean error, no leak. With one thread their order is the same. */
+/* Whatever allocation fails (fault_paths.h): a clean error, no leak. With one thread their order is
+ * the same. */
 static void test_faults(void **state)
 {
     fixture *f = *state;
@@ -244,9 +247,11 @@ static void test_faults(void **state)
     char *text = make_text(false);
     append_gzip(path, text, 1 << 20);
     free(text);
+    mc_fault_choose(path_has_turn);
     for (long nth = 1, count = 1; nth <= count; nth++) {
         mc_fault_fail_at(nth, false);
         prepare(f, path, temp_path(&f->folder, "out"), 1);
+        nth = mc_fault_place();
         count = mc_fault_count();
         mc_fault_fail_at(0, false);
         if (nth <= count)
@@ -254,6 +259,7 @@ static void test_faults(void **state)
         else
             expect_ok(f->ctx);
     }
+    mc_fault_choose(NULL);
 }
 #endif
 

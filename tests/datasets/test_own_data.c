@@ -12,6 +12,7 @@
 #include "datasets/correlation.h"
 #include "datasets/loader.h"
 #include "datasets/scorer.h"
+#include "datasets/conversation.h"
 #include "tests/datasets/fixture.h"
 #include "tests/datasets/prompt_tokenizers.h"
 #include "datasets/labels.h"
@@ -557,7 +558,57 @@ static const putting generating[] = {
      "none",
      "13|13",
      "11|7"},
+    /* GLM: [CLS] 5, [S] 6, [E] 7, [MASK] 8, which stands at the end where a text has none */
+    {MC_PROMPT_GLM,
+     0,
+     0,
+     0,
+     {{.text = "a[MASK]b", .target = "cd"}, {.text = "d", .target = ""}},
+     "5 1 8 2 6 3 4|5 4 8 6",
+     "none",
+     "none",
+     "- - - - 3 4 7|- - - 7"},
+    /* a text loses its beginning, but not its mask */
+    {MC_PROMPT_GLM,
+     0,
+     7,
+     0,
+     {{.text = "abcd", .target = "ab"}, {.text = "ab[MASK]c", .target = "cdab"}},
+     "5 3 4 8 6 1 2|5 2 8 3 6 3 4",
+     "none",
+     "none",
+     "- - - - 1 2 7|- - - - 3 4 1"},
 };
+
+/* Prompts of GLM that it cannot be asked with. */
+static void test_bad_blanks(void **state)
+{
+    fixture *f = *state;
+    mc_tokenizer *tok = open_tokenizer(f, MC_PROMPT_GLM);
+    static const struct {
+        const char *text, *word;
+        int max_length;
+    } blanks[] = {{"a[MASK]b[MASK]", "2 [MASK], expected one at most", 0},
+                  {"a[gMASK]", "[gMASK] is not supported: expected [MASK]", 0},
+                  {"[MASK]abcdabcd", "[MASK] would be cut off at 6 tokens", 8}};
+    for (size_t i = 0; i < sizeof blanks / sizeof *blanks; i++) {
+        mc_data_row rows[] = {{.text = "a", .target = "b"},
+                              {.text = blanks[i].text, .target = "ab"}};
+        mc_dataset_options options = {.max_length = blanks[i].max_length,
+                                      .prompt = {MC_PROMPT_GLM}};
+        mc_dataset *d = mc_dataset_from_rows(
+            f->ctx, "rows", rows, 2, &(mc_data_columns){.kind = MC_TASK_GENERATE}, tok, &options);
+        expect_ok(f->ctx);
+        mc_dataloader *l = mc_dataloader_new(d, &(mc_dataloader_options){.batch_size = 2});
+        assert_null(mc_dataloader_next(l));
+        if (!strstr(mc_error_message(f->ctx), blanks[i].word) ||
+            !strstr(mc_error_message(f->ctx), "rows:2: "))
+            fail_msg("%s: %s", blanks[i].text, mc_error_message(f->ctx));
+        mc_clear_error(f->ctx);
+        mc_dataloader_free(l);
+        mc_dataset_free(d);
+    }
+}
 
 static void test_generating(void **state)
 {
@@ -647,6 +698,42 @@ static void test_conversations(void **state)
         assert_string_equal(mc_dataset_text(d, i, 0), rows[i].prompt);
         assert_string_equal(mc_dataset_target(d, i), rows[i].response);
     }
+}
+
+/* In a chat format: a row for each answer, with the markers in its prompt. */
+static void test_answers_in_format(void **state)
+{
+    fixture *f = *state;
+    mc_tokenizer *tok = open_tokenizer(f, MC_PROMPT_DECODER);
+    const char *end = mc_chat_format_end(MC_CHAT_ZEPHYR, tok);
+    char first[128], second[512];
+    snprintf(first, sizeof first, "<|user|>\nHello%s\n<|assistant|>\n", end);
+    snprintf(second, sizeof second, "%sHi%s\n<|user|>\nBye%s\n<|assistant|>\n", first, end, end);
+    const char *const prompts[] = {first, second};
+    const char *path = temp_path(&f->folder, "chats.jsonl");
+    const mc_dataset_options options = {.prompt.style = MC_PROMPT_DECODER};
+    const mc_data_columns texts = {
+        .text = "q", .target = "r", .chat_format = MC_CHAT_ZEPHYR, .answers = true};
+    const mc_data_columns columns = {
+        .messages = "m", .chat_format = MC_CHAT_ZEPHYR, .answers = true};
+    write_text(path,
+               "{\"m\": [" SAYS("user", "Hello") ", " SAYS("assistant", "Hi") ", " SAYS(
+                   "user", "Bye") ", " SAYS("assistant", "Ciao") ", " SAYS("user", "?") "]}\n");
+    mc_dataset *d = mc_dataset_from_file(f->ctx, path, &columns, tok, &options);
+    expect_ok(f->ctx);
+    assert_int_equal(mc_dataset_rows(d), 2);
+    for (int i = 0; i < 2; i++) {
+        assert_string_equal(mc_dataset_text(d, i, 0), prompts[i]);
+        assert_string_equal(mc_dataset_target(d, i), i ? "Ciao" : "Hi");
+    }
+    write_text(path, "{\"q\": \"Hello\", \"r\": \"Hi\"}\n");
+    d = mc_dataset_from_file(f->ctx, path, &texts, tok, &options);
+    expect_ok(f->ctx);
+    assert_string_equal(mc_dataset_text(d, 0, 0), prompts[0]);
+    assert_string_equal(mc_dataset_target(d, 0), "Hi");
+    write_text(path, "{\"m\": [" SAYS("assistant", "Hi") "]}\n");
+    assert_null(mc_dataset_from_file(f->ctx, path, &columns, tok, &options));
+    expect_error(f->ctx, MC_ERR_FORMAT, "a conversation without messages to answer");
 }
 
 /* A conversation is held back as a whole, or not at all. */
@@ -823,8 +910,9 @@ static void test_sizes(void **state)
 #ifdef MC_FAULT_INJECTION
 static bool read_and_split(fixture *f, const char *path, mc_data_columns *columns)
 {
-    mc_dataset_options options = {.prompt.style =
-                                      columns->messages ? MC_PROMPT_T5 : MC_PROMPT_ENCODER};
+    mc_dataset_options options = {.prompt.style = columns->chat_format ? MC_PROMPT_DECODER
+                                                  : columns->messages  ? MC_PROMPT_T5
+                                                                       : MC_PROMPT_ENCODER};
     mc_dataset *train = mc_dataset_from_file(f->ctx, path, columns, f->tok, &options);
     mc_dataset *val = mc_dataset_split(train, 0.4, 1);
     mc_dataset_free(train);
@@ -854,6 +942,21 @@ static void test_faults(void **state)
     path = temp_path(&f->folder, "chats.jsonl");
     write_text(path, chats);
     fail_each(f, path, (mc_data_columns){.messages = "m"});
+    /* in a format: whole, by answers, and texts as what a user says */
+    mc_tokenizer *plain = f->tok;
+    f->tok = open_tokenizer(f, MC_PROMPT_DECODER);
+    mc_data_columns columns = {.messages = "m", .chat_format = MC_CHAT_ZEPHYR};
+    write_text(path, "{\"m\": [" SAYS("user", "a") ", " SAYS("assistant", "b") "]}\n{\"m\": [" SAYS(
+                         "user", "b") ", " SAYS("assistant", "a") "]}\n");
+    fail_each(f, path, columns);
+    columns.answers = true;
+    fail_each(f, path, columns);
+    write_text(path, "{\"q\": \"a\", \"r\": \"b\"}\n{\"q\": \"b\", \"r\": \"c\"}\n");
+    columns.messages = NULL;
+    columns.text = "q";
+    columns.target = "r";
+    fail_each(f, path, columns);
+    f->tok = plain;
 }
 #else
 static void test_faults(void **state) { (void)state; }
@@ -875,7 +978,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_function, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_split, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_generating, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_bad_blanks, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_conversations, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_answers_in_format, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_conversations_split, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_bad_conversations, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_values_packed, set_up, tear_down),

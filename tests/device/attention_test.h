@@ -136,9 +136,24 @@ static inline void set_bias(const attention_case *c, mc_attention_shape *shape, 
 
 static void run_case(attention_case c); /* each test's own */
 
+/* Under sanitizers a third of the kinds, another one at each call: a test's call has had all of
+ * them once it has been made for the three dtypes. */
+static inline bool is_spared(int mode, int call)
+{
+#ifdef MC_TEST_SANITIZED
+    return mode % 3 != call % 3;
+#else
+    (void)mode, (void)call;
+    return false;
+#endif
+}
+
 static inline void run_kinds(attention_case c)
 {
+    static int calls;
+    int call = calls++;
     for (int mode = 0; mode < 8; mode++) {
+        if (is_spared(mode, call)) continue;
         c.causal = !c.marked && mode & 1;
         c.masked = mode & 2;
         c.dropout = mode & 4 ? 0.2f : 0;

@@ -991,13 +991,8 @@ static void run_cached_with(int sequences, int heads, int dim, int capacity, int
     matrix k = matrix_new(dtype, rows, key_heads * dim, 0, -2, 2),
            v = matrix_new(dtype, rows, key_heads * value_dim, 0, -2, 2);
     matrix out = matrix_new(dtype, sequences, out_width, gap, -2, 2);
-    bool kept = layout == IN_ORDER &&
-                mc_cached_needs_more(&(mc_cached_attention){
-                    .heads = heads,
-                    .head_dim = dim,
-                    .key_heads = more.key_heads,
-                    .value_dim = more.value_dim,
-                    .window_left = more.window_left}); /* the last keys and values are new */
+    bool kept = layout == IN_ORDER && (more.key_heads || more.value_dim ||
+                                       more.window_left); /* the last keys and values are new */
     matrix new_k = matrix_new(dtype, sequences, k.columns, 1, -2, 2);
     matrix new_v = matrix_new(dtype, sequences, v.columns, 1, -2, 2);
     matrix r_new[] = {in_f32(&new_k), in_f32(&new_v)};
@@ -1075,6 +1070,14 @@ static void test_cached_contract(void **state)
     for (int i = 0; i < 4; i++) FOR_TYPES(t)
     for (int layout = 0; layout < LAYOUTS; layout++)
         run_cached_with(3, 6, 40, 50, 40, float_types[t], i % 2, layout, 3, more[i]);
+    const mc_cached_attention shared = {.key_heads = 2, .window_left = 70};
+    FOR_TYPES(t)
+    for (int layout = 0; layout < LAYOUTS; layout++) {
+        run_cached_with(4, 4, 64, 1030, 1030, float_types[t], true, layout, 8, shared);
+        run_cached_with(2, 8, 128, 400, 390, float_types[t], false, layout, 8,
+                        (mc_cached_attention){.key_heads = 2});
+        run_cached_with(24, 16, 64, 150, 150, float_types[t], false, layout, 8, shared);
+    }
 }
 
 static void test_cached(void **state)

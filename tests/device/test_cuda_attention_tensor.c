@@ -1,6 +1,6 @@
 /* Attention on the GPU's tensor cores (MC_ROUTE=attention:hopper) against plain loops in double on
  * the same rounded inputs: head sizes, packed sequences of all kinds of lengths, bias by distance,
- * marks, dropout, forward and backward. Skipped where there is no GPU that it is for. */
+ * marks, windows, dropout, forward and backward. Skipped where there is no GPU that it is for. */
 #include <stdio.h>
 
 #ifndef MC_HAVE_CUDA
@@ -22,6 +22,7 @@ typedef struct attention_case {
     mc_dtype dtype;
     bool causal, biased, marked;
     float dropout;
+    int left, right;   /* of a window; 0: no limit */
     int gap, grad_gap; /* elements between rows */
     int tail;          /* rows of capacity after the last token */
     int limit_more;    /* distances that no sequence has */
@@ -135,6 +136,8 @@ static void data_init(attention_data *d, attention_case c)
                                     .head_dim = c.dim,
                                     .scale = 1 / sqrtf((float)c.dim),
                                     .causal = c.causal,
+                                    .window_left = c.left,
+                                    .window_right = c.right,
                                     .dropout = {c.dropout, 0x9876543210u, 3},
                                     .position_limit = limit};
 }
@@ -162,6 +165,8 @@ typedef struct query {
 
 static bool sees(const attention_data *d, const query *q, int j)
 {
+    if (d->c.left && q->i - j >= d->c.left) return false;
+    if (d->c.right && !d->c.causal && j - q->i >= d->c.right) return false;
     if (!d->c.marked) return !d->c.causal || j <= q->i;
     int32_t mine = d->marks[q->row], other = d->marks[q->key_row + j];
     return mine / 2 == other / 2 && (other % 2 || (!(mine % 2) && j <= q->i));
@@ -334,10 +339,11 @@ static void assert_close(const attention_data *d, distance x, double least, cons
     double size = x.reference > least ? x.reference : least, limit = limit_of(c->dtype);
     if (x.difference <= limit * size) return; /* not true of NaN */
     fail_msg("%s, %s: %d sequences, %d heads of %d, longest %d and %d, causal %d, biased %d, "
-             "marked %d, dropout %g, fixed %d: error %.3g of %.3g, at most %.3g of it expected",
+             "marked %d, window %d and %d, dropout %g, fixed %d: error %.3g of %.3g, at most %.3g "
+             "of it expected",
              what, mc_dtype_name(c->dtype), c->count, c->heads, c->dim, d->queries.lengths.longest,
-             d->keys->lengths.longest, c->causal, c->biased, c->marked, (double)c->dropout,
-             c->fixed, x.difference, size, limit);
+             d->keys->lengths.longest, c->causal, c->biased, c->marked, c->left, c->right,
+             (double)c->dropout, c->fixed, x.difference, size, limit);
 }
 
 /* Rows past the last token are zeros in columns first .. end; what lies between rows is as it
@@ -483,6 +489,35 @@ static void test_long_and_many(void **state)
     run_kinds((attention_case){many, NULL, MOST, 3, 64, MC_BF16}, true);
 }
 
+/* Windows that end before, in and after tiles of 64 and 128, of one side and of both; with other
+ * keys also ones that leave queries without a key and keys without a query. */
+static void test_windows(void **state)
+{
+    (void)state;
+    if (!with_tensor()) return;
+    const int32_t several[] = {300, 128, 200, 1, 0, 65, 260};
+    const int sizes[] = {1, 2, 63, 64, 65, 66, 128, 129, 200, INT32_MAX};
+    for (int i = 0; i < 10; i++)
+        for (int mode = 0; mode < 8; mode++) {
+            attention_case c = {several, NULL, 7, 2, mode & 1 ? 128 : 64, types[i % 2]};
+            c.left = sizes[i];
+            c.right = mode & 2 ? 0 : i % 3 ? sizes[i] : 17;
+            c.causal = mode & 4;
+            if (mode == 6) c.left = 0, c.right = sizes[i];
+            if (mode & 1) c.dropout = 0.1f;
+            run_case(c);
+        }
+    for (int i = 0; i < 4; i++) {
+        attention_case c = {several, ragged, 6, 1, i % 2 ? 80 : 256, types[i / 2]};
+        c.left = c.right = 20;
+        run_case(c);
+        c.length = ragged, c.key_length = several;
+        run_case(c);
+        c.key_length = NULL, c.fixed = true, c.tail = 70, c.gap = 8, c.grad_gap = 5;
+        run_case(c);
+    }
+}
+
 /* Queries against other keys: fewer, more, none; and keys without queries. */
 static void test_cross(void **state)
 {
@@ -582,6 +617,13 @@ static void test_choice(void **state)
     s.key_mask = (const uint8_t *)&s;
     assert_false(is_taken(&s, x));
     assert_non_null(strstr(gpu->failure, "it does not take a key mask"));
+    s = d.shape, s.window_left = 3;
+    assert_true(is_taken(&s, x));
+    s.marks = d.marks;
+    assert_false(is_taken(&s, x));
+    assert_non_null(strstr(gpu->failure, "a window with marks or a bias"));
+    s = d.shape, s.key_heads = 1;
+    assert_false(is_taken(&s, x));
     s = d.shape, s.head_dim = 60;
     assert_false(is_taken(&s, x));
     s = d.shape, s.scale = 0;
@@ -634,6 +676,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_cross),      cmocka_unit_test(test_frames),
         cmocka_unit_test(test_empty),      cmocka_unit_test(test_repeatable),
         cmocka_unit_test(test_choice),     cmocka_unit_test(test_long_and_many),
+        cmocka_unit_test(test_windows),
     };
     int failures = cmocka_run_group_tests(tests, begin, end);
     mc_device_close(gpu);

@@ -1182,6 +1182,99 @@ static void test_optimizers(void **state)
         }
 }
 
+/* Codes where both sides start from some; one may be its neighbour where rounding decides. */
+static void compare_codes(both *codes, int64_t n)
+{
+    uint8_t *got = download(codes), *expected = codes->memory[CPU];
+    int64_t other = 0;
+    for (int64_t i = 0; i < n; i++) {
+        other += got[i] != expected[i];
+        if (abs(got[i] - expected[i]) > 1)
+            fail_msg("adam8: code %lld is %d, expected %d", (long long)i, got[i], expected[i]);
+    }
+    if (other > n / 500 + 1)
+        fail_msg("adam8: %lld of %lld codes differ", (long long)other, (long long)n);
+    free(got);
+}
+
+static void adam8_case(int64_t n, mc_dtype dtype, layout l, int mode)
+{
+    mc_update update = {.lr = 1e-3, .step = 3, .gradient_scale = 1 / 1024.0f, .skip = mode == 3};
+    bool own = dtype == MC_F32;
+    int64_t blocks = (n + MC_STATE_BLOCK - 1) / MC_STATE_BLOCK;
+    flat_memory f = flat_memory_new(n, mode & 1 ? dtype : MC_F32, dtype, l, update);
+    uint8_t *start = malloc((size_t)n + 1);
+    assert_non_null(start);
+    for (int64_t i = 0; i < n; i++) start[i] = (uint8_t)(random_bits() & 255);
+    both codes[2], scales[2];
+    for (int k = 0; k < 2; k++) {
+        /* of v not the least: an update divided by nearly nothing shows how m was rounded */
+        for (int64_t i = 0; k && i < n; i++) start[i] |= 128;
+        codes[k] = both_bytes(start, (size_t)n + 1);
+        scales[k] = both_values(MC_F32, 1, blocks, layouts[0], 0, k ? 1e-3 : 1e-2);
+    }
+    FOR_SIDES(s)
+    {
+        mc_adam_step step = {f.update.memory[s], 0.9f, 0.999f, 1e-8f, 0.7f, 0.1f, mode & 2, 0};
+        mc_state8 m = {codes[0].memory[s], scales[0].m[s].data};
+        mc_state8 v = {codes[1].memory[s], scales[1].m[s].data};
+        CALL(s, adam8, n, step, f.g.m[s], m, v, own ? NULL : f.p.m[s].data,
+             own ? f.p.m[s].data : f.stored.m[s].data, dtype);
+    }
+    for (int k = 0; k < 2; k++) {
+        compare_codes(&codes[k], n);
+        compare(&scales[k], 1e-6, "adam8 scales");
+        FREE(&codes[k], &scales[k]);
+    }
+    free(start);
+    flat_memory_check(&f, "adam8");
+}
+
+static void test_adam8(void **state)
+{
+    (void)state;
+    if (!sides[GPU]) skip();
+    const int64_t sizes[] = {0, 1, 255, 256, 1023, 100001};
+    for (int n = 0; n < 6; n++) FOR_TYPES(i)
+    for (int l = 0; l < 3; l++)
+        for (int mode = 0; mode < 4; mode++) adam8_case(sizes[n], float_types[i], layouts[l], mode);
+}
+
+static void muon_case(int64_t n, mc_dtype dtype, layout l, int mode)
+{
+    mc_update update = {.lr = 1e-2, .step = 1, .gradient_scale = 1 / 1024.0f, .skip = mode == 3};
+    mc_gradient_stats start = {.sum_squares = mode == 2 ? 0 : 9};
+    mc_dtype x_dtype = mode & 1 ? MC_BF16 : MC_F32;
+    bool own = dtype == MC_F32;
+    flat_memory f = flat_memory_new(n, mode & 1 ? dtype : MC_F32, dtype, l, update);
+    both x = both_output(x_dtype, 1, n, l), stats = both_bytes(&start, sizeof start);
+    FOR_SIDES(s)
+    {
+        mc_muon_step step = {f.update.memory[s], 0.95f, mode < 2, 0.7f, 0.1f, 3};
+        CALL(s, muon_momentum, n, step, f.g.m[s], f.m.m[s].data, x.m[s]);
+        CALL(s, muon_normalize, n, stats.memory[s], 0.5f, x.m[s]);
+        CALL(s, muon_update, n, step, x.m[s], own ? NULL : f.p.m[s].data,
+             own ? f.p.m[s].data : f.stored.m[s].data, dtype);
+    }
+    /* a contraction may move x of bf16 by its last place, and what is made of it */
+    compare(&x, x_dtype == MC_F32 ? 1e-6 : 1.0 / 128, "muon x");
+    compare(&f.p, x_dtype == MC_F32 ? 1e-6 : 1e-3, "muon p");
+    compare(&f.stored, x_dtype == MC_F32 ? 1e-6 : 1.0 / 64, "muon stored");
+    FREE(&x, &stats, &f.p, &f.stored);
+    compare(&f.m, 1e-6, "muon buffer");
+    FREE(&f.g, &f.m, &f.v, &f.update);
+}
+
+static void test_muon(void **state)
+{
+    (void)state;
+    if (!sides[GPU]) skip();
+    const int64_t sizes[] = {0, 1, 3, 4, 1023, 100001};
+    for (int n = 0; n < 6; n++) FOR_TYPES(i)
+    for (int l = 0; l < 3; l++)
+        for (int mode = 0; mode < 4; mode++) muon_case(sizes[n], float_types[i], layouts[l], mode);
+}
+
 /* Infinity or NaN. */
 static void set_special(mc_matrix m, int64_t i, float value)
 {
@@ -1467,6 +1560,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_argmax),
         cmocka_unit_test(test_fill),
         cmocka_unit_test(test_optimizers),
+        cmocka_unit_test(test_adam8),
+        cmocka_unit_test(test_muon),
         cmocka_unit_test(test_gradient_stats),
         cmocka_unit_test(test_tensor_stats),
         cmocka_unit_test(test_step),

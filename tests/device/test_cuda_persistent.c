@@ -157,6 +157,40 @@ static void attend(scene *s, int qkv, int heads, int keys, int values, int y)
                                              at(s, y)));
 }
 
+/* The same of heads that share one key and value head, of which queries see the last `window`. */
+static void attend_shared(scene *s, int qkv, int heads, int window, int keys, int values, int y)
+{
+    int64_t width = s->host[y].columns, head_dim = width / heads;
+    mc_cached_attention shape = {.sequences = s->rows,
+                                 .heads = heads,
+                                 .head_dim = (int)head_dim,
+                                 .key_heads = 1,
+                                 .window_left = window,
+                                 .scale = 0.3f,
+                                 .lengths = s->integers + 6,
+                                 .capacity = 16,
+                                 .longest = 10,
+                                 .new_k = columns_from(at(s, qkv), width),
+                                 .new_v = columns_from(at(s, qkv), width + head_dim)};
+    assert_ok(gpu->kernels->attention_cached(gpu, &shape, at(s, qkv), at(s, keys), at(s, values),
+                                             at(s, y)));
+}
+
+/* Of `heads` heads from column `from` on, with angles that are scaled. */
+static void rotate_scaled(scene *s, int qkv, int from, int heads, int head_dim)
+{
+    mc_rotation r = {.heads = heads,
+                     .head_dim = head_dim,
+                     .rotary_dim = head_dim,
+                     .halves = true,
+                     .base = 500,
+                     .magnitude = 1.2f,
+                     .factor = 8,
+                     .keep = {0.7, -0.05, 0.3}};
+    assert_ok(
+        gpu->kernels->rotary(gpu, s->rows, r, s->integers + 5, columns_from(at(s, qkv), from)));
+}
+
 static void rotate(scene *s, int qkv, int heads, int head_dim, bool halves)
 {
     mc_rotation r = {
@@ -262,13 +296,41 @@ static void gated_layer(scene *s)
     norm(s, S, OUT2, W_NORM, NONE, S2, SUM);
 }
 
+/* As LLaMA's: heads share a key and value head; queries and keys are turned together, */
+static void shared_layer(scene *s)
+{
+    norm(s, X, F, W_NORM, NONE, S, H);
+    linear(s, H, W_QKV, NONE, MC_ACTIVATION_NONE, QKV);
+    rotate_scaled(s, QKV, 0, HEADS + 1, HEAD);
+    attend_shared(s, QKV, HEADS, 0, KEYS, VALUES, Y);
+    linear(s, Y, W_OUT, NONE, MC_ACTIVATION_NONE, OUT);
+}
+/* or one after the other, and there is a window; and keys that were there before the list. */
+static void window_layer(scene *s)
+{
+    norm(s, X, F, W_NORM, NONE, S, H);
+    linear(s, H, W_QKV, B_QKV, MC_ACTIVATION_NONE, QKV);
+    rotate_scaled(s, QKV, 0, HEADS, HEAD);
+    rotate_scaled(s, QKV, WIDTH, 1, HEAD);
+    attend_shared(s, QKV, HEADS, 5, KEYS, VALUES, Y);
+    linear(s, Y, W_OUT, NONE, MC_ACTIVATION_NONE, OUT);
+}
+static void waiting_keys(scene *s)
+{
+    rotate_scaled(s, QKV, 0, HEADS, HEAD);
+    rotate_scaled(s, QKV, WIDTH, 1, HEAD);
+    attend_shared(s, QKV, HEADS, 3, KEYS, VALUES, Y);
+    linear(s, Y, W_OUT, NONE, MC_ACTIVATION_NONE, OUT);
+}
+
 static void test_layers(void **state)
 {
     (void)state;
-    static const script layers[] = {serial_layer, parallel_layer, gated_layer};
+    static const script layers[] = {serial_layer, parallel_layer, gated_layer,
+                                    shared_layer, window_layer,   waiting_keys};
     const mc_dtype types[] = {MC_BF16, MC_F16};
     for (int64_t rows = 1; rows <= 4; rows++)
-        for (int i = 0; i < 3; i++) {
+        for (int i = 0; i < 6; i++) {
             scene s = layer_new(types[(rows + i) % 2], rows);
             compare(&s, layers[i], 6, "a layer");
         }
@@ -551,6 +613,58 @@ static void test_recorded(void **state)
     gpu->free(gpu, s.integers, INTEGERS * sizeof *s.integers);
 }
 
+/* A gate wider than the persistent kernel is good for, by weights of 16 or of 8 bits. */
+enum { GATES = 8200 };
+enum { GATE_X = VALUES + 1, GATE_BOTH, GATE_Y, GATE_OUT, GATE_WEIGHT, GATE_BACK };
+static void wide_gate(scene *s)
+{
+    gated_layer(s);
+    sum(s, X, OUT, F);
+    linear(s, GATE_X, GATE_WEIGHT, NONE, MC_ACTIVATION_NONE, GATE_BOTH);
+    gate(s, GATE_BOTH, MC_ACTIVATION_SILU, GATE_Y);
+    linear(s, GATE_Y, GATE_BACK, NONE, MC_ACTIVATION_NONE, GATE_OUT);
+}
+static void wide_gate_int8(scene *s)
+{
+    gated_layer(s);
+    mc_matrix8 q = quantized(s, GATE_WEIGHT, MC_WEIGHTS_INT8);
+    assert_ok(gpu->kernels->linear_quantized(gpu, s->rows, 0.75f, at(s, GATE_X), q, (mc_matrix){0},
+                                             MC_ACTIVATION_NONE, at(s, GATE_BOTH)));
+    gate(s, GATE_BOTH, MC_ACTIVATION_SILU, GATE_Y);
+    linear(s, GATE_Y, GATE_BACK, NONE, MC_ACTIVATION_NONE, GATE_OUT);
+    drop(q);
+}
+
+/* The first word of the persistent kernel's memory is another after each of its launches. */
+static uint32_t launches(void)
+{
+    uint32_t word;
+    assert_true(gpu->copy_out(gpu, &word, mc_cuda_of(gpu)->persistent, sizeof word));
+    return word;
+}
+
+/* How a list runs is chosen when all of it is known. */
+static void test_wide_gate(void **state)
+{
+    (void)state;
+    if (!has_lists()) skip();
+    const script gates[] = {wide_gate, wide_gate_int8};
+    force("");
+    for (int i = 0; i < 2; i++) {
+        scene s = layer_new(MC_BF16, 2);
+        add_dense(&s, 2, 64, 1);
+        add_dense(&s, 2, 2 * GATES, 0);
+        add_dense(&s, 2, GATES, 0);
+        add_dense(&s, 2, 24, 0);
+        add_dense(&s, 2 * GATES, 64, 0.2);
+        add_dense(&s, 24, GATES, 0.02);
+        uint32_t before = launches();
+        compare(&s, gates[i], 6, "a wide gate");
+        assert_int_equal(launches() != before, i == 1);
+    }
+    force("decode:persistent?");
+}
+
 /* Whether a norm of such rows is deferred. */
 static bool is_deferred(int64_t rows, int64_t columns)
 {
@@ -628,7 +742,7 @@ int main(void)
         cmocka_unit_test(test_places),    cmocka_unit_test(test_deferred),
         cmocka_unit_test(test_long_list), cmocka_unit_test(test_recorded),
         cmocka_unit_test(test_default),   cmocka_unit_test(test_forced),
-        cmocka_unit_test(test_divided),
+        cmocka_unit_test(test_divided),   cmocka_unit_test(test_wide_gate),
     };
     setenv("MC_ROUTE", "decode:persistent?", 1);
     mc_context *owner = context_on("cuda", 1);

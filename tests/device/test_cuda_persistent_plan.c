@@ -60,8 +60,8 @@ static mc_persistent_list *list_new(void)
     assert_non_null(list);
     residual = sums[0];
     list->shapes = 1;
-    list->shape[0] =
-        (mc_persistent_shape){.heads = HEADS, .head_dim = HEAD, .longest = 64, .capacity = 64};
+    list->shape[0] = (mc_persistent_shape){
+        .heads = HEADS, .sharing = 1, .head_dim = HEAD, .longest = 64, .capacity = 64};
     return list;
 }
 

@@ -1,4 +1,5 @@
 /* The CPU kernels, for every instruction set this processor has, against plain loops in double. */
+#include "core/device/dynamic_map_internal.h"
 #include "tests/device/kernel_test.h"
 
 static const int64_t shapes[][2] = {{0, 5},   {1, 1},    {3, 7},    {5, 64},
@@ -1092,6 +1093,106 @@ static void test_adam(void **state)
     }
 }
 
+/* The number of the map that is nearest, by looking at all. */
+static int nearest_code(const float *map, float part)
+{
+    int best = 0;
+    for (int i = 1; i < MC_MAP_SIZE; i++)
+        if (fabsf(map[i] - part) < fabsf(map[best] - part)) best = i;
+    return best;
+}
+
+/* Codes of state that a loop has stepped. Where a number lies between two of the map, rounding of
+ * the last place may decide. */
+static void check_codes(const isa_table *t, const float *map, const float *x, mc_state8 state)
+{
+    enum { B = MC_STATE_BLOCK };
+    int other = 0;
+    for (int b = 0; b * B < PARAMETERS; b++) {
+        int n = PARAMETERS - b * B < B ? PARAMETERS - b * B : B;
+        float largest = 0;
+        for (int i = b * B; i < b * B + n; i++) largest = fmaxf(largest, fabsf(x[i]));
+        if (!(fabsf(state.scale[b] - largest) <= 1e-6f * largest))
+            fail_msg("adam8, %s: scale %d is %.9g, expected %.9g", t->name, b, state.scale[b],
+                     largest);
+        for (int i = b * B; i < b * B + n; i++) {
+            int code = largest > 0 ? nearest_code(map, x[i] / largest) : 0;
+            if (map[0] == 0 && code == 0 && x[i] > 0) code = 1; /* no zero under the root */
+            other += code != state.code[i];
+            if (abs(code - state.code[i]) > 1)
+                fail_msg("adam8, %s: code %d is %d, expected %d", t->name, i, state.code[i], code);
+        }
+    }
+    if (other > PARAMETERS / 1000) fail_msg("adam8, %s: %d codes differ", t->name, other);
+}
+
+/* Adam by a loop on what the codes stand for; a block of zeros, and the last one short. */
+static void adam8_case(const isa_table *t, bool l2, mc_dtype gradient_dtype, mc_dtype dtype)
+{
+    enum { BLOCKS = (PARAMETERS + MC_STATE_BLOCK - 1) / MC_STATE_BLOCK };
+    static uint8_t codes[2][PARAMETERS];
+    static float scales[2][BLOCKS], maps[2][MC_MAP_SIZE];
+    mc_state8 m = {codes[0], scales[0]}, v = {codes[1], scales[1]};
+    flat *f = flat_new();
+    mc_matrix gradient = round_gradients(f, gradient_dtype);
+    bool own = dtype == MC_F32;
+    mc_dynamic_map(true, maps[0]);
+    mc_dynamic_map(false, maps[1]);
+    memset(codes, 0, sizeof codes);
+    memset(scales, 0, sizeof scales);
+    for (int i = 0; !l2 && i < MC_STATE_BLOCK; i++) set_element(gradient_dtype, f->given, i, 0);
+    for (int step = 1; step <= 4; step++) {
+        mc_update update = {
+            .lr = 1e-3, .step = step, .gradient_scale = 1 / 1024.0f, .skip = step == 3};
+        mc_adam_step s = {&update, 0.9f, 0.999f, 1e-8f, 1, 0.1f, l2, 0};
+        double c1 = 1 - pow(0.9f, step), c2 = sqrt(1 - pow(0.999f, step));
+        for (int i = 0; i < PARAMETERS && !update.skip; i++) {
+            float g =
+                (float)element(gradient_dtype, f->given, i) / 1024 + (l2 ? 0.1f * f->p[i] : 0);
+            f->m[i] =
+                0.9f * (maps[0][codes[0][i]] * scales[0][i / MC_STATE_BLOCK]) + (1 - 0.9f) * g;
+            f->v[i] = 0.999f * (maps[1][codes[1][i]] * scales[1][i / MC_STATE_BLOCK]) +
+                      (1 - 0.999f) * (g * g);
+            f->dp[i] = f->p[i] - 1e-3 / c1 * (double)f->m[i] / (sqrt(f->v[i]) / c2 + 1e-8) -
+                       (l2 ? 0 : 1e-3 * (double)0.1f * f->p[i]);
+        }
+        assert_int_equal(t->k->adam8(device, PARAMETERS, s, gradient, m, v, own ? NULL : f->p,
+                                     own ? (void *)f->p : f->stored, dtype),
+                         MC_OK);
+        check_codes(t, maps[0], f->m, m);
+        check_codes(t, maps[1], f->v, v);
+        assert_close(f->p, f->dp, 2e-6, t->name, "adam8 p");
+        for (int i = 0; i < PARAMETERS && !own; i++)
+            assert_true(element(dtype, f->stored, i) == nearest(dtype, f->p[i]));
+    }
+    free(f);
+}
+
+static void test_adam8(void **state)
+{
+    (void)state;
+    FOR_TABLES(t) FOR_TYPES(i) for (int l2 = 0; l2 < 2; l2++)
+    {
+        adam8_case(t, l2, MC_F32, float_types[i]);
+        adam8_case(t, l2, float_types[i], MC_BF16);
+    }
+}
+
+/* Both maps are sorted, and have 0, 1 and the middles of the outer steps. */
+static void test_dynamic_map(void **state)
+{
+    (void)state;
+    float map[MC_MAP_SIZE];
+    mc_dynamic_map(true, map);
+    for (int i = 1; i < MC_MAP_SIZE; i++) assert_true(map[i] > map[i - 1]);
+    assert_true(map[127] == 0 && map[255] == 1 && map[0] == -map[254]);
+    assert_true(map[254] == (float)(1 - 0.9 / 128) && map[128] == (float)0.55e-6);
+    mc_dynamic_map(false, map);
+    for (int i = 1; i < MC_MAP_SIZE; i++) assert_true(map[i] > map[i - 1]);
+    assert_true(map[0] == 0 && map[255] == 1 && map[254] == (float)(1 - 0.9 / 256));
+    assert_true(map[1] == (float)0.325e-6);
+}
+
 static void sgd_case(const isa_table *t, float momentum, bool nesterov, bool l2,
                      mc_dtype gradient_dtype, mc_dtype dtype)
 {
@@ -1138,6 +1239,55 @@ static void test_sgd(void **state)
         sgd_case(t, mode & 1 ? 0.9f : 0, mode & 2, mode & 4, MC_F32, float_types[i]);
         sgd_case(t, mode & 1 ? 0.9f : 0, mode & 2, mode & 4, float_types[i], MC_BF16);
     }
+}
+
+/* With x in both types that it may have, and a gradient of each. */
+static void muon_case(const isa_table *t, bool nesterov, mc_dtype dtype, mc_dtype x_dtype)
+{
+    flat *f = flat_new();
+    mc_matrix gradient = round_gradients(f, dtype), x = {malloc(sizeof f->p), x_dtype, 0};
+    mc_gradient_stats stats = {.sum_squares = 16};
+    mc_update update = {.lr = 1e-2, .step = 1, .gradient_scale = 1 / 1024.0f};
+    mc_muon_step step = {&update, 0.95f, nesterov, 0.5f, 0.1f, 3};
+    bool own = dtype == MC_F32;
+    assert_non_null(x.data);
+    assert_int_equal(t->k->muon_momentum(device, PARAMETERS, step, gradient, f->m, x), MC_OK);
+    assert_int_equal(t->k->muon_normalize(device, PARAMETERS, &stats, 1e-7f, x), MC_OK);
+    assert_int_equal(t->k->muon_update(device, PARAMETERS, step, x, own ? NULL : f->p,
+                                       own ? (void *)f->p : f->stored, dtype),
+                     MC_OK);
+    for (int i = 0; i < PARAMETERS; i++) {
+        double g = f->g[i] / 1024.0, momentum = 0.95f;
+        f->dm[i] += (1 - momentum) * (g - f->dm[i]);
+        double u = nesterov ? g + momentum * (f->dm[i] - g) : f->dm[i];
+        double got = element(x_dtype, x.data, i), error = x_dtype == MC_F32 ? 1e-6 : 1.0 / 128;
+        if (!(fabs(got - u / 4) <= error * fabs(u / 4) + 1e-8))
+            fail_msg("muon x, %s: [%d] %.9g, expected %.9g", t->name, i, got, u / 4);
+        f->dp[i] = (1 - 5e-3 * (double)0.1f) * f->dp[i] - 5e-3 * 3 * got;
+        if (!own) assert_true(element(dtype, f->stored, i) == nearest(dtype, f->p[i]));
+    }
+    assert_close(f->m, f->dm, 1e-5, t->name, "muon buffer");
+    assert_close(f->p, f->dp, 1e-6, t->name, "muon p");
+    memset(&stats, 0, sizeof stats); /* the least norm */
+    set_element(x_dtype, x.data, 0, 1e-7);
+    t->k->muon_normalize(device, 1, &stats, 1e-7f, x);
+    assert_true(fabs(element(x_dtype, x.data, 0) - 1) < 1e-2);
+    update.skip = 1;
+    memcpy(f->v, f->m, sizeof f->v);
+    t->k->muon_momentum(device, PARAMETERS, step, gradient, f->m, x);
+    assert_memory_equal(f->v, f->m, sizeof f->v);
+    for (int i = 0; i < PARAMETERS; i++) assert_true(element(x_dtype, x.data, i) == 0);
+    free(x.data);
+    free(f);
+}
+
+static void test_muon(void **state)
+{
+    (void)state;
+    FOR_TABLES(t)
+    FOR_TYPES(i)
+    for (int mode = 0; mode < 4; mode++)
+        muon_case(t, mode & 1, float_types[i], mode & 2 ? MC_BF16 : MC_F32);
 }
 
 enum { STATS = 100003 };
@@ -1268,7 +1418,10 @@ int main(void)
         cmocka_unit_test(test_gemm_blocks),
         cmocka_unit_test(test_linear_backward_input),
         cmocka_unit_test(test_adam),
+        cmocka_unit_test(test_adam8),
+        cmocka_unit_test(test_dynamic_map),
         cmocka_unit_test(test_sgd),
+        cmocka_unit_test(test_muon),
         cmocka_unit_test(test_gradient_stats),
         cmocka_unit_test(test_gradient_stats_16),
         cmocka_unit_test(test_loss_add_counts),

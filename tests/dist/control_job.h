@@ -57,7 +57,7 @@ struct job {
     const char *where;                 /* what it holds, too */
     int askers;                        /* how many ranks ask for it */
     atomic_int answered;
-    char here[16]; /* the host that is starting ranks */
+    char here[32]; /* the host that is starting ranks */
     pid_t pids[RANKS_MAX];
     outcome ranks[RANKS_MAX];
 };

@@ -607,7 +607,7 @@ static void fail(const char *how, const char *folder)
 int main(int argc, char **argv)
 {
     job = mc_init_distributed(
-        &(mc_init_options){.seed = SEED, .device = ranks_device(), .comm_timeout = 20});
+        &(mc_init_options){.seed = SEED, .device = ranks_device(), .comm_timeout = 60});
     alone = mc_context_new(&(mc_init_options){.seed = SEED, .device = ranks_device()});
     if (mc_print_error(job, stderr) || mc_print_error(alone, stderr)) return 2;
     bool may_fail = argc == 4 && strcmp(argv[1], "fail") == 0;

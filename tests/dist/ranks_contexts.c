@@ -26,9 +26,9 @@ static bool check_sum(mc_context *ctx)
 static int begin_apart(int rank)
 {
     const mc_init_options apart[] = {
-        {.seed = (uint64_t)rank, .comm_timeout = 20},
-        {.zero_level = rank ? MC_ZERO_DEFAULT : MC_ZERO_0, .comm_timeout = 20},
-        {.grad_dtype = rank ? MC_GRAD_F32 : MC_GRAD_PARAMETER, .comm_timeout = 20}};
+        {.seed = (uint64_t)rank, .comm_timeout = 60},
+        {.zero_level = rank ? MC_ZERO_DEFAULT : MC_ZERO_0, .comm_timeout = 60},
+        {.grad_dtype = rank ? MC_GRAD_F32 : MC_GRAD_PARAMETER, .comm_timeout = 60}};
     bool told = true;
     for (size_t i = 0; i < sizeof apart / sizeof *apart; i++) {
         mc_context *ctx = mc_init_distributed(&apart[i]);

@@ -116,7 +116,7 @@ static bool run_family(mc_context *ctx, mc_context *alone, const tiny_family *f,
 int main(void)
 {
     mc_context *ctx = mc_init_distributed(
-        &(mc_init_options){.seed = 5, .device = ranks_device(), .comm_timeout = 20});
+        &(mc_init_options){.seed = 5, .device = ranks_device(), .comm_timeout = 60});
     mc_context *alone = mc_context_new(&(mc_init_options){.seed = 5, .device = ranks_device()});
     if (mc_print_error(ctx, stderr) || mc_print_error(alone, stderr)) return 2;
     bool good = mc_world_size(ctx) <= BATCH;
@@ -124,8 +124,8 @@ int main(void)
     const mc_soft_prompt_options prompt = {.tokens = 2};
     const mc_load_options none = {.lora = NULL}, factors = {.lora = &lora},
                           virtual_tokens = {.soft_prompt = &prompt};
-    for (int i = 0; i < TINY_FAMILIES; i++) {
-        const tiny_family *f = &tiny_families[i];
+    for (int i = 0; i <= TINY_FAMILIES; i++) {
+        const tiny_family *f = i < TINY_FAMILIES ? &tiny_families[i] : tiny("glm");
         good &= run_family(ctx, alone, f, &none, "") &&
                 run_family(ctx, alone, f, &factors, ", LoRA") &&
                 (!has_prompts(f) || run_family(ctx, alone, f, &virtual_tokens, ", virtual tokens"));

@@ -157,7 +157,7 @@ static int run_wrong(mc_context *ctx)
 int main(int argc, char **argv)
 {
     mc_context *ctx = mc_init_distributed(
-        &(mc_init_options){.seed = 5, .device = ranks_device(), .comm_timeout = 20});
+        &(mc_init_options){.seed = 5, .device = ranks_device(), .comm_timeout = 60});
     mc_context *alone = mc_context_new(&(mc_init_options){.seed = 5, .device = ranks_device()});
     if (mc_print_error(ctx, stderr) || mc_print_error(alone, stderr)) return 2;
     if (argc > 1 && strcmp(argv[1], "wrong") == 0) return run_wrong(ctx);

@@ -184,7 +184,7 @@ int main(int argc, char **argv)
     bool shared = argc > 1 && strcmp(argv[1], "own") != 0;
     ctx = mc_init_distributed(&(mc_init_options){.seed = 5,
                                                  .device = ranks_device(),
-                                                 .comm_timeout = 20,
+                                                 .comm_timeout = 60,
                                                  .threads = shared ? MC_THREADS_SHARED : 0});
     mc_context *alone = mc_context_new(&(mc_init_options){.seed = 5, .device = ranks_device()});
     if (mc_print_error(ctx, stderr) || mc_print_error(alone, stderr)) return 2;

@@ -117,7 +117,7 @@ int main(int argc, char **argv)
 {
     bool (*const cases[])(work *) = {plan, loader, own};
     mc_context *ctx = mc_init_distributed(
-        &(mc_init_options){.seed = 5, .device = ranks_device(), .comm_timeout = 20});
+        &(mc_init_options){.seed = 5, .device = ranks_device(), .comm_timeout = 60});
     bool fails = argc > 1 && strcmp(argv[1], "unlike") == 0, good = true;
     for (size_t i = 0; !fails && i < sizeof cases / sizeof *cases; i++) {
         work w = work_new(ctx);

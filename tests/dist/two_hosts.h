@@ -55,7 +55,7 @@ static inline void end_with(pid_t parent)
 static inline void run_host(two_hosts *h, int index, pid_t cluster)
 {
     host *me = &h->hosts[index];
-    char name[16];
+    char name[32];
     end_with(cluster);
     signal(SIGCHLD, SIG_DFL);
     snprintf(name, sizeof name, "mc-host-%d", index);

@@ -31,9 +31,11 @@ typedef struct golden {
     mc_module *module;
     int layers;
     bool mc_form; /* the folder is ModelCenter's: labels stand beside what predicts them */
-    golden_rows encoder, decoder;             /* decoder: of an encoder-decoder, else no ids */
-    int64_t *types, *context, *span, *labels; /* as the rows they belong to, or NULL */
+    golden_rows encoder, decoder; /* decoder: of an encoder-decoder, else no ids */
+    int64_t *types, *context, *span, *globals, *labels; /* as the rows they belong to, or NULL */
     int64_t label_count;
+    float *pixels; /* of a model of images, in place of the encoder's ids; else NULL */
+    mc_shape pixels_shape;
     bool labels_on_padding;
 } golden;
 

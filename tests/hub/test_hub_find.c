@@ -289,11 +289,22 @@ static void names_of_modelcenter(void **state)
     assert_string_equal(mc_hub_repository_of("gpt2-base@v1", room), "gpt2@v1");
     assert_string_equal(mc_hub_repository_of("gpt2-xl", room), "gpt2-xl");
     assert_string_equal(mc_hub_repository_of("gptj-6b", room), "EleutherAI/gpt-j-6b");
+    assert_string_equal(mc_hub_repository_of("opt-125m@main", room), "facebook/opt-125m@main");
+    assert_string_equal(mc_hub_repository_of("qwen3-0.6b", room), "Qwen/Qwen3-0.6B");
+    assert_string_equal(mc_hub_repository_of("electra-small-generator", room),
+                        "google/electra-small-generator");
+    assert_string_equal(mc_hub_repository_of("modernbert-base", room),
+                        "answerdotai/ModernBERT-base");
+    assert_string_equal(mc_hub_repository_of("smollm2-135m@x", room),
+                        "HuggingFaceTB/SmolLM2-135M@x");
     assert_string_equal(mc_hub_repository_of("flan-t5-xl@a", room), "google/flan-t5-xl@a");
     assert_string_equal(mc_hub_repository_of("google/flan-t5-xl", room), "google/flan-t5-xl");
     assert_string_equal(mc_hub_repository_of("mt5-", room), "mt5-");
     assert_null(mc_hub_repository_of("cpm1-large", room));
     assert_null(mc_hub_repository_of("cpm2-large@main", room));
+    assert_null(mc_hub_repository_of("glm-10b-zh", room));
+    assert_string_equal(mc_hub_repository_of("vit-base-patch16-224", room),
+                        "google/vit-base-patch16-224");
     assert_string_equal(mc_hub_repository_of("me/cpm1-large", room), "me/cpm1-large");
 }
 
@@ -349,9 +360,9 @@ static void folders_hide_names(void **state)
 static void absent_files_are_remembered(void **state)
 {
     fixture *f = *state;
-    static const char *const names[] = {"tokenizer.json", "vocab.txt",
-                                        "vocab.json",     "sentencepiece.bpe.model",
-                                        "spiece.model",   "tokenizer.model"};
+    static const char *const names[] = {
+        "tokenizer.json", "vocab.txt",       "vocab.json",  "sentencepiece.bpe.model",
+        "spiece.model",   "tokenizer.model", "vocab.model", "cog-pretrain.model"};
     enum { NAMES = sizeof names / sizeof *names };
     mc_hub_needs any = {.kind = MC_HUB_ANY};
     char path[1024];

@@ -556,37 +556,84 @@ static void test_tables_without_place(void **state)
     temp_folder_free(&at.folder);
 }
 
-/* What the base lacks is trained and saved, or its random values would be lost. */
-static void test_new_pooler(void **state)
+/* A base that has a classifier of other classes: the adapter's is read in its place. */
+static void test_head_of_other_classes(void **state)
 {
     mc_context *ctx = *state;
-    temp_folder folder = temp_folder_new();
-    char base[512], adapter[512];
-    snprintf(base, sizeof base, "%s", temp_path(&folder, "base"));
-    snprintf(adapter, sizeof adapter, "%s", temp_path(&folder, "adapter"));
-    mc_model_heads bare = {.lm = true};
-    mc_model *model = model_of(ctx, "bert", tiny("bert")->config, &bare, NULL);
-    assert_int_equal(mc_model_save(model, base), MC_OK);
-    mc_model_free(model);
-    mc_lora_options lora = {.rank = 2};
-    model = load(ctx, base, &(mc_load_options){.lora = &lora, .num_labels = 2});
-    assert_string_equal(mc_model_lora(model)->modules_to_save[0], "classifier");
-    assert_string_equal(mc_model_lora(model)->modules_to_save[1], "pooler");
-    mc_parameter *pooler = mc_module_find_parameter(mc_model_module(model), "pooler.dense.weight");
-    assert_true(mc_parameter_trainable(pooler));
-    float *expected = copy_of(pooler, false);
-    assert_int_equal(mc_model_save(model, adapter), MC_OK);
-    mc_model_free(model);
-    mc_context *other =
-        mc_init_distributed(&(mc_init_options){.seed = 99}); /* other random values */
-    model = load(other, adapter, NULL);
-    pooler = mc_module_find_parameter(mc_model_module(model), "pooler.dense.weight");
-    float *found = copy_of(pooler, false);
-    assert_memory_equal(found, expected, (size_t)mc_shape_count(pooler->shape) * sizeof *found);
-    free(expected);
-    free(found);
-    mc_context_free(other);
-    temp_folder_free(&folder);
+    static const char *const heads[][2] = {{"bert", "classifier.weight"},
+                                           {"gpt2", "score.weight"},
+                                           {"distilbert", "classifier.out_proj.weight"}};
+    for (size_t i = 0; i < sizeof heads / sizeof *heads; i++) {
+        temp_folder folder = temp_folder_new();
+        char base[512], adapter[512];
+        snprintf(base, sizeof base, "%s", temp_path(&folder, "base"));
+        snprintf(adapter, sizeof adapter, "%s", temp_path(&folder, "adapter"));
+        const mc_model_heads five = {.pooler = i == 0, .labels = 5};
+        mc_model *model = model_of(ctx, heads[i][0], tiny(heads[i][0])->config, &five, NULL);
+        assert_int_equal(mc_model_save(model, base), MC_OK);
+        mc_model_free(model);
+        const mc_lora_options lora = {.rank = 2};
+        model =
+            load(ctx, base, &(mc_load_options){.lora = &lora, .num_labels = 3, .new_head = true});
+        mc_parameter *head = mc_module_find_parameter(mc_model_module(model), heads[i][1]);
+        float *expected = copy_of(head, false);
+        assert_int_equal(mc_model_save(model, adapter), MC_OK);
+        mc_model_free(model);
+        model = load(ctx, adapter, NULL);
+        assert_int_equal(mc_model_get_heads(model).labels, 3);
+        head = mc_module_find_parameter(mc_model_module(model), heads[i][1]);
+        float *found = copy_of(head, false);
+        assert_memory_equal(found, expected, (size_t)mc_shape_count(head->shape) * sizeof *found);
+        free(expected);
+        free(found);
+        mc_model_free(model);
+        temp_folder_free(&folder);
+    }
+}
+
+/* What the base lacks is trained and saved, or its random values would be lost. */
+static void test_new_modules(void **state)
+{
+    mc_context *ctx = *state;
+    static const struct {
+        const char *family;
+        bool words;             /* the base has a language model's head */
+        const char *modules[3]; /* as `transformers` calls them */
+        const char *parameter;  /* of the last of them */
+    } cases[] = {{"bert", true, {"classifier", "pooler"}, "pooler.dense.weight"},
+                 {"distilbert", true, {"classifier", "pre_classifier"}, "classifier.dense.weight"},
+                 {"modernbert", false, {"classifier", "head"}, "head.dense.weight"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        temp_folder folder = temp_folder_new();
+        char base[512], adapter[512];
+        snprintf(base, sizeof base, "%s", temp_path(&folder, "base"));
+        snprintf(adapter, sizeof adapter, "%s", temp_path(&folder, "adapter"));
+        const mc_model_heads bare = {.lm = cases[i].words};
+        mc_model *model =
+            model_of(ctx, cases[i].family, tiny(cases[i].family)->config, &bare, NULL);
+        assert_int_equal(mc_model_save(model, base), MC_OK);
+        mc_model_free(model);
+        const mc_lora_options lora = {.rank = 2};
+        model = load(ctx, base, &(mc_load_options){.lora = &lora, .num_labels = 2});
+        const char *const *modules = mc_model_lora(model)->modules_to_save;
+        for (int k = 0; cases[i].modules[k] || modules[k]; k++)
+            assert_string_equal(modules[k], cases[i].modules[k]);
+        mc_parameter *p = mc_module_find_parameter(mc_model_module(model), cases[i].parameter);
+        assert_true(mc_parameter_trainable(p));
+        float *expected = copy_of(p, false);
+        assert_int_equal(mc_model_save(model, adapter), MC_OK);
+        mc_model_free(model);
+        mc_context *other =
+            mc_init_distributed(&(mc_init_options){.seed = 99}); /* other random values */
+        model = load(other, adapter, NULL);
+        p = mc_module_find_parameter(mc_model_module(model), cases[i].parameter);
+        float *found = copy_of(p, false);
+        assert_memory_equal(found, expected, (size_t)mc_shape_count(p->shape) * sizeof *found);
+        free(expected);
+        free(found);
+        mc_context_free(other);
+        temp_folder_free(&folder);
+    }
 }
 
 /* ---- errors ---------------------------------------------------------------------------------- */
@@ -720,7 +767,8 @@ int main(void)
                                        TEST(test_added_later),
                                        TEST(test_files),
                                        TEST(test_head),
-                                       TEST(test_new_pooler),
+                                       TEST(test_head_of_other_classes),
+                                       TEST(test_new_modules),
                                        TEST(test_words_saved),
                                        TEST(test_tables_in_files),
                                        TEST(test_tables_without_place),

@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include "core/base/json_internal.h"
 #include "tests/models/family_test.h"
 
 static char log_text[8192];
@@ -375,6 +376,7 @@ static void test_fields_without_use(void **state)
             {"decoder_lengths", {.ids = ids, .decoder_lengths = l}, two},
             {"context", {.ids = ids, .context = ids}, family->has.marks},
             {"span", {.ids = ids, .span = ids}, family->has.marks},
+            {"global_mask", {.ids = ids, .global_mask = ids}, family->has.globals},
         };
         for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
             mc_model_input in = fields[i].in;
@@ -463,10 +465,61 @@ static const struct bad_config {
      "{\"max_position_embeddings\": 2}",
      MC_ERR_FORMAT,
      {"2 rows of positions", "the first 2", "more"}},
+    {"modernbert", "{\"local_attention\": 0}", MC_ERR_FORMAT, {"local_attention", "from 1"}},
+    {"modernbert", "{\"attention_bias\": true}", MC_ERR_UNSUPPORTED, {"attention_bias", "false"}},
+    {"modernbert",
+     "{\"classifier_pooling\": \"max\"}",
+     MC_ERR_FORMAT,
+     {"classifier_pooling", "expected cls or mean", "max"}},
+    {"modernbert",
+     "{\"rope_parameters\": {\"sliding_attention\": {\"rope_type\": \"longrope\"}}}",
+     MC_ERR_UNSUPPORTED,
+     {"sliding_attention.rope_type", "longrope", "default"}},
+    {"modernbert",
+     "{\"rope_parameters\": {\"full_attention\": {\"rope_type\": \"linear\", \"factor\": 2}}}",
+     MC_ERR_UNSUPPORTED,
+     {"full_attention", "scaled", "expected default"}},
+    {"modernbert",
+     "{\"num_hidden_layers\": 2, \"layer_types\": [\"sliding_attention\", \"full_attention\"]}",
+     MC_ERR_UNSUPPORTED,
+     {"layer_types", "sliding_attention", "full_attention for the first layer"}},
+    {"modernbert", "{\"num_attention_heads\": 768}", MC_ERR_FORMAT, {"heads of 1", "even"}},
+    {"longformer", "{\"attention_window\": 0}", MC_ERR_FORMAT, {"attention_window", "from 2"}},
+    {"longformer", "{\"attention_window\": 7}", MC_ERR_FORMAT, {"attention_window", "even"}},
+    {"longformer",
+     "{\"attention_window\": [4, 6]}",
+     MC_ERR_UNSUPPORTED,
+     {"attention_window", "different values", "the same for each layer"}},
+    {"longformer",
+     "{\"attention_window\": [4, 4]}",
+     MC_ERR_FORMAT,
+     {"attention_window", "a list of 2", "12 layers"}},
+    {"longformer", "{\"attention_mode\": \"tvm\"}", MC_ERR_UNSUPPORTED, {"attention_mode", "tvm"}},
+    {"longformer",
+     "{\"hidden_act\": \"mish\"}",
+     MC_ERR_UNSUPPORTED,
+     {"hidden_act", "mish", "gelu"}},
+    {"longformer", "{\"num_attention_heads\": 5}", MC_ERR_FORMAT, {"\"num_attention_heads\"", "5"}},
+    {"modernbert", "{\"num_attention_heads\": 5}", MC_ERR_FORMAT, {"\"num_attention_heads\"", "5"}},
+    {"modernbert", "{\"global_attn_every_n_layers\": 0}", MC_ERR_FORMAT, {"every_n", "from 1"}},
+    {"modernbert", "{\"rope_scaling\": {}}", MC_ERR_UNSUPPORTED, {"rope_scaling", "null"}},
+    {"modernbert", "{\"hidden_activation\": \"mish\"}", MC_ERR_UNSUPPORTED, {"mish", "gelu"}},
+    {"electra", "{\"num_attention_heads\": 5}", MC_ERR_FORMAT, {"\"num_attention_heads\"", "5"}},
+    {"electra", "{\"hidden_act\": \"mish\"}", MC_ERR_UNSUPPORTED, {"hidden_act", "mish"}},
+    {"mpnet", "{\"num_attention_heads\": 5}", MC_ERR_FORMAT, {"\"num_attention_heads\"", "5"}},
+    {"mpnet", "{\"hidden_act\": \"mish\"}", MC_ERR_UNSUPPORTED, {"hidden_act", "mish"}},
+    {"vit", "{\"num_attention_heads\": 5}", MC_ERR_FORMAT, {"\"num_attention_heads\"", "5"}},
+    {"vit", "{\"patch_size\": 15}", MC_ERR_FORMAT, {"patch_size", "15", "divisor"}},
+    {"vit", "{\"pooler_output_size\": 8}", MC_ERR_UNSUPPORTED, {"pooler_output_size", "8", "768"}},
+    {"vit", "{\"qkv_bias\": false}", MC_ERR_UNSUPPORTED, {"qkv_bias", "expected true"}},
+    {"glm", "{\"dim_model\": 30, \"num_heads\": 4}", MC_ERR_FORMAT, {"\"num_heads\"", "4 heads"}},
+    {"glm", "{\"dim_head\": 64, \"sop_tok_id\": 50048}", MC_ERR_FORMAT, {"sop_tok_id", "50048"}},
+    {"glm", "{\"dim_head\": 64, \"pos_bias_type\": \"rotary\"}", MC_ERR_UNSUPPORTED, {"rotary"}},
     {"electra", "{\"embedding_size\": 0}", MC_ERR_FORMAT, {"embedding_size", "from 1"}},
     {"electra", "{\"is_decoder\": true}", MC_ERR_UNSUPPORTED, {"is_decoder", "expected false"}},
     {"electra", "{\"pad_token_id\": 30522}", MC_ERR_FORMAT, {"pad_token_id 30522"}},
-    {"distilbert", "{\"n_heads\": 7}", MC_ERR_FORMAT, {"dim 768", "7 heads"}},
+    {"distilbert", "{\"n_heads\": 7}", MC_ERR_FORMAT, {"\"n_heads\"", "dim 768", "7 heads"}},
+    {"distilbert", "{\"activation\": \"mish\"}", MC_ERR_UNSUPPORTED, {"activation", "mish"}},
     {"distilbert", "{\"dim_model\": 64}", MC_ERR_UNSUPPORTED, {"ModelCenter's form"}},
     {"gptj", "{\"n_embd\": 30, \"n_head\": 4}", MC_ERR_FORMAT, {"dim 30", "4 heads"}},
     {"gptj",
@@ -539,6 +592,70 @@ static void test_unknown_keys(void **state)
     assert_null(strstr(log_text, "taste"));
     mc_context_free(ctx);
     temp_folder_free(&folder);
+}
+
+/* Keys of released files that change nothing give no warning. */
+static void test_released_keys(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *family, *keys;
+    } released[] = {
+        {"modernbert", "\"position_embedding_type\": \"absolute\", \"layer_norm_eps\": 1e-5, "
+                       "\"gradient_checkpointing\": false"},
+        {"longformer", "\"position_embedding_type\": \"absolute\", \"attention_mode\": "
+                       "\"longformer\", \"ignore_attention_mask\": false"},
+        {"distilbert", "\"tie_weights_\": true, \"sinusoidal_pos_embds\": false"},
+        {"llama", "\"is_llama_config\": true, \"rope_interleaved\": false, \"use_mrope\": false, "
+                  "\"pretraining_tp\": 1"},
+        {"opt", "\"activation_dropout\": 0.0, \"layerdrop\": 0.0, \"prefix\": \"</s>\""},
+    };
+    mc_context *ctx = logging_context(1);
+    for (size_t i = 0; i < sizeof released / sizeof *released; i++) {
+        const char *plain = tiny(released[i].family)->config;
+        char config[1024];
+        snprintf(config, sizeof config, "{%s, %s", released[i].keys, plain + 1);
+        assert_non_null(model_of(ctx, released[i].family, config, NULL, NULL));
+        assert_string_equal(log_text, "");
+    }
+    assert_null(model_of(ctx, "llama", "{\"rope_interleaved\": true}", NULL, NULL));
+    assert_error(ctx, MC_ERR_UNSUPPORTED, "rope_interleaved", "true", "expected false");
+    mc_context_free(ctx);
+}
+
+/* A classifier of tokens or choices has the names of one of texts, and is none. */
+static void test_other_classifiers(void **state)
+{
+    (void)state;
+    static const char *const cases[][2] = {{"bert", "BertForTokenClassification"},
+                                           {"bert", "BertForMultipleChoice"},
+                                           {"modernbert", "ModernBertForTokenClassification"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        mc_context *ctx = logging_context(1);
+        temp_folder folder = temp_folder_new();
+        const char *path = temp_path(&folder, "config.json");
+        const mc_model_heads three = {.pooler = cases[i][0][0] == 'b', .labels = 3};
+        mc_model *model = model_of(ctx, cases[i][0], tiny(cases[i][0])->config, &three, NULL);
+        assert_int_equal(mc_model_save(model, folder.path), MC_OK);
+        mc_model_free(model);
+        cJSON *json = mc_json_read_object(&ctx->error, path, 1 << 20);
+        cJSON_ReplaceItemInObjectCaseSensitive(json, "architectures",
+                                               cJSON_CreateStringArray(&cases[i][1], 1));
+        char *changed = cJSON_Print(json);
+        write_text(path, changed);
+        cJSON_free(changed);
+        cJSON_Delete(json);
+        model = mc_model_from_pretrained(ctx, folder.path, NULL);
+        assert_good(ctx);
+        assert_int_equal(mc_model_get_heads(model).labels, 0);
+        assert_non_null(strstr(log_text, cases[i][1]));
+        mc_model_free(model);
+        model = mc_model_from_pretrained(ctx, folder.path, &(mc_load_options){.num_labels = 2});
+        assert_good(ctx);
+        assert_int_equal(mc_model_get_heads(model).labels, 2);
+        mc_context_free(ctx);
+        temp_folder_free(&folder);
+    }
 }
 
 static void test_heads_without_use(void **state)
@@ -852,6 +969,8 @@ int main(void)
         TEST(test_decoder_input),
         TEST(test_bad_configs),
         TEST(test_unknown_keys),
+        TEST(test_released_keys),
+        TEST(test_other_classifiers),
         TEST(test_heads_without_use),
         TEST(test_other_families_folders),
         TEST(test_family_of_folder),

@@ -1,5 +1,6 @@
-/* Memory that runs out in models of the newer families: each allocation in turn, of the device and
- * of the host, fails while one is loaded, in a training step and while it answers. */
+/* Memory that runs out in models of the newer families: allocations of every path (fault_paths.h),
+ * of the device and of the host, fail while one is loaded, in a training step and while it
+ * answers. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -25,7 +26,7 @@ typedef struct trial {
 /* What is tried, on a loaded model unless it loads one. */
 typedef struct task {
     const char *what;
-    bool trains, loads;
+    bool trains, loads, adapts; /* adapts: LoRA beside a base in 8 bits */
     void (*run)(trial *r);
 } task;
 
@@ -69,6 +70,7 @@ static void quantize(trial *r)
 static const task tasks[] = {
     {"loading", .loads = true, .run = load},
     {"a step", .trains = true, .run = step},
+    {"a step beside a base in 8 bits", .trains = true, .adapts = true, .run = step},
     {"an answer", .run = answer},
     {"weights in 8 bits", .run = quantize},
 };
@@ -79,6 +81,11 @@ static trial begin(const task *a, const char *folder)
                .folder = folder};
     assert_good(r.ctx);
     if (!a->loads) load(&r);
+    if (a->adapts) {
+        bool adapted = mc_model_lora(r.model) || mc_model_soft_prompt(r.model);
+        if (!adapted) mc_lora_add(r.model, &(mc_lora_options){.rank = 2});
+        mc_model_quantize_base(r.model, MC_WEIGHTS_FP8);
+    }
     if (a->trains) {
         r.sgd = mc_sgd_new(r.ctx, &(mc_sgd_options){.lr = 0.1f});
         r.optim = mc_optim_manager_new(r.ctx, NULL);
@@ -117,8 +124,9 @@ static void try_each(const task *a, source s, const char *folder)
     do {
         nth++;
         trial r = begin(a, folder);
-        fail_at(s, nth, false);
+        fail_from(s, nth, false);
         a->run(&r);
+        nth = failing_place(s);
         count = stop_failing(s);
         if (was_clean(r.ctx, a->what, nth)) a->run(&r);
         assert_good(r.ctx);

@@ -142,7 +142,7 @@ static void check_hidden(mc_context *ctx, mc_tensor **hidden, int64_t layers, mc
 }
 
 /* Probabilities of each query add up to 1 over the sequence's keys, are 0 for others, with
- * `causal` for keys after the query, and for those before a window (0: none) too. */
+ * `causal` for keys after the query, and for those beyond a window (0: none) too. */
 static void check_attention(mc_context *ctx, mc_tensor *x, int heads, const int32_t *queries,
                             const int32_t *keys, bool causal, int window)
 {
@@ -159,7 +159,7 @@ static void check_attention(mc_context *ctx, mc_tensor *x, int heads, const int3
             double sum = 0;
             for (int k = 0; k < most_keys; k++) {
                 bool seen =
-                    k < keys[r / heads] && !(causal && k > q) && !(window && k <= q - window);
+                    k < keys[r / heads] && !(causal && k > q) && !(window && abs(q - k) >= window);
                 assert_true(seen ? row[k] > 0 : row[k] == 0);
                 sum += (double)row[k];
             }
@@ -167,10 +167,14 @@ static void check_attention(mc_context *ctx, mc_tensor *x, int heads, const int3
         }
 }
 
-/* Of a LLaMA's layer. */
+/* Of a LLaMA's, a ModernBERT's or a Longformer's layer. */
 static int window_of(const mc_model *model, int64_t layer)
 {
+    mc_modernbert_config local = mc_modernbert_get_config(model);
+    if (local.global_every) return layer % local.global_every ? (int)local.window / 2 + 1 : 0;
     mc_llama_config c = mc_llama_get_config(model);
+    mc_longformer_config all = mc_longformer_get_config(model);
+    if (all.window) return (int)all.window / 2 + 1;
     return c.use_window && layer >= c.window_from ? (int)c.window : 0;
 }
 
@@ -182,7 +186,7 @@ static void test_hidden_states_and_attentions(void **state)
         mc_model_shape s = mc_model_get_shape(model);
         mc_tape *t = mc_tape_begin_eval(ctx);
         mc_model_input in = input_for(t, model, (part){PACKED, -1});
-        in.span = in.context = NULL; /* causal, then */
+        in.span = in.context = in.global_mask = NULL; /* causal, then */
         in.hidden_states = in.attentions = true;
         mc_model_output out = mc_model_forward(t, model, &in);
         assert_good(ctx);
@@ -201,7 +205,7 @@ static void test_hidden_states_and_attentions(void **state)
         }
         assert_true(two || (!out.decoder_hidden_states && !out.cross_attentions));
         mc_model_input plain = input_for(t, model, (part){PACKED, -1});
-        plain.span = plain.context = NULL;
+        plain.span = plain.context = plain.global_mask = NULL;
         mc_model_output without = mc_model_forward(t, model, &plain);
         assert_same_values(ctx, without.last_hidden, out.last_hidden);
         assert_true(!without.hidden_states && !without.attentions);

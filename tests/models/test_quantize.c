@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <unistd.h>
 #include <cmocka.h>
 #include "core/nn/quantized_internal.h"
 #include "tests/models/family_test.h"
@@ -211,6 +212,170 @@ static void test_lora(void **state)
     mc_model_free(plain);
 }
 
+/* ---- the base of an adapter ------------------------------------------------------------------ */
+
+static const mc_load_options adapted = {
+    .lora = &(mc_lora_options){.rank = 2, .target_pattern = "all-linear", .base = "base"}};
+
+enum { ROWS = 5, IN = 24, OUT = 16 };
+
+/* Gradients of input and bias: of the product in 8 bits, or with what the bytes stand for. */
+static void gradients(mc_context *ctx, mc_dtype dtype, const mc_matrix8 *w, bool eight,
+                      char *dx /* as f32 */, char *dbias)
+{
+    static float x[ROWS * IN], dy[ROWS * OUT], whole[OUT * IN], bias[OUT];
+    static uint16_t narrow[ROWS * IN + ROWS * OUT + OUT * IN + OUT];
+    mc_device *device = ctx->device;
+    for (int i = 0; i < ROWS * IN; i++) x[i] = 0.25f * (float)(i % 11 - 5);
+    for (int i = 0; i < ROWS * OUT; i++) dy[i] = 0.3f * (float)(i % 7 - 3);
+    mc_tape *t = mc_tape_begin(ctx);
+    bool wide = dtype == MC_F32;
+    memset(narrow, 0, sizeof narrow);
+    mc_tensor *xs = mc_tape_input(t, dtype, MC_SHAPE(ROWS, IN), wide ? (void *)x : narrow, true);
+    mc_tensor *bs = mc_tape_input(t, dtype, MC_SHAPE(OUT), wide ? (void *)bias : narrow, true);
+    mc_tensor *ys = mc_tape_input(t, dtype, MC_SHAPE(ROWS, OUT), wide ? (void *)dy : narrow, false);
+    mc_tensor *ws =
+        mc_tape_input(t, dtype, MC_SHAPE(OUT, IN), wide ? (void *)whole : narrow, false);
+    if (!wide)
+        device->kernels->scale(device, ROWS * OUT, (mc_matrix){dy, MC_F32, 0}, 1,
+                               mc_matrix_flat(ys), false);
+    device->kernels->dequantize(device, *w, mc_matrix_of(ws));
+    mc_tensor *y = eight ? mc_linear_quantized(t, xs, w, bs, MC_ACTIVATION_NONE, 0.5f)
+                         : mc_scaled_linear(t, xs, ws, bs, MC_ACTIVATION_NONE, 0.5f);
+    assert_int_equal(mc_tape_backward(t, y, ys), MC_OK);
+    memcpy(dx, mc_tensor_data(mc_tensor_gradient(xs)), ROWS * IN * mc_dtype_size(dtype));
+    memcpy(dbias, mc_tensor_data(mc_tensor_gradient(bs)), OUT * mc_dtype_size(dtype));
+    mc_tape_end(t);
+}
+
+static void test_gradients(void **state)
+{
+    mc_context *ctx = *state;
+    mc_device *device = ctx->device;
+    static float values[OUT * IN], scales[OUT], dx[2][ROWS * IN], dbias[2][OUT];
+    static uint8_t bytes[OUT * IN];
+    const mc_dtype dtypes[] = {MC_F32, MC_BF16};
+    for (int i = 0; i < OUT * IN; i++) values[i] = sinf((float)i);
+    for (int k = 0; k < FORMATS; k++)
+        for (int type = 0; type < 2; type++) {
+            mc_matrix8 w = {
+                .data = bytes, .scale = scales, .format = formats[k], .rows = OUT, .columns = IN};
+            device->kernels->quantize(device, (mc_matrix){values, MC_F32, IN}, w);
+            for (int eight = 0; eight < 2; eight++)
+                gradients(ctx, dtypes[type], &w, eight, (char *)dx[eight], (char *)dbias[eight]);
+            size_t size = mc_dtype_size(dtypes[type]);
+            assert_memory_equal(dx[0], dx[1], ROWS * IN * size);
+            assert_memory_equal(dbias[0], dbias[1], OUT * size);
+            assert_true(dx[0][3] != 0 && dbias[0][3] != 0);
+        }
+    assert_good(ctx);
+}
+
+/* Values of the factors, NaN before the first of them is read; how many. */
+static int64_t read_factors(mc_model *m, bool gradient, float *out, int64_t most)
+{
+    int64_t count = 0;
+    mc_parameter_iterator it = {0};
+    for (mc_parameter *p; (p = mc_module_next_parameter(mc_model_module(m), &it));) {
+        if (!p->is_factor) continue;
+        assert_true(count + mc_shape_count(p->shape) <= most);
+        assert_int_equal(gradient ? mc_parameter_read_gradient(p, out + count)
+                                  : mc_parameter_read(p, out + count),
+                         MC_OK);
+        count += mc_shape_count(p->shape);
+    }
+    return count;
+}
+
+static void compare_factors(const char *name, mc_model *model, mc_model *plain, bool gradient,
+                            float tolerance)
+{
+    enum { MOST = 1 << 15 };
+    static float got[MOST], expected[MOST];
+    int64_t count = read_factors(model, gradient, got, MOST);
+    assert_true(count > 0);
+    assert_int_equal(read_factors(plain, gradient, expected, MOST), count);
+    float most = 0;
+    for (int64_t i = 0; i < count; i++) most = fmaxf(most, fabsf(expected[i]));
+    assert_true(most > 0);
+    for (int64_t i = 0; i < count; i++)
+        if (!(fabsf(got[i] - expected[i]) <= tolerance * most))
+            fail_msg("%s: %s %lld of factors: %.9g, expected %.9g", name,
+                     gradient ? "gradient" : "value", (long long)i, (double)got[i],
+                     (double)expected[i]);
+}
+
+/* Loss, gradients and three steps of an adapter, as beside the same numbers in f32. */
+static void check_base(mc_context *ctx, const tiny_family *f, mc_weight_format format)
+{
+    mc_model *both[2];
+    for (int i = 0; i < 2; i++) {
+        both[i] = tiny_model(ctx, f, &adapted);
+        mc_model_set_dropout(both[i], 0);
+    }
+    int64_t trained = mc_model_trainable_count(both[0]);
+    assert_int_equal(mc_model_quantize_base(both[0], format), MC_OK);
+    assert_int_equal(mc_model_weight_format(both[0]), format);
+    assert_int_equal(mc_model_trainable_count(both[0]), trained);
+    copy_values(both[0], both[1]);
+    assert_near(mean_loss(both[0]), mean_loss(both[1]), 1e-5);
+    for (int i = 0; i < 2; i++) {
+        mc_tape *t = mc_tape_begin(ctx);
+        mc_tape_backward(t, family_loss(t, both[i], (part){PACKED, -1}), NULL);
+        mc_tape_end(t);
+    }
+    assert_good(ctx);
+    compare_factors(f->name, both[0], both[1], true, 1e-4f);
+    for (int i = 0; i < 2; i++) {
+        mc_module_zero_grad(mc_model_module(both[i]));
+        train_steps(ctx, both[i], &(mc_adam_options){.lr = 1e-3f, .eps = 1e-3f}, 3);
+    }
+    compare_factors(f->name, both[0], both[1], false, 1e-4f);
+    for (int i = 0; i < 2; i++) mc_model_free(both[i]);
+}
+
+static void test_base(void **state)
+{
+    for (int f = 0; f < TINY_FAMILIES; f++) check_base(*state, &tiny_families[f], formats[f % 2]);
+}
+
+/* The adapter is saved, and nothing else; what the base refuses. */
+static void test_base_saved(void **state)
+{
+    mc_context *ctx = *state;
+    temp_folder folder = temp_folder_new();
+    mc_model *model = tiny_model(ctx, tiny("gpt2"), &adapted);
+    assert_int_equal(mc_model_quantize_base(NULL, MC_WEIGHTS_FP8), MC_ERR_ARGUMENT);
+    assert_int_equal(mc_model_quantize_base(model, MC_WEIGHTS_FLOAT), MC_ERR_ARGUMENT);
+    assert_error(ctx, MC_ERR_ARGUMENT, "format 0", "MC_WEIGHTS_FP8");
+    assert_int_equal(mc_model_quantize_base(model, MC_WEIGHTS_FP8), MC_OK);
+    assert_int_equal(mc_model_quantize_base(model, MC_WEIGHTS_FP8), MC_ERR_STATE);
+    assert_error(ctx, MC_ERR_STATE, "already");
+    assert_int_equal(mc_lora_merge(model), MC_ERR_UNSUPPORTED);
+    assert_error(ctx, MC_ERR_UNSUPPORTED, "merging", "8 bits");
+    mc_optimizer *o = mc_sgd_new(ctx, &(mc_sgd_options){.lr = 0.1f});
+    assert_int_equal(mc_optimizer_add(o, mc_model_module(model)), MC_OK);
+    assert_int_equal(mc_optimizer_add_group(o, mc_model_module(model), "*project_q*",
+                                            &(mc_param_group){.lr_factor = 2}),
+                     MC_ERR_UNSUPPORTED);
+    assert_error(ctx, MC_ERR_UNSUPPORTED, "8 bits", "not trained");
+    mc_optimizer_free(o);
+    assert_int_equal(mc_model_save(model, temp_path(&folder, "adapter")), MC_OK);
+    assert_true(access(temp_path(&folder, "adapter/adapter_model.safetensors"), R_OK) == 0);
+    assert_true(access(temp_path(&folder, "adapter/model.safetensors"), R_OK) != 0);
+    mc_model_free(model);
+    model = tiny_model(ctx, tiny("gpt2"), NULL);
+    assert_int_equal(mc_model_quantize_base(model, MC_WEIGHTS_INT8), MC_ERR_STATE);
+    assert_error(ctx, MC_ERR_STATE, "no adapter", "virtual tokens");
+    mc_model_free(model);
+    const mc_load_options eight = {.lora = adapted.lora, .recipe = {.fp8 = MC_FP8_ALL}};
+    model = tiny_model(ctx, tiny("gpt2"), &eight);
+    assert_int_equal(mc_model_quantize_base(model, MC_WEIGHTS_INT8), MC_ERR_STATE);
+    assert_error(ctx, MC_ERR_STATE, "recipe");
+    mc_model_free(model);
+    temp_folder_free(&folder);
+}
+
 /* ---- memory ---------------------------------------------------------------------------------- */
 
 /* What is replaced takes a byte an element and four a row; the peak is a block above the model. */
@@ -323,7 +488,8 @@ int main(void)
         cmocka_unit_test(test_values),     cmocka_unit_test(test_tied_head),
         cmocka_unit_test(test_read),       cmocka_unit_test(test_lora),
         cmocka_unit_test(test_memory),     cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_bad_models),
+        cmocka_unit_test(test_bad_models), cmocka_unit_test(test_gradients),
+        cmocka_unit_test(test_base),       cmocka_unit_test(test_base_saved),
     };
     return cmocka_run_group_tests(tests, set_up_context, tear_down_context);
 }

@@ -24,6 +24,11 @@ static int64_t first_or_type(int row, int column)
     return column >= TOKENS && type_at(row, column - TOKENS);
 }
 
+static int64_t local_or_global(int row, int column)
+{
+    return column >= TOKENS && context_at(row, column - TOKENS);
+}
+
 /* The batch with the words before each text. */
 static mc_model_input input_with_words(mc_tape *t, const mc_model *model)
 {
@@ -34,6 +39,8 @@ static mc_model_input input_with_words(mc_tape *t, const mc_model *model)
     in.lengths = part_lengths(t, lengths, p);
     in.ids = tokens_for(t, p, in.lengths, WIDTH + TOKENS, word_or_id);
     if (in.type_ids) in.type_ids = tokens_for(t, p, in.lengths, WIDTH + TOKENS, first_or_type);
+    if (in.global_mask)
+        in.global_mask = tokens_for(t, p, in.lengths, WIDTH + TOKENS, local_or_global);
     return in;
 }
 

@@ -54,15 +54,18 @@ MADE(mc_tape, mc_tape_begin(the_context()))
 /* The family in a function's name, or one that does what the function is for. */
 static const char *family_of(const char *function)
 {
-    static const char *const names[] = {"roberta", "distilbert", "electra", "mpnet", "bert", "gpt2",
-                                        "gptj",    "t5",         "cpm1",    "cpm2",  "llama"};
+    static const char *const names[] = {
+        "roberta", "distilbert", "modernbert", "longformer", "electra", "mpnet", "bert",
+        "gpt2",    "gptj",       "t5",         "cpm1",       "cpm2",    "llama"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (strstr(function, names[i])) return names[i];
     if (strstr(function, "mc_opt_")) return "opt";
+    if (strstr(function, "mc_glm_")) return "glm";
+    if (strstr(function, "mc_vit_") || is(function, "mc_classify_images")) return "vit";
     if (is(function, "mc_model_shift_right")) return "t5";
     bool decodes = strstr(function, "generat") || strstr(function, "text_prompt") ||
                    strstr(function, "text_stream") || strstr(function, "stop") ||
-                   strstr(function, "chat_prompt");
+                   strstr(function, "chat_prompt") || strstr(function, "rendered_prompt");
     return decodes ? "gpt2" : "bert";
 }
 
@@ -73,11 +76,12 @@ static mc_model *live_mc_model(const char *function, const char *argument)
     if (made) return made;
     const char *family = family_of(function);
     mc_model_heads heads = {.pooler = is(family, "bert"),
-                            .lm = true,
+                            .lm = !is(family, "vit"),
                             .nsp = is(family, "bert"),
-                            .labels = is(family, "bert") ? 2 : 0};
+                            .labels = is(family, "bert") || is(family, "vit") ? 2 : 0};
     made = model_of(the_context(), family, tiny(family)->config, &heads, NULL);
-    if (strstr(function, "lora_merge")) mc_lora_add(made, &(mc_lora_options){.rank = 2});
+    if (strstr(function, "lora_merge") || strstr(function, "quantize_base"))
+        mc_lora_add(made, &(mc_lora_options){.rank = 2});
     if (strstr(function, "soft_prompt_set"))
         mc_soft_prompt_add(made, &(mc_soft_prompt_options){.tokens = 2});
     assert_good(the_context());
@@ -100,6 +104,8 @@ CONFIG(roberta)
 CONFIG(distilbert)
 CONFIG(electra)
 CONFIG(mpnet)
+CONFIG(modernbert)
+CONFIG(longformer)
 CONFIG(gpt2)
 CONFIG(gptj)
 CONFIG(t5)
@@ -107,6 +113,8 @@ CONFIG(cpm1)
 CONFIG(cpm2)
 CONFIG(llama)
 CONFIG(opt)
+CONFIG(glm)
+CONFIG(vit)
 
 MADE(mc_tokenizer, mc_tokenizer_from_pretrained(the_context(), tokenizer_folder()))
 MADE(mc_embedder, mc_embedder_new(live_mc_model("bert", ""), THE(mc_tokenizer), NULL))
@@ -469,7 +477,7 @@ static mc_table *live_mc_table(const char *function, const char *argument)
         "{\"a\": 1, \"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}\n";
     (void)function, (void)argument;
     if (made) return made;
-    bool chat = is(function, "mc_table_chat");
+    bool chat = is(function, "mc_table_chat") || is(function, "mc_table_chat_in");
     made = chat ? mc_table_from_memory(the_context(), "rows.jsonl", talk, sizeof talk - 1, NULL)
                 : mc_table_from_memory(the_context(), "rows.csv", rows, sizeof rows - 1, NULL);
     if (!is(function, "mc_table_next")) mc_table_next(made);

@@ -74,10 +74,14 @@ static const struct {
     {NULL, "index", 0},
     {NULL, "choice", 0},
     {"mc_table_chat", "column", 1},
+    {"mc_table_chat_in", "column", 1},
     {NULL, "column", 0},
     {NULL, "shard", 0},
     {"mc_token_positions", "limit", SIDE},
     {"mc_token_positions", "first", 1},
+    {"mc_find_blanks", "limit", SIDE},
+    {"mc_find_blanks", "start", 1},
+    {"mc_find_blanks", "mask", 2},
     {NULL, "first", 0},
     {NULL, "late", 0},
     {NULL, "in", SIDE},
@@ -214,6 +218,8 @@ static const char *tensor_path(void);
 static const char *optim_path(void);
 static const char *token_path(void);
 
+static const char image_path[] = MC_SOURCE_DIR "/tests/datasets/images/rgb.png";
+
 /* A path or a folder that the function reads; NULL: it writes there. */
 static const char *path_to_read(const char *function)
 {
@@ -223,6 +229,7 @@ static const char *path_to_read(const char *function)
         return checkpoint_folder();
     if (strstr(function, "_config_read")) return live_config(family_of(function));
     if (is(function, "mc_table_open") || is(function, "mc_dataset_from_file")) return text_file();
+    if (is(function, "mc_image_read")) return image_path;
     return NULL;
 }
 
@@ -288,6 +295,7 @@ static const mc_chat_message *live_mc_chat_message(const char *function, const c
     }
 ZEROED(mc_accuracy)
 ZEROED(mc_adam_options)
+ZEROED(mc_muon_options)
 ZEROED(mc_batch_encoding)
 ZEROED(mc_block_options)
 ZEROED(mc_cache_plan)
@@ -307,6 +315,7 @@ ZEROED(mc_init_options)
 ZEROED(mc_linear_options)
 ZEROED(mc_load_options)
 ZEROED(mc_lora_options)
+ZEROED(mc_fp8_kind)
 ZEROED(mc_memory_plan)
 ZEROED(mc_module_options)
 ZEROED(mc_objective_tokens)
@@ -317,6 +326,7 @@ ZEROED(mc_parameter_iterator)
 ZEROED(mc_prepare_options)
 ZEROED(mc_prepare_result)
 ZEROED(mc_rouge_score)
+ZEROED(mc_recipe)
 ZEROED(mc_save_options)
 ZEROED(mc_score)
 ZEROED(mc_sgd_options)
@@ -358,7 +368,19 @@ SET(mc_lm_loader_options, .batch_size = 1, .seq_length = 4)
 SET(mc_dataloader_options, .batch_size = 1)
 SET(mc_data_columns, .text = "text", .label = "label")
 SET(mc_soft_prompt_options, .tokens = 2)
-SET(mc_text_span, .data = "a b", .size = 3)
+SET(mc_image_form, .size = 2, .resize = true, .filter = MC_IMAGE_BILINEAR, .factor = 1,
+    .std = {1, 1, 1})
+
+static mc_text_span *live_mc_text_span(const char *function, const char *argument)
+{
+    static mc_text_span span;
+    (void)argument;
+    span = is(function, "mc_classify_images")
+               ? (mc_text_span){.data = image_path, .size = sizeof image_path - 1}
+               : (mc_text_span){.data = "a b", .size = 3};
+    return &span;
+}
+
 SET(mc_sequence_work, .length = 4, .targets = 2)
 SET(mc_safetensors_string, .key = "key", .value = "value")
 SET(mc_parameter_part, .name = "part", .rows = 1)

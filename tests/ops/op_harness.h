@@ -27,6 +27,8 @@
 #endif
 
 enum { MOST_INPUTS = 6, MOST_SIZES = 10, MOST_SEQUENCES = 8 };
+/* The tests' logits_chunk: a loss of 150,000 columns comes in chunks of two rows. */
+enum { LOGITS_CHUNK = 300100 };
 
 typedef enum input_kind {
     VALUES,    /* of the row's dtype, with a gradient */
@@ -54,7 +56,9 @@ typedef struct op_options {
     bool bias, second, causal, masked, cross, rms;
     bool by_distance; /* of attention's bias */
     bool marked;      /* attention: who sees whom */
-    bool separate;    /* attention: q, k and v are three inputs; with `cross` */
+    int globals;      /* attention: one token of so many is global; 0: none */
+    bool global_queries;
+    bool separate; /* attention: q, k and v are three inputs; with `cross` */
     bool bottom_right;
     int group, value_more; /* query heads of each head of the keys, 0: 1; value_dim - head_dim */
     int window_left, window_right;

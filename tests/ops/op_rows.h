@@ -573,6 +573,7 @@ static void declare_sdpa(op_call *c)
     }
     if (c->o->marked) /* of three spans */
         add_index(c, INDEX, MC_I32, c->lengths.total, 6);
+    if (c->o->globals) add_index(c, INDEX, MC_I32, c->lengths.total, c->o->globals);
     if (c->o->by_distance) {
         int64_t limit = longest + more > 0 ? longest + more : 1;
         op_input *bias = add_input(c, c->o->weights, MC_F32, MC_SHAPE(z.heads, 2 * limit - 1));
@@ -600,6 +601,8 @@ static void choose_route(const op_call *c)
 static int mask_at(const op_call *c) { return 1 + c->o->cross + c->o->separate; }
 static int marks_at(const op_call *c) { return mask_at(c) + c->o->masked; }
 
+static int globals_at(const op_call *c) { return marks_at(c) + c->o->marked; }
+
 static mc_sdpa_options sdpa_options(const op_call *c)
 {
     const sdpa_sizes z = sdpa_sizes_of(c);
@@ -615,7 +618,9 @@ static mc_sdpa_options sdpa_options(const op_call *c)
                              .key_mask = c->o->masked ? c->in[mask_at(c)].x : NULL,
                              .bias = c->o->bias ? c->in[c->inputs - 1].x : NULL,
                              .position_bias = c->o->by_distance ? c->in[c->inputs - 1].x : NULL,
-                             .marks = c->o->marked ? c->in[marks_at(c)].x : NULL};
+                             .marks = c->o->marked ? c->in[marks_at(c)].x : NULL,
+                             .globals = c->o->globals ? c->in[globals_at(c)].x : NULL,
+                             .global_queries = c->o->global_queries};
 }
 
 static mc_tensor *run_sdpa(mc_tape *t, op_call *c)
@@ -633,7 +638,7 @@ typedef struct sdpa_operands {
     const double *q, *k, *v;
     int64_t q_stride, k_stride, v_stride;
     const mc_lengths *keys;
-    const double *mask, *marks;
+    const double *mask, *marks, *globals;
     const op_input *bias; /* of either form */
 } sdpa_operands;
 
@@ -660,6 +665,7 @@ static sdpa_operands sdpa_operands_of(const op_call *c)
                            .keys = cross ? &c->key_lengths : &c->lengths,
                            .mask = c->o->masked ? c->in[mask_at(c)].v : NULL,
                            .marks = c->o->marked ? c->in[marks_at(c)].v : NULL,
+                           .globals = c->o->globals ? c->in[globals_at(c)].v : NULL,
                            .bias = c->o->bias || c->o->by_distance ? &c->in[c->inputs - 1] : NULL};
 }
 
@@ -677,6 +683,15 @@ static bool place_allows(const op_options *o, int64_t place, int64_t key)
            (!o->window_right || key - place < o->window_right);
 }
 
+/* Whether query and key of a sequence, by what of it is global, are so: a window hides no global
+ * key, and the queries of one kind alone have keys. */
+static bool globals_allow(const op_options *o, const double *globals, int64_t query, int64_t key,
+                          bool near)
+{
+    if (!globals) return near;
+    return (globals[query] == 0) == o->global_queries && (near || globals[key] == 0);
+}
+
 /* One query: its probabilities p over the keys of its sequence, not yet dropped. */
 static void probabilities(const op_call *c, const sdpa_operands *x, int h, int sequence, int64_t i,
                           double *p)
@@ -689,7 +704,9 @@ static void probabilities(const op_call *c, const sdpa_operands *x, int h, int s
            largest = -INFINITY, sum = 0;
     const double *q = x->q + (c->lengths.offset[sequence] + i) * x->q_stride + h * d;
     for (int64_t k = 0; k < length; k++) {
-        bool seen = place_allows(c->o, place, k) && (!x->mask || x->mask[first + k] != 0) &&
+        bool near = place_allows(c->o, place, k);
+        bool seen = globals_allow(c->o, x->globals ? x->globals + first : NULL, i, k, near) &&
+                    (!x->mask || x->mask[first + k] != 0) &&
                     (!x->marks || marks_allow(x->marks + first, i, k));
         const double *key = x->k + (first + k) * x->k_stride + key_head * d;
         p[k] = seen ? scale * dot(q, key, d) : -INFINITY;
@@ -1258,6 +1275,12 @@ static const op_row rows[] = {
     SDPA("attention with a window", .window_left = 7, .window_right = 4),
     SDPA("attention causal, with a window", .causal = true, .window_left = 9, .masked = true),
     SDPA("attention with a window to the right", .window_right = 3),
+    SDPA("attention with a window and global tokens", .globals = 100, .window_left = 6,
+         .window_right = 6),
+    SDPA("attention of global tokens, masked, dropout", .globals = 4, .global_queries = true,
+         .masked = true, .dropout = 0.2f),
+    SDPA_BY_DISTANCE("attention with global tokens, a window and a bias by distance", .globals = 4,
+                     .window_left = 3, .window_right = 9, .masked = true, .group = 2),
     SDPA("attention with marks and a window", .marked = true, .window_left = 6),
     SDPA_CROSS("cross attention, bottom right", .causal = true, .bottom_right = true),
     SDPA_CROSS("cross attention, bottom right, with a window and a bias by distance",
@@ -1274,6 +1297,8 @@ static const op_row rows[] = {
     SDPA("attention with marks", .marked = true),
     SDPA("attention with marks, masked, dropout", .marked = true, .masked = true, .dropout = 0.2f),
     SDPA_BY_DISTANCE("attention with marks and a bias by distance", .marked = true, .masked = true),
+    PROBABILITIES("probabilities of attention, global tokens", .globals = 4, .window_left = 2,
+                  .window_right = 2),
     PROBABILITIES("probabilities of attention", .factor = 0),
     PROBABILITIES("probabilities of attention, causal, masked, with a bias", .causal = true,
                   .masked = true, .bias = true),
@@ -1305,11 +1330,11 @@ static const op_row rows[] = {
      .reference = linear_loss_reference,
      .flops = linear_loss_flops,
      .f32_only = true,
-     /* the gradient of x sums 1,500,000 terms of f32: one after the other that would change it by
-      * 2^-24 sqrt(1,500,000) = 7e-5, in blocks it is less */
+     /* the gradient of x sums 150,000 terms of f32: one after the other that would change it by
+      * 2^-24 sqrt(150,000) = 2.3e-5, in blocks it is less */
      .gradient_tolerance = 2e-5,
      .o = {.bias = true, .ignore_index = -100},
-     .sizes = {{7, 3, 1500000, 1500001}}},
+     .sizes = {{7, 3, 150000, 150001}}},
     {.name = "loss add",
      .declare = declare_loss_add,
      .run = run_loss_add,

@@ -12,7 +12,7 @@ static bool open_on_gpu(const char *name, bool deterministic)
     setenv("MC_DETERMINISTIC", deterministic ? "1" : "0", 1);
     mc_context *ctx = context_on("cuda", SEED);
     if (mc_print_error(ctx, stderr)) return false;
-    ctx->device->logits_chunk = 1 << 22; /* as the CPU's, so that losses come in chunks */
+    ctx->device->logits_chunk = LOGITS_CHUNK;
     add_context(name, ctx);
     contexts[context_count - 1].f32_only = deterministic && is_watched();
     return true;

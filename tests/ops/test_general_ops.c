@@ -340,6 +340,84 @@ static void test_ratio_of_losses(void **state)
     assert_true(difference > 0.1);
 }
 
+/* ---- blanks ---------------------------------------------------------------------------------- */
+
+typedef struct filling {
+    mc_lengths *lengths;
+    mc_tensor *ids, *numbers, *found[3];
+} filling;
+
+enum { START = 7, MASK = 8 };
+
+static void fill_step(mc_context *ctx, void *user)
+{
+    filling *p = user;
+    mc_tape *t = mc_tape_begin_eval(ctx);
+    mc_blanks b = mc_find_blanks(t, p->ids, p->lengths, 9, START, MASK);
+    mc_tensor *all[] = {b.marks, b.positions, b.blocks};
+    for (int i = 0; i < 3; i++) mc_tensor_copy(p->found[i], mc_embed(t, 1, &p->numbers, &all[i]));
+    mc_tape_end(t);
+}
+
+/* What ModelCenter's GLM computes of a sequence's ids, written as it is there: the rows of each
+ * START but the first end the block before, which has the mask of its number. */
+static void expect_blanks(const int32_t *ids, int count, int *mark, int *position, int *block)
+{
+    int starts[ROOM], masks[ROOM], start_count = 0, mask_count = 0;
+    for (int i = 0; i < count; i++) {
+        if (ids[i] == START) starts[start_count++] = i;
+        if (ids[i] == MASK) masks[mask_count++] = i;
+        position[i] = i;
+        block[i] = 0;
+        mark[i] = start_count == 0;
+    }
+    for (int k = 0; k < start_count; k++) {
+        bool last = k + 1 == start_count;
+        int end = last ? count : starts[k + 1],
+            number = last || k >= mask_count ? mask_count - 1 : k;
+        for (int i = starts[k]; i < end; i++) {
+            if (mask_count) position[i] = masks[number];
+            block[i] = i - starts[k] + 1;
+        }
+    }
+}
+
+static void test_blanks(void **state)
+{
+    (void)state;
+    static const int32_t batches[][SEQUENCES] = {
+        {10, 3, 20, 7}, {0, 1, 0, 30}, {40, 0, 0, 0}, {0, 0, 0, 0}, {33, 0, 5, 2}};
+    mc_context *ctx = test_context(SEED);
+    int32_t ids[ROOM];
+    float found[3][ROOM], numbers[ROOM + 1];
+    for (int i = 0; i <= ROOM; i++) numbers[i] = (float)i;
+    filling p = {.lengths = mc_lengths_new(ctx, SEQUENCES, ROOM),
+                 .ids = mc_tensor_new(ctx, MC_I32, MC_SHAPE(ROOM)),
+                 .numbers = mc_tensor_from(ctx, MC_F32, MC_SHAPE(ROOM + 1, 1), numbers)};
+    for (int i = 0; i < 3; i++) p.found[i] = mc_tensor_new(ctx, MC_F32, MC_SHAPE(ROOM, 1));
+    for (int b = 0; b < 25; b++) {
+        const int32_t *lengths = batches[b % 5];
+        uint32_t draw = (uint32_t)b + 1;
+        for (int i = 0; i < ROOM; i++) { /* some have no mask, some no start */
+            draw = draw * 1664525u + 1013904223u;
+            int32_t id = (int32_t)(draw >> 16) % 9;
+            ids[i] = (b / 5 == 1 && id == MASK) || (b / 5 == 2 && id == START) ? 0 : id;
+        }
+        mc_lengths_write(p.lengths, lengths, SEQUENCES, ROOM, ROOM);
+        mc_tensor_write(p.ids, ids, sizeof ids);
+        mc_step_run(ctx, 1, fill_step, &p);
+        for (int i = 0; i < 3; i++) mc_tensor_read_f32(ctx, p.found[i], found[i], ROOM);
+        assert_good(ctx);
+        int expected[3][ROOM] = {{0}}, row = 0;
+        for (int s = 0; s < SEQUENCES; row += lengths[s++])
+            expect_blanks(ids + row, lengths[s], expected[0] + row, expected[1] + row,
+                          expected[2] + row);
+        for (int i = 0; i < 3; i++)
+            for (int k = 0; k < ROOM; k++) assert_int_equal((int)found[i][k], expected[i][k]);
+    }
+    mc_context_free(ctx);
+}
+
 /* ---- packed results -------------------------------------------------------------------------- */
 
 static void test_packed_results(void **state)
@@ -373,9 +451,10 @@ static void test_packed_results(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_token_positions), cmocka_unit_test(test_refilled_lengths),
-        cmocka_unit_test(test_planned_memory),  cmocka_unit_test(test_weighted_mean),
-        cmocka_unit_test(test_bce_extremes),    cmocka_unit_test(test_managed_mean),
-        cmocka_unit_test(test_ratio_of_losses), cmocka_unit_test(test_packed_results)};
+        cmocka_unit_test(test_blanks),           cmocka_unit_test(test_token_positions),
+        cmocka_unit_test(test_refilled_lengths), cmocka_unit_test(test_planned_memory),
+        cmocka_unit_test(test_weighted_mean),    cmocka_unit_test(test_bce_extremes),
+        cmocka_unit_test(test_managed_mean),     cmocka_unit_test(test_ratio_of_losses),
+        cmocka_unit_test(test_packed_results)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -395,7 +395,11 @@ typedef struct wrong {
     X(186, mc_sdpa_separate(t, packed(t, 8, 1), F(4, 4), F(4, 4), &three), ARGUMENT, "attention",  \
       "k (4, 4)", "lengths")                                                                       \
     X(187, mc_sdpa_separate(t, packed(t, 8, 1), packed(t, 4, 1), NULL, &three), ARGUMENT,          \
-      "attention", "NULL")
+      "attention", "NULL")                                                                         \
+    X(188, grouped(t, (mc_sdpa_options){.heads = 2, .globals = zeros(t, MC_I32, MC_SHAPE(3))}),    \
+      SHAPE, "attention", "globals (3)", "4 tokens")                                               \
+    X(189, grouped(t, (mc_sdpa_options){.heads = 2, .globals = F(4)}), DTYPE, "attention",         \
+      "globals", "i32")
 
 #define WRONG_FUNCTION(number, call, ...) \
     static mc_tensor *wrong_##number(mc_tape *t) { return call; }

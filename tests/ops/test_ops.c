@@ -28,6 +28,13 @@ static int open_contexts(void **state)
     return context_count == 0;
 }
 
+static int open_for_tests(void **state)
+{
+    int failed = open_contexts(state);
+    for (int i = 0; i < context_count; i++) contexts[i].ctx->device->logits_chunk = LOGITS_CHUNK;
+    return failed;
+}
+
 /* The huge sizes are for GPUs; asked for, the instruction sets are compared with the first one. */
 static int open_for_huge(void **state)
 {
@@ -42,7 +49,9 @@ int main(int argc, char **argv)
     op_arguments a;
     if (!read_arguments(&a, argc, argv)) return 2;
     bool with_huge = a.mode && strcmp(a.mode, "huge") == 0;
+    bool measures = a.mode && strcmp(a.mode, "perf") == 0; /* as it is used */
     add_rows(&l, &a, rows, ROW_COUNT);
     if (with_huge) add_huge(&l, &a);
-    return run_list(&l, &a, with_huge ? open_for_huge : open_contexts, close_contexts);
+    CMFixtureFunction open = measures ? open_contexts : open_for_tests;
+    return run_list(&l, &a, with_huge ? open_for_huge : open, close_contexts);
 }

@@ -7,12 +7,14 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include <pthread.h>
+#include "core/base/memory_internal.h"
 #include "core/checkpoint/optim_state.h"
 #include "core/device/plan_internal.h"
 #include "core/modelcenter.h"
 #include <modelcenter/more.h>
 #include "core/nn/memory_plan.h"
 #include "tests/device_choice.h"
+#include "tests/fault_paths.h"
 #include "tests/optim/optim_test.h"
 
 enum { STEPS = 24, TOKENS = 24, VOCABULARY = 53, MOST = 1 << 16 };
@@ -858,7 +860,7 @@ static void test_step_run(void **state)
 
 /* ---- memory that runs out -------------------------------------------------------------------- */
 
-/* Allocations of the device: the nth fails. */
+/* Allocations of the device: the first from the nth on fails that has its turn (fault_paths.h). */
 static struct {
     long count, nth;
     void *(*alloc)(mc_device *d, size_t bytes);
@@ -866,7 +868,9 @@ static struct {
 
 static void *failing_alloc(mc_device *d, size_t bytes)
 {
-    return ++faults.count == faults.nth ? NULL : faults.alloc(d, bytes);
+    bool fails = ++faults.count == faults.nth && path_has_turn();
+    if (!fails && faults.count == faults.nth) faults.nth++;
+    return fails ? NULL : faults.alloc(d, bytes);
 }
 
 static void test_failing_device(void **state)
@@ -874,7 +878,8 @@ static void test_failing_device(void **state)
     (void)state;
     const setting s = {.dtype = MC_BF16, .micro = 2, .gpu_share = 0.4f};
     faults.count = faults.nth = 0;
-    for (long nth = 1; faults.count >= faults.nth; nth += on_gpu() ? 7 : 1) {
+    forget_paths();
+    for (long nth = 1; faults.count >= faults.nth; nth = faults.nth + 1) {
         mc_context *ctx = new_context();
         mc_model *gpt2 = new_model(ctx, &s);
         mc_optim_manager *optim = new_manager(ctx, new_adam(ctx, gpt2, &s, true), &s);
@@ -899,6 +904,8 @@ static void test_failing_allocations(void **state)
     (void)state;
     const setting s = {.dtype = MC_BF16, .micro = 2};
     bool failed = true;
+    forget_paths();
+    mc_fault_choose(path_has_turn);
     for (long nth = 1; failed; nth++) {
         mc_context *ctx = new_context();
         mc_model *gpt2 = new_model(ctx, &s);
@@ -907,6 +914,7 @@ static void test_failing_allocations(void **state)
         mc_optim_manager *optim = new_manager(ctx, new_adam(ctx, gpt2, &s, true), &s);
         for (int step = 0; step < 2; step++) one_step(ctx, gpt2, optim, &s, step);
         mc_zero_await(&mc_model_module(gpt2)->root->zero);
+        nth = mc_fault_place();
         failed = nth <= mc_fault_count();
         mc_fault_fail_at(0, false);
         if (mc_failed(ctx)) assert_int_equal(mc_error_status(ctx), MC_ERR_NOMEM);
@@ -917,6 +925,7 @@ static void test_failing_allocations(void **state)
         }
         mc_context_free(ctx);
     }
+    mc_fault_choose(NULL);
 }
 #endif
 

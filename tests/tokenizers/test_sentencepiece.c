@@ -59,7 +59,7 @@ static double score_of(const mc_tokenizer *tok, const int32_t *ids, size_t count
     return sum;
 }
 
-/* Releases before 0.2.2 round otherwise, so pieces of equal sums may be others. */
+/* Of Unigram, releases before 0.2.2 round otherwise, so pieces of equal sums may be others. */
 static void expect_same(const mc_tokenizer *tok, mc_sentencepiece *library, const char *text,
                         size_t size)
 {
@@ -72,7 +72,7 @@ static void expect_same(const mc_tokenizer *tok, mc_sentencepiece *library, cons
     bool same =
         count == encoding.count && (!count || !memcmp(ids, encoding.ids, count * sizeof *ids));
     if (!same &&
-        (tok->unigram.by_library ||
+        (tok->unigram.by_library || tok->unigram.bpe ||
          fabs(score_of(tok, ids, count) - score_of(tok, encoding.ids, encoding.count)) > 0.01))
         fail_msg("other ids: %.*s", (int)size, text);
     assert_int_equal(mc_sentencepiece_decode(library, ids, count, &decoded, &decoded_size), MC_OK);
@@ -212,6 +212,39 @@ static void test_bpe(void **state)
     check_json(tok);
 }
 
+/* Pieces of one score: of their merges the leftmost is first, in words of any length, and a merge
+ * may be followed by another of the same rank at its place. */
+static void test_equal_scores(void **state)
+{
+    (void)state;
+    enum { HYPHEN = 3, FOUR = 6, KAL, O = 17 };
+    static const piece pieces[] = {
+        {"<pad>", 0, MC_PIECE_CONTROL},     {"</s>", 0, MC_PIECE_CONTROL},
+        {"<unk>", 0, MC_PIECE_UNKNOWN},     {"-", -1e9F, MC_PIECE_NORMAL},
+        {"--", -1e9F, MC_PIECE_NORMAL},     {"---", -1e9F, MC_PIECE_NORMAL},
+        {"----", -1e9F, MC_PIECE_NORMAL},   {"kal", -3, MC_PIECE_NORMAL},
+        {"al", -2, MC_PIECE_NORMAL},        {"lo", -2, MC_PIECE_NORMAL},
+        {SP SP, -1e9F, MC_PIECE_NORMAL},    {SP SP SP, -1e9F, MC_PIECE_NORMAL},
+        {SP SP SP SP, -4, MC_PIECE_NORMAL}, {SP, -5, MC_PIECE_NORMAL},
+        {"k", -5, MC_PIECE_NORMAL},         {"a", -6, MC_PIECE_NORMAL},
+        {"l", -7, MC_PIECE_NORMAL},         {"o", -8, MC_PIECE_NORMAL}};
+    model_settings settings = plain_settings;
+    settings.type = 2;
+    settings.squeeze = settings.dummy_prefix = 0;
+    mc_tokenizer *tok = open_model(pieces, sizeof pieces / sizeof *pieces, &settings);
+    assert_false(tok->unigram.by_library);
+    expect_ids(tok, "-----kalo", FOUR, HYPHEN, KAL, O, 1, -1);
+    compare(tok);
+    char text[400];
+    memset(text, '-', sizeof text);
+    mc_sentencepiece *library =
+        mc_sentencepiece_new(&ctx->error, "model", tok->unigram.source, tok->unigram.source_size);
+    for (size_t size = 90; size < sizeof text; size++) expect_same(tok, library, text, size);
+    memset(text, ' ', sizeof text / 2);
+    expect_same(tok, library, text, sizeof text);
+    mc_sentencepiece_free(library);
+}
+
 /* T5's own model, with texts that goldens hold. */
 static void test_real_model(void **state)
 {
@@ -261,8 +294,8 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
     const struct CMUnitTest tests[] = {
-        TEST(test_unigram),    TEST(test_bytes),    TEST(test_bpe),
-        TEST(test_real_model), TEST(test_refusals),
+        TEST(test_unigram),      TEST(test_bytes),      TEST(test_bpe),
+        TEST(test_equal_scores), TEST(test_real_model), TEST(test_refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

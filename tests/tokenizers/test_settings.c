@@ -225,6 +225,28 @@ static void test_save(void **state)
     expect_cut(tok, NULL, 5, CLS, A, B, C, SEP, -1);
 }
 
+/* A chat template in a file of its own goes with the tokenizer; one of another is in the way. */
+static void test_save_template(void **state)
+{
+    (void)state;
+    char target[1024], path[1100];
+    const char *from;
+    snprintf(target, sizeof target, "%s/saved", folder.path);
+    snprintf(path, sizeof path, "%s/saved/chat_template.jinja", folder.path);
+    write_file("chat_template.jinja", "<|im_start|> {# \u00e9 #}\n");
+    assert_int_equal(mc_tokenizer_save(open_with("{\"chat_template\": \"[INST]\"}"), target),
+                     MC_OK);
+    mc_tokenizer *tok = mc_tokenizer_from_pretrained(ctx, target);
+    assert_non_null(tok);
+    assert_string_equal(mc_tokenizer_chat_template(tok, &from), "<|im_start|> {# \u00e9 #}\n");
+    assert_string_equal(from, path);
+    assert_int_equal(mc_tokenizer_save(tok, target), MC_OK);
+    remove(temp_path(&folder, "chat_template.jinja"));
+    assert_int_equal(mc_tokenizer_save(open_with("{}"), target), MC_ERR_ARGUMENT);
+    assert_non_null(strstr(mc_error_message(ctx), "chat_template.jinja lies there already"));
+    mc_clear_error(ctx);
+}
+
 #define WORDS(normalizer, pre)                                                                  \
     "{\"normalizer\": " normalizer ", \"pre_tokenizer\": " pre ", \"model\": {\"type\": "       \
     "\"WordPiece\", \"vocab\": {\"[UNK]\": 0, \"[CLS]\": 1, \"[SEP]\": 2, \"[PAD]\": 3, \"fi\"" \
@@ -297,6 +319,42 @@ static void test_form_of_marks(void **state)
     mc_bytes_release(&spare);
 }
 
+static void apply(mc_unicode_form form, const mc_bytes *text, mc_bytes *out)
+{
+    mc_bytes spare = {0};
+    out->count = 0;
+    assert_true(mc_unicode_apply_form(form, text->data, text->count, out, &spare));
+    mc_bytes_release(&spare);
+}
+
+/* A composed form is that of the decomposed one. Composed characters are mostly copied and
+ * decomposed ones put together, so each way checks the other. */
+static void test_forms_agree(void **state)
+{
+    (void)state;
+    static const char before[] = "\uac00e", after[] = "\u0301\u11a8\u0345";
+    mc_bytes text = {0}, composed = {0}, parts = {0}, again = {0};
+    for (uint32_t c = 1; c < 0x30000; c++) {
+        uint8_t utf8[4];
+        text.count = 0;
+        if (c >= 0xD800 && c < 0xE000) continue;
+        assert_true(mc_bytes_append(&text, before, sizeof before - 1) &&
+                    mc_bytes_append(&text, utf8, mc_utf8_encode(c, utf8)) &&
+                    mc_bytes_append(&text, after, sizeof after - 1));
+        for (int compat = 0; compat < 2; compat++) {
+            apply(compat ? MC_NFKC : MC_NFC, &text, &composed);
+            apply(compat ? MC_NFKD : MC_NFD, &text, &parts);
+            apply(MC_NFC, &parts, &again);
+            if (composed.count != again.count ||
+                memcmp(composed.data, again.data, again.count) != 0)
+                fail_msg("U+%04X: NF%sC is not that of NF%sD", c, compat ? "K" : "",
+                         compat ? "K" : "");
+        }
+    }
+    mc_bytes *all[] = {&text, &composed, &parts, &again};
+    for (int i = 0; i < 4; i++) mc_bytes_release(all[i]);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void)
@@ -307,7 +365,8 @@ int main(void)
         TEST(test_classes),        TEST(test_lines),
         TEST(test_lengths),        TEST(test_types_and_clean_up),
         TEST(test_save),           TEST(test_forms),
-        TEST(test_form_of_marks),
+        TEST(test_form_of_marks),  TEST(test_forms_agree),
+        TEST(test_save_template),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -199,6 +199,68 @@ static void test_configuration(void **state)
     expect_ids(tok, "b", SPACE, B, -1);
 }
 
+/* ModelCenter's GLM: vocab.model, whose special tokens come after the pieces. */
+static void test_glm(void **state)
+{
+    (void)state;
+    write_model(small_pieces, PIECES, &plain_settings);
+    assert_int_equal(rename(temp_path(&folder, "spiece.model"), temp_path(&folder, "vocab.model")),
+                     0);
+    mc_tokenizer *tok = open_folder();
+    assert_int_equal(mc_tokenizer_vocab_size(tok), PIECES + 9);
+    expect_ids(tok, "b", SPACE, B, -1);
+    expect_ids(tok, "[CLS][MASK][S][E]", PIECES + 2, PIECES + 8, PIECES + 6, PIECES + 7, -1);
+    assert_int_equal(mc_tokenizer_token_to_id(tok, "<|endoftext|>"), PIECES);
+    temp_folder copy = temp_folder_new();
+    mc_tokenizer_save(tok, copy.path);
+    tok = mc_tokenizer_open(ctx, copy.path, NULL);
+    assert_int_equal(mc_tokenizer_token_to_id(tok, "[MASK]"), PIECES + 8);
+    expect_ids(tok, "b[MASK]", SPACE, B, PIECES + 8, -1);
+    temp_folder_free(&copy);
+}
+
+/* THUDM's files of the same model: cog-pretrain.model, and added tokens with ids of their own, in
+ * any order and with gaps. */
+static void test_glm_class(void **state)
+{
+    (void)state;
+    static const char config[] =
+        "{\"tokenizer_class\": \"GLMChineseTokenizer\", \"cls_token\": \"[CLS]\", \"eos_token\": "
+        "\"<|endoftext|>\", \"pad_token\": \"<|endoftext|>\", \"mask_token\": \"[MASK]\", "
+        "\"sep_token\": \"[SEP]\", \"additional_special_tokens\": [\"<|startofpiece|>\", "
+        "\"<|endofpiece|>\", \"[gMASK]\", \"[sMASK]\"]}";
+    static const char *const names[] = {"<|endoftext|>",    "[SEP]",          "[CLS]",   "[MASK]",
+                                        "<|startofpiece|>", "<|endofpiece|>", "[gMASK]", "[sMASK]"};
+    static const int after[] = {0, 1, 2, 3, 6, 7, 8, 9};
+    char added[512] = "{", *end = added + 1;
+    write_model(small_pieces, PIECES, &plain_settings);
+    assert_int_equal(
+        rename(temp_path(&folder, "spiece.model"), temp_path(&folder, "cog-pretrain.model")), 0);
+    write_text(temp_path(&folder, "tokenizer_config.json"), config);
+    for (int i = 7; i >= 0; i--)
+        end += sprintf(end, "\"%s\": %d%s", names[i], PIECES + after[i], i ? ", " : "}");
+    write_text(temp_path(&folder, "added_tokens.json"), added);
+    mc_tokenizer *tok = open_folder();
+    temp_folder copy = temp_folder_new();
+    for (int round = 0; round < 2; round++) {
+        for (int i = 0; i < 8; i++)
+            assert_int_equal(mc_tokenizer_token_to_id(tok, names[i]), PIECES + after[i]);
+        expect_ids(tok, "b", PIECES + 2, SPACE, B, PIECES, -1);
+        expect_ids(tok, "[gMASK][sMASK]<|startofpiece|>[MASK]", PIECES + 2, PIECES + 8, PIECES + 9,
+                   PIECES + 6, PIECES + 3, PIECES, -1);
+        mc_tokenizer_save(tok, copy.path);
+        if (!round) tok = mc_tokenizer_open(ctx, copy.path, NULL);
+        assert_non_null(tok);
+    }
+    temp_folder_free(&copy);
+    write_text(temp_path(&folder, "added_tokens.json"), "{\"[CLS]\": 99999}");
+    expect_failure(MC_ERR_FORMAT, "added_tokens.json: \"[CLS]\": id 99999, expected one of the");
+    write_text(temp_path(&folder, "added_tokens.json"), "{}");
+    write_text(temp_path(&folder, "tokenizer_config.json"),
+               "{\"tokenizer_class\": \"GLMChineseTokenizer\", \"cls_token\": \"[CLS]\"}");
+    expect_failure(MC_ERR_FORMAT, "there is no piece \"[CLS]\" to put around texts");
+}
+
 static void test_own_sentinels(void **state)
 {
     (void)state;
@@ -360,6 +422,8 @@ int main(void)
         TEST(test_damaged_models),
         TEST(test_configuration),
         TEST(test_own_sentinels),
+        TEST(test_glm),
+        TEST(test_glm_class),
         TEST(test_added_tokens),
         TEST(test_save),
         TEST(test_roberta),

@@ -134,15 +134,18 @@ static void test_families_in_help(void **state)
         const char *command, *families;
     } rows[] = {
         {"pretrain",
-         "bert, gpt2, t5, gptj, cpm1, cpm2, roberta, llama, distilbert, electra, mpnet, opt"},
-        {"generate", "gpt2, t5, gptj, cpm1, cpm2, llama, opt"},
+         "bert, gpt2, t5, gptj, cpm1, cpm2, roberta, llama, distilbert, electra, mpnet, opt, "
+         "modernbert, longformer"},
+        {"generate", "gpt2, t5, gptj, cpm1, cpm2, llama, opt, glm"},
         {"finetune",
-         "bert, gpt2, t5, gptj, cpm1, cpm2, roberta, llama, distilbert, electra, mpnet, opt"},
+         "bert, gpt2, t5, gptj, cpm1, cpm2, roberta, llama, distilbert, electra, mpnet, opt, "
+         "modernbert, longformer, glm, vit"},
         {"eval",
-         "bert, gpt2, t5, gptj, cpm1, cpm2, roberta, llama, distilbert, electra, mpnet, opt"},
+         "bert, gpt2, t5, gptj, cpm1, cpm2, roberta, llama, distilbert, electra, mpnet, opt, "
+         "modernbert, longformer, glm, vit"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        char line[100], expected[200];
+        char line[100], expected[240];
         snprintf(line, sizeof line, "$MC %s --help", rows[i].command);
         assert_int_equal(run(line), 0);
         join_lines(out);

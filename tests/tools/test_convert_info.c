@@ -115,11 +115,14 @@ static void gguf_files(void **state)
         "$MC convert gpt2 whole.gguf --to gguf --dtype f32 && $MC convert whole.gguf of-whole "
         "--to hf && $MC info gpt2 | grep crc32 >a && $MC info of-whole | grep crc32 >b && cmp a b");
     must("$MC generate --model whole.gguf --ids --prompt '1 2' --max-new-tokens 2");
+    must_refuse(1, "no key \"tokenizer.ggml.model\": the file has no tokenizer: give one with",
+                "$MC generate --model whole.gguf --prompt one");
     must_refuse(1, "whole.gguf exists", "$MC convert gpt2 whole.gguf --to gguf");
     must("$MC convert gpt2 whole.gguf --to gguf --overwrite && head -c 99 whole.gguf >cut.gguf");
     must_refuse(1, "cut.gguf: ", "$MC convert cut.gguf of-cut --to hf");
     must_refuse(1, "a GGUF file", "$MC info whole.gguf");
-    must_refuse(1, "expected one of gpt2, bert, t5", "$MC convert cpm1 cpm1.gguf --to gguf");
+    must_refuse(1, "expected one of gpt2, bert, modern-bert, t5",
+                "$MC convert cpm1 cpm1.gguf --to gguf");
     must_refuse(2, "expected --to gguf", "$MC convert gpt2 eight --to hf --dtype q8_0");
     must("test ! -e of-cut && test ! -e cpm1.gguf && test ! -e eight");
 }

@@ -152,6 +152,16 @@ static void test_refusals(void **state)
     must("! ls | grep '\\.tmp-'");
 }
 
+/* The thread that writes vectors has no room for them. */
+static void test_full(void **state)
+{
+    (void)state;
+    must_fail("trap '' XFSZ; ulimit -f 4; $MC embed bert --data rows.csv --text review "
+              "--output full.npy",
+              1, "full.npy: cannot write it: File too large");
+    must("! ls | grep 'full.npy'");
+}
+
 /* SIGINT: the command leaves with its code, and nothing is left of the file. */
 static void test_interrupt(void **state)
 {
@@ -183,6 +193,15 @@ static void test_tokenizer(void **state)
     must("test ! -e none.npy");
 }
 
+/* A GGUF file has model and tokenizer inside. */
+static void test_gguf(void **state)
+{
+    (void)state;
+    must("$MC convert bert bert.gguf --to gguf --dtype f32 && $MC embed bert.gguf --data rows.csv "
+         "--text review --output inside.npy");
+    check_npy("inside.npy");
+}
+
 /* Of two commands that write one file the last one's is there, whole; or one of them is refused. */
 static void test_two_at_once(void **state)
 {
@@ -203,6 +222,7 @@ int main(void)
         cmocka_unit_test(test_npy),         cmocka_unit_test(test_json_lines),
         cmocka_unit_test(test_refusals),    cmocka_unit_test(test_interrupt),
         cmocka_unit_test(test_two_at_once), cmocka_unit_test(test_tokenizer),
+        cmocka_unit_test(test_gguf),        cmocka_unit_test(test_full),
     };
     return cmocka_run_group_tests(tests, set_up, remove_folder);
 }

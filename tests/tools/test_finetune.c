@@ -267,7 +267,7 @@ static void test_interrupt(void **state)
                  "rm -rf ctrl whole ctrl.jsonl whole.jsonl ctrl.err && R=\"$T %s --epochs 100000\" "
                  "&& { $R --output "
                  "ctrl --log-jsonl ctrl.jsonl 2>ctrl.err & pid=$!; i=0; "
-                 "until grep -q '^step *2[3-9]/' ctrl.err || [ $i -gt 3000 ]; do sleep 0.01; "
+                 "until grep -q '^step *2[3-9]/' ctrl.err || [ $i -gt 30000 ]; do sleep 0.01; "
                  "i=$((i + 1)); done; kill -%s $pid; wait $pid; test $? = 130; } && "
                  "step=$(sed -n 's/^interrupted at step \\([0-9]*\\); go on with --resume$/\\1/p' "
                  "ctrl.err) && test -e ctrl/checkpoint-$step/training.json && $MC info ctrl && "

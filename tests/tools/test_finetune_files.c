@@ -55,6 +55,10 @@ static int set_up(void **state)
         "{\"model_type\": \"t5\", \"vocab_size\": 8, \"d_model\": 16, \"d_ff\": 32, \"d_kv\": "
         "8, \"num_heads\": 2, \"num_layers\": 1, \"dropout_rate\": 0, "
         "\"relative_attention_num_buckets\": 8}");
+    write_model("glm", MC_PROMPT_GLM,
+                "{\"model_type\": \"glm\", \"vocab_size\": 9, \"dim_model\": 16, \"num_heads\": 2, "
+                "\"dim_head\": 8, \"dim_ff\": 32, \"num_layers\": 1, \"position_size\": 25, "
+                "\"dropout_p\": 0, \"sop_tok_id\": 6, \"eop_tok_id\": 7, \"mask_tok_id\": 8}");
     write_model("cpm1", MC_PROMPT_CPM1, CPM_CONFIG("\"num_layers\": 1"));
     write_model("cpm2", MC_PROMPT_CPM2,
                 CPM_CONFIG("\"num_encoder_layers\": 1, \"num_decoder_layers\": 1"));
@@ -258,8 +262,8 @@ static void test_values(void **state)
 static void test_texts(void **state)
 {
     (void)state;
-    static const char *const families[] = {"gpt2", "gptj", "t5", "cpm1", "cpm2"};
-    for (int i = 0; i < 5; i++) {
+    static const char *const families[] = {"gpt2", "gptj", "t5", "cpm1", "cpm2", "glm"};
+    for (int i = 0; i < 6; i++) {
         train(families[i], "--prompt letters --response reply");
         if (value_of("loss") > 0.5) /* of rows of random tokens 1.8 and more */
             fail_msg("%s: %s", families[i], out);
@@ -273,10 +277,9 @@ static void test_texts(void **state)
     if (value_of("em") < 0.6) fail_msg("%s", out); /* by chance a third */
 }
 
-/* The assistant's messages are learned, and the model's folder says which column they are in. */
-static void test_conversations(void **state)
+/* 48 conversations in chats.jsonl: the answer to a letter is the next one. */
+static void write_chats(void)
 {
-    (void)state;
     static char chats[8192];
     char *end = chats;
     for (int i = 0; i < 48; i++)
@@ -285,6 +288,13 @@ static void test_conversations(void **state)
                         "\"assistant\", \"content\": \"%c\"}]}\n",
                         'a' + i % 3, 'b' + i % 3);
     write_text(temp_path(&folder, "chats.jsonl"), chats);
+}
+
+/* The assistant's messages are learned, and the model's folder says which column they are in. */
+static void test_conversations(void **state)
+{
+    (void)state;
+    write_chats();
     must("$MC finetune gpt2 --config gpt2 --data chats.jsonl --messages m --epochs 20 --batch-size "
          "8 "
          "--lr 0.01 --output chat");
@@ -307,26 +317,56 @@ static void test_conversations(void **state)
                 "$MC predict chat --data asked.jsonl --overwrite --output said.jsonl");
     must_refuse(2, "expected no other columns",
                 "$MC finetune gpt2 --config gpt2 --data chats.jsonl --messages m --text t");
-    /* in a chat format: whole conversations, of which the assistant's tokens alone are learned */
-    must("$MC finetune gpt2 --config gpt2 --data chats.jsonl --messages m --chat-format zephyr "
+    write_text(temp_path(&folder, "asked.csv"), "q,a\nb,c\na,b\na,d\n");
+    /* as what a user says in a chat format, which the model was not trained with */
+    must("$MC eval gpt2 --model chat --data asked.csv --text q --target a --generate "
+         "--chat-format zephyr --max-target-length 6");
+    must_refuse(1, "conversations are read from JSON Lines alone",
+                "$MC finetune gpt2 --config gpt2 --data train.csv --messages letters");
+}
+
+/* In the chat format of a template: whole conversations are rows. */
+static void test_chat_format(void **state)
+{
+    (void)state;
+    write_chats();
+    write_text(temp_path(&folder, "gpt2/chat_template.jinja"), "<|user|>");
+    must("$MC finetune gpt2 --config gpt2 --data chats.jsonl --messages m "
          "--epochs 20 --batch-size 8 --lr 0.01 --output zephyr");
     expect_file("zephyr/task.json", "\"chat_format\":\t\"zephyr\"");
     must("$MC eval gpt2 --model zephyr --data chats.jsonl");
     if (value_of("loss") > 0.5) fail_msg("%s", out);
-    must("$MC generate --model zephyr --chat --chat-format zephyr --prompt b --max-new-tokens 6");
+    /* the folder keeps the template */
+    must("$MC generate --model zephyr --chat --prompt b --max-new-tokens 6");
     assert_string_equal(out, "c\n");
-    must_refuse(1, "expected generate --chat",
-                "$MC predict zephyr --data chats.jsonl --output no.jsonl");
-    must_refuse(1, "answers of conversations in chat format zephyr are not scored",
-                "$MC eval gpt2 --model zephyr --data chats.jsonl --generate");
+    /* predict answers at the end of a conversation, or a text as what a user says */
+    write_text(temp_path(&folder, "asked.jsonl"),
+               "{\"m\": [{\"role\": \"user\", \"content\": \"b\"}]}\n");
+    must("$MC predict zephyr --data asked.jsonl --overwrite --output said.jsonl "
+         "--max-target-length 6");
+    expect_file("said.jsonl", "{\"text\":\"c\"}\n");
+    must("$MC predict zephyr --text b --overwrite --output said.csv --max-target-length 6");
+    expect_file("said.csv", "text,predicted_text\nb,c\n");
+    write_text(temp_path(&folder, "asked.jsonl"), "{\"m\": [{\"role\": \"user\", \"content\": "
+                                                  "\"b\"}, {\"role\": \"system\", \"content\": "
+                                                  "\"c\"}]}\n");
+    must_refuse(1, "asked.jsonl:1: key \"m\": message 1: role system",
+                "$MC predict zephyr --data asked.jsonl --overwrite --output said.jsonl");
+    must_refuse(1, "answers of conversations in chat format zephyr are not scored: expected `eval",
+                "$MC finetune gpt2 --config gpt2 --data chats.jsonl --messages m --generate");
+    /* each answer after what precedes it, and a text as what a user says */
+    must("$MC eval gpt2 --model zephyr --data chats.jsonl --generate --max-target-length 6");
+    assert_true(value_of("em") == 1 && value_of("n") == 48);
+    write_text(temp_path(&folder, "asked.csv"), "q,a\nb,c\na,b\na,d\n");
+    must("$MC eval gpt2 --model zephyr --data asked.csv --text q --target a --generate "
+         "--max-target-length 6");
+    assert_true(fabs(value_of("em") - 2.0 / 3) < 0.01);
     must_refuse(1, "\"vicuna\": expected chatml",
                 "$MC finetune gpt2 --config gpt2 --data chats.jsonl --messages m --chat-format "
                 "vicuna --output no");
     must_refuse(2, "--chat-format: expected --messages",
                 "$MC finetune gpt2 --config gpt2 --data train.csv --text letters --target reply "
                 "--chat-format zephyr --output no");
-    must_refuse(1, "conversations are read from JSON Lines alone",
-                "$MC finetune gpt2 --config gpt2 --data train.csv --messages letters");
 }
 
 /* Without --val a tenth is held back, the same each time; the seed chooses which. */
@@ -425,11 +465,17 @@ static void test_lengths_of_tokenizer(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_classes),         cmocka_unit_test(test_values),
-        cmocka_unit_test(test_validation_loss), cmocka_unit_test(test_texts),
-        cmocka_unit_test(test_going_on),        cmocka_unit_test(test_numbered_labels),
-        cmocka_unit_test(test_fraction),        cmocka_unit_test(test_conversations),
-        cmocka_unit_test(test_errors),          cmocka_unit_test(test_lengths_of_tokenizer),
+        cmocka_unit_test(test_classes),
+        cmocka_unit_test(test_values),
+        cmocka_unit_test(test_validation_loss),
+        cmocka_unit_test(test_texts),
+        cmocka_unit_test(test_going_on),
+        cmocka_unit_test(test_numbered_labels),
+        cmocka_unit_test(test_fraction),
+        cmocka_unit_test(test_conversations),
+        cmocka_unit_test(test_chat_format),
+        cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_lengths_of_tokenizer),
     };
     set_up(NULL);
     write_rows("train.csv", 0, 54);

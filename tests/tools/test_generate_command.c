@@ -49,7 +49,7 @@ static void test_ids(void **state)
     mc_generate_options o = {.max_new_tokens = 6};
     mc_generation *g = mc_model_generate(gpt2, prompts, (int[]){3, 1}, 2, &o);
     assert_false(mc_print_error(ctx, stderr));
-    char expected[200] = "", first[200] = "";
+    char expected[256] = "", first[200] = "";
     for (int i = 0; i < 6; i++) snprintf(first + strlen(first), 16, i ? " %d" : "%d", g->ids[0][i]);
     snprintf(expected, sizeof expected, "%s\n", first);
     assert_int_equal(generate("--ids --prompt '5, 1 300' --max-new-tokens 6"), 0);
@@ -345,7 +345,7 @@ static void test_several_searches(void **state)
     (void)state;
     static const char *const prompts[] = {"1", "7 7 7", "5", "50257", "2 9"};
     static char each[sizeof out];
-    char arguments[300], all[300] = "";
+    char arguments[500], all[300] = "";
     const char *how = "--max-new-tokens 5 --num-beams 3 --num-return-sequences 2 --json --ids";
     *each = '\0';
     for (int i = 0; i < 5; i++) {

@@ -67,6 +67,23 @@ static void goes_on_to_the_bit(void **state)
          "test $code = 0 && cmp whole/adapter_model.safetensors away/adapter_model.safetensors");
 }
 
+/* Beside a base in 8 bits: the files of an adapter, to the bit after a stop. */
+static void base_in_8_bits(void **state)
+{
+    (void)state;
+    must("$P --base-weights fp8 --output eight");
+    must("$P --base-weights fp8 --output eight-parts --stop-after 7");
+    must_refuse(1, "--base-weights is ", "$P --output eight-parts --resume");
+    must("$P --base-weights fp8 --output eight-parts --resume && "
+         "cmp eight/adapter_model.safetensors eight-parts/adapter_model.safetensors && "
+         "! test -f eight/model.safetensors");
+    must("$MC generate gpt2 --pretrained eight --ids --prompt '1 4 7' --max-new-tokens 6");
+    must_refuse(2, "--base-weights: expected --lora-rank", "$P --lora-rank 0 --base-weights int8");
+    must_refuse(2, "--base-weights and --fp8", "$P --base-weights fp8 --fp8 all");
+    must_refuse(2, "--base-weights and --fp8",
+                "$MC plan gpt2 --config base --lora-rank 2 --base-weights fp8 --fp8 all");
+}
+
 static void learns(void **state)
 {
     (void)state;
@@ -159,10 +176,13 @@ static void prompts_are_checked(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(goes_on_to_the_bit),       cmocka_unit_test(learns),
-        cmocka_unit_test(adapters_are_models),      cmocka_unit_test(options_are_checked),
-        cmocka_unit_test(prompts_go_on_to_the_bit), cmocka_unit_test(prompts_are_models),
-        cmocka_unit_test(prompts_are_checked)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(goes_on_to_the_bit),
+                                       cmocka_unit_test(base_in_8_bits),
+                                       cmocka_unit_test(learns),
+                                       cmocka_unit_test(adapters_are_models),
+                                       cmocka_unit_test(options_are_checked),
+                                       cmocka_unit_test(prompts_go_on_to_the_bit),
+                                       cmocka_unit_test(prompts_are_models),
+                                       cmocka_unit_test(prompts_are_checked)};
     return cmocka_run_group_tests(tests, set_up, remove_folder);
 }

@@ -209,6 +209,79 @@ static void test_plan_offload(void **state)
     assert_int_equal(tool("plan gpt2 --config gpt2-base --offload --gpu-share 1.5"), 2);
 }
 
+/* Muon keeps one number for a matrix's element where Adam keeps two, and multiplies more. */
+static void test_plan_muon(void **state)
+{
+    (void)state;
+    if (tool("plan gpt2 --config gpt2-base --batch 8 --rates h200 --optimizer muon"))
+        fail_msg("%s", err);
+    /* a layer's 4 (768, 768) and 2 (3072, 768), each 5 (4 n^2 larger + 2 n^3) */
+    double n = 768, flops = 12 * 5 * (4 * 6 * n * n * n + 2 * 18 * n * n * n);
+    const char *line = strstr(out, "Muon: ");
+    assert_non_null(line);
+    assert_close(atof(line + 6), flops, 1e-3);
+    assert_non_null(strstr(line, " % of a step's (about 5 x dim / tokens)"));
+    assert_int_equal(tool("plan gpt2 --config gpt2-base --optimizer muon --offload"), 2);
+}
+
+/* In 8 bits products take less time and casts some; the casts of weights that are kept are among
+ * the parameters: 2 bytes an element of 24 blocks' 12 x 1024 x 1024. */
+static void test_plan_fp8(void **state)
+{
+    (void)state;
+    double ms[2], parameters[2];
+    for (int i = 0; i < 2; i++) {
+        if (tool(i ? "plan gpt2 --config gpt2-medium --batch 16 --rates h200 --fp8 auto"
+                   : "plan gpt2 --config gpt2-medium --batch 16 --rates h200"))
+            fail_msg("%s", err);
+        ms[i] = result("step_ms");
+        const char *line = strstr(out, "  parameters");
+        assert_non_null(line);
+        parameters[i] = strtod(line + strlen("  parameters"), NULL);
+    }
+    assert_non_null(strstr(out, "\nfp8: products in 8 bits cannot be measured here"));
+    assert_close(parameters[1] - parameters[0], 2.0 * 24 * 12 * 1024 * 1024, 0);
+    if (!(ms[1] > 0.6 * ms[0] && ms[1] < 0.95 * ms[0])) fail_msg("%g, %g ms", ms[0], ms[1]);
+}
+
+/* A base in 8 bits: of 12 blocks' 12 x 768 x 768 elements one of two bytes is left, and 4 more for
+ * each of 6,912 rows. */
+static void test_plan_base(void **state)
+{
+    (void)state;
+    double bytes[2], elements = 12.0 * 12 * 768 * 768;
+    for (int i = 0; i < 2; i++) {
+        char line[200];
+        snprintf(line, sizeof line, "plan gpt2 --config gpt2-base --lora-rank 8 --rates h200 %s",
+                 i ? "--base-weights fp8" : "");
+        if (tool(line)) fail_msg("%s", err);
+        const char *row = strstr(out, "  parameters");
+        assert_non_null(row);
+        bytes[i] = strtod(row + strlen("  parameters"), NULL);
+    }
+    assert_close(bytes[0] - bytes[1], elements - 4.0 * 12 * 6912, 1e-4);
+}
+
+/* State of the blocks' matrices, 12 of 768 x 768 in each of 12: 8 bytes an element, 4, or 2 and 8
+ * of each 256. */
+static void test_plan_states(void **state)
+{
+    (void)state;
+    static const char *const ways[] = {"", "--optimizer muon", "--optimizer-state 8bit"};
+    double bytes[3], matrices = 12.0 * 12 * 768 * 768;
+    for (int i = 0; i < 3; i++) {
+        char line[200];
+        snprintf(line, sizeof line, "plan gpt2 --config gpt2-base --batch 1 --rates h200 %s",
+                 ways[i]);
+        if (tool(line)) fail_msg("%s", err);
+        const char *row = strstr(out, "  optimizer state ");
+        assert_non_null(row);
+        bytes[i] = atof(row + 18);
+    }
+    assert_close(bytes[0] - bytes[1], 4 * matrices, 1e-3);
+    assert_close(bytes[0] - bytes[2], (6 - 8 / 256.0) * matrices, 1e-3);
+}
+
 static void test_plan_bert(void **state)
 {
     (void)state;
@@ -231,7 +304,7 @@ static void test_plan_errors(void **state)
         {"plan", "required and missing"},
         {"plan gpt3 --config gpt2-base",
          "expected one of bert, gpt2, t5, gptj, cpm1, cpm2, roberta, llama, distilbert, electra, "
-         "mpnet, opt"},
+         "mpnet, opt, modernbert, longformer, glm, vit"},
         {"plan gpt2", "required and missing: --config"},
         {"plan gpt2 --config gpt2-base --gpus 0", "--gpus"},
         {"plan gpt2 --config gpt2-base --gpus 65537", "--gpus"},
@@ -391,12 +464,14 @@ static int remove_folder(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_plan),         cmocka_unit_test(test_plan_others),
-        cmocka_unit_test(test_plan_answers), cmocka_unit_test(test_plan_h200),
-        cmocka_unit_test(test_plan_offload), cmocka_unit_test(test_plan_bert),
-        cmocka_unit_test(test_plan_errors),  cmocka_unit_test(test_bench),
-        cmocka_unit_test(test_bench_errors), cmocka_unit_test(test_what_is_right),
-        cmocka_unit_test(test_bus_factors),
+        cmocka_unit_test(test_plan),          cmocka_unit_test(test_plan_others),
+        cmocka_unit_test(test_plan_answers),  cmocka_unit_test(test_plan_h200),
+        cmocka_unit_test(test_plan_offload),  cmocka_unit_test(test_plan_bert),
+        cmocka_unit_test(test_plan_base),     cmocka_unit_test(test_plan_muon),
+        cmocka_unit_test(test_plan_states),   cmocka_unit_test(test_plan_errors),
+        cmocka_unit_test(test_bench),         cmocka_unit_test(test_bench_errors),
+        cmocka_unit_test(test_what_is_right), cmocka_unit_test(test_bus_factors),
+        cmocka_unit_test(test_plan_fp8),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -10,7 +10,8 @@
 
 #define HEADER                                                                                   \
     "step,epoch,split,loss,grad_norm,lr,loss_scale,ms,mfu,tokens_per_s,n,tokens,accuracy,f1,em," \
-    "rougeL,pearson,spearman,mse,perplexity,val_loss,recall\n"
+    "rougeL,pearson,spearman,mse,perplexity,val_loss,recall,"                                    \
+    "fp8_saturated,fp8_vanished\n"
 
 static temp_folder folder;
 static char path[600];
@@ -81,16 +82,16 @@ static void test_rows(void **state)
     run_log_validation(&log, &(run_validation){.step = 2, .loss = 1.5, .tokens = 64});
     run_log_sample(&log, 2, "a sample is no metric");
     assert_int_equal(run_log_release(&log), MC_OK);
-    expect_file(HEADER "1,,,0.5,2,5e-05,1,100,,500,,,,,,,,,,,,\n"
-                       "2,,,0.5,2,5e-05,1,100,,500,,,,,,,,,,,,\n"
+    expect_file(HEADER "1,,,0.5,2,5e-05,1,100,,500,,,,,,,,,,,,,,\n"
+                       "2,,,0.5,2,5e-05,1,100,,500,,,,,,,,,,,,,,\n"
                        "2,1,val,,,,,,,,4,,0.75,0.5,,,,,,,0.25,"
-                       "\"{\"\"no\"\":0.5,\"\"ja, \\\"\"klar\\\"\"\"\":1}\"\n"
-                       "2,,val,1.5,,,,,,,,64,,,,,,,,,,\n");
+                       "\"{\"\"no\"\":0.5,\"\"ja, \\\"\"klar\\\"\"\"\":1}\",,\n"
+                       "2,,val,1.5,,,,,,,,64,,,,,,,,,,,,\n");
     open_log(&log, quiet, 1); /* goes on after step 1 */
     write_step(&log, 2);
     assert_int_equal(run_log_release(&log), MC_OK);
-    expect_file(HEADER "1,,,0.5,2,5e-05,1,100,,500,,,,,,,,,,,,\n"
-                       "2,,,0.5,2,5e-05,1,100,,500,,,,,,,,,,,,\n");
+    expect_file(HEADER "1,,,0.5,2,5e-05,1,100,,500,,,,,,,,,,,,,,\n"
+                       "2,,,0.5,2,5e-05,1,100,,500,,,,,,,,,,,,,,\n");
     fclose(quiet);
 }
 
@@ -100,15 +101,15 @@ static void test_resuming(void **state)
     (void)state;
     FILE *quiet = fopen("/dev/null", "w");
     run_log log;
-    write_text(path, HEADER "1,,,0.5,2,5e-05,1,100,,500,,,,,,,,,,,,\n2,,,0.");
+    write_text(path, HEADER "1,,,0.5,2,5e-05,1,100,,500,,,,,,,,,,,,,,\n2,,,0.");
     open_log(&log, quiet, 5);
     write_step(&log, 10);
     write_step(&log, 11);
     assert_int_equal(run_log_release(&log), MC_OK);
     open_log(&log, quiet, 10); /* whose row is found again */
     assert_int_equal(run_log_release(&log), MC_OK);
-    expect_file(HEADER "1,,,0.5,2,5e-05,1,100,,500,,,,,,,,,,,,\n"
-                       "10,,,0.5,2,5e-05,1,100,,500,,,,,,,,,,,,\n");
+    expect_file(HEADER "1,,,0.5,2,5e-05,1,100,,500,,,,,,,,,,,,,,\n"
+                       "10,,,0.5,2,5e-05,1,100,,500,,,,,,,,,,,,,,\n");
     write_text(path, "name,value\nx,1\n");
     run_log_options o = {.csv = path, .resume_step = 5, .progress = quiet};
     assert_int_equal(run_log_init(&log, &o), MC_ERR_FORMAT);

@@ -95,13 +95,13 @@ typedef struct run {
     mc_optim_manager *optim;
 } run;
 
-static run start(mc_zero_level level, bool offload)
+static run start_with(mc_zero_level level, bool offload, mc_recompute recompute)
 {
     run r = {.ctx = mc_init_distributed(&(mc_init_options){.seed = 3, .log = ignore_line})};
     add_mirror(r.ctx);
     r.m = mc_module_new(r.ctx, "", sizeof *r.m, &(mc_module_options){.zero_level = level});
     r.m->blocks = mc_block_list_new(&r.m->module, "blocks", BLOCKS, new_block, block_forward,
-                                    &(mc_block_options){.zero_level = level});
+                                    &(mc_block_options){level, recompute, NULL});
     r.m->head = mc_linear_add(&r.m->module, "head", DIM, 3, NULL);
     mc_adam_options options = {.lr = 0.1f, .eps = 1e-3f};
     r.adam = offload ? mc_adam_offload_new(r.ctx, &options) : mc_adam_new(r.ctx, &options);
@@ -111,6 +111,11 @@ static run start(mc_zero_level level, bool offload)
     assert_good(r.ctx);
     hook_device(r.ctx);
     return r;
+}
+
+static run start(mc_zero_level level, bool offload)
+{
+    return start_with(level, offload, MC_RECOMPUTE_NONE);
 }
 
 static mc_zero *zero_of(run *r) { return &r->m->module.root->zero; }
@@ -179,7 +184,8 @@ static bool end_faults(run *r, fault f, long *count)
     return failed;
 }
 
-/* Between steps, after a failure too: states agree with memory and with what is under way. */
+/* Between steps, after a failure too: states agree with memory and with what is under way, and no
+ * values are left gathered. */
 static void check_states(run *r)
 {
     mc_zero *z = zero_of(r);
@@ -189,7 +195,8 @@ static void check_states(run *r)
         assert_true(!b->gradient.request == (b->gradient.state != MC_GRADIENT_REDUCING));
         assert_true(!b->values.request == (b->values.state != MC_VALUES_GATHERING));
         assert_true((b->values.data == NULL) == (b->values.state == MC_VALUES_RESTING));
-        if (!shares) assert_int_equal(b->values.state, MC_VALUES_READY);
+        assert_int_equal(b->values.state, shares ? MC_VALUES_RESTING : MC_VALUES_READY);
+        assert_int_equal(b->values.users + b->values.running + b->values.retained, 0);
         if (mc_bucket_shares_gradient(b))
             assert_true(!b->gradient.data == (b->gradient.state == MC_GRADIENT_NONE ||
                                               b->gradient.state == MC_GRADIENT_VOID));
@@ -209,13 +216,14 @@ static void check_void(run *r)
     mc_clear_error(r->ctx);
 }
 
-static void fail_in_step(mc_zero_level level, fault f, const float *expected, int *lost)
+static void fail_in_step(mc_zero_level level, mc_recompute recompute, fault f,
+                         const float *expected, int *lost)
 {
     long count = 0, nth = 0;
     float values[MOST];
     bool failed = true;
     while (failed || nth <= count) {
-        run r = start(level, false);
+        run r = start_with(level, false, recompute);
         train_step(&r, 0);
         assert_good(r.ctx);
         begin_faults(f, ++nth);
@@ -247,7 +255,9 @@ static void test_steps(void **state)
         read_all(&r, expected);
         mc_context_free(r.ctx);
         for (fault f = 0; f < FAULTS; f++)
-            if (can_fail(f)) fail_in_step(level, f, expected, &lost);
+            for (mc_recompute how = MC_RECOMPUTE_NONE; how <= MC_RECOMPUTE_FULL; how += 2)
+                if (can_fail(f) && (how == MC_RECOMPUTE_NONE || level == MC_ZERO_3))
+                    fail_in_step(level, how, f, expected, &lost);
         assert_true(lost > 0);
     }
 }
@@ -320,6 +330,45 @@ static void test_moves(void **state)
                 fail_in_move(level, f, offload);
 }
 
+/* ---- memory of sums -------------------------------------------------------------------------- */
+
+static int count_sums(run *r)
+{
+    int count = 0;
+    mc_zero *z = zero_of(r);
+    for (int i = 0; i < z->bucket_count; i++) count += z->buckets[i].sum.data != NULL;
+    return count;
+}
+
+/* All buckets but that of the blocks' biases, whose gradients are WHOLE. */
+static int shared_count(run *r) { return zero_of(r)->bucket_count - 1; }
+
+/* A sum is claimed when its first reduction lands, or by the step, and freed by zero_grad; what is
+ * read of gradients does not depend on it. */
+static void test_sums(void **state)
+{
+    (void)state;
+    float gradient[DIM * DIM];
+    run r = start(MC_ZERO_3, false);
+    mc_parameter *p = mc_module_find_parameter(&r.m->module, "blocks.0.up.weight");
+    assert_non_null(p);
+    mc_module_need_gradients(r.m->module.root, 1);
+    assert_int_equal(count_sums(&r), 0);
+    train_step(&r, 0);
+    assert_int_equal(count_sums(&r), shared_count(&r));
+    mc_parameter_read_gradient(p, gradient);
+    assert_true(gradient[0] != 0);
+    mc_optim_manager_zero_grad(r.optim);
+    assert_int_equal(count_sums(&r), 0);
+    mc_parameter_read_gradient(p, gradient);
+    for (int i = 0; i < DIM * DIM; i++) assert_true(gradient[i] == 0);
+    assert_true(p->stored->bucket->gradient.needed);
+    mc_optim_manager_prepare(r.optim); /* parameters that take no part in a step have zeros */
+    assert_int_equal(count_sums(&r), shared_count(&r));
+    assert_good(r.ctx);
+    mc_context_free(r.ctx);
+}
+
 /* ---- transitions ----------------------------------------------------------------------------- */
 
 static void check_refused(run *r, mc_status status, const char *from, const char *to)
@@ -336,7 +385,7 @@ static void test_transitions(void **state)
     run r = start(MC_ZERO_3, false);
     mc_module_need_gradients(r.m->module.root, 1);
     mc_zero *z = zero_of(&r);
-    mc_bucket *b = &z->buckets[0];
+    mc_bucket *b = &z->buckets[1]; /* a block's */
     check_refused(&r, mc_values_go(z, b, MC_VALUES_STALE), "RESTING", "STALE");
     check_refused(&r, mc_gradient_go(z, b, MC_GRADIENT_SUMMED), "NONE", "SUMMED");
     b->sum.state = MC_SUM_WIDE;
@@ -353,6 +402,7 @@ int main(void)
         cmocka_unit_test(test_transitions),
         cmocka_unit_test(test_steps),
         cmocka_unit_test(test_moves),
+        cmocka_unit_test(test_sums),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

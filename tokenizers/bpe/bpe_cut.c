@@ -9,7 +9,6 @@
  * with one space in front, and the line breaks after them; white space up to its last line break;
  * then as GPT-2's. Letters of o200k are a run of capitals before one of small letters, either of
  * which may be missing; marks and letters without case are both; 's is part of such a word. */
-#include <string.h>
 #include "tokenizers/bpe/word_key_internal.h"
 #include "tokenizers/tokenizer_internal.h"
 

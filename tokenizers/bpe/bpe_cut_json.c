@@ -25,6 +25,13 @@ static const struct {
                                      "[\\r\\n/]*|" SPACES},
 };
 
+const char *mc_bpe_pattern(mc_cut_kind kind)
+{
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (known[i].kind == kind) return known[i].pattern;
+    return NULL;
+}
+
 static mc_status no_memory(mc_error *err, const char *path)
 {
     return mc_error_set(err, MC_ERR_NOMEM, "%s: out of memory for the pre-tokenizer", path);

@@ -66,9 +66,9 @@ typedef struct mc_bpe {
     bool has_unk;          /* a byte (or character) without entry is unk_id; else it is left out */
     bool fuse_unk;         /* several in a row are one */
     bool byte_fallback;    /* of characters: those without an entry are their bytes' entries */
-    uint32_t *groups;      /* (merge_count): the rank that a merge has with others of the same
-                              result, for all of which the leftmost is first; NULL: its number */
-    int32_t *results;      /* by group */
+    uint32_t *groups;      /* (merge_count): the rank that a merge has with others, for all of which
+                              the leftmost is first; NULL: its number */
+    int32_t *results;      /* by group; -1: its merges have several, each its own */
 
     /* derived by mc_bpe_finish */
     mc_bpe_slot *slots; /* (slot_mask + 1), a power of two */
@@ -157,8 +157,8 @@ static inline uint64_t mc_bpe_follower_bit(int32_t right)
     return (uint64_t)1 << ((uint32_t)right * 0x9E3779B9u >> 26);
 }
 
-/* The rank of the merge of two tokens, or MC_BPE_NONE. */
-static inline uint32_t mc_bpe_rank(const mc_bpe *bpe, int32_t left, int32_t right)
+/* The number of the merge of two tokens, or MC_BPE_NONE. */
+static inline uint32_t mc_bpe_find(const mc_bpe *bpe, int32_t left, int32_t right)
 {
     if (!(bpe->followers[left] & mc_bpe_follower_bit(right))) return MC_BPE_NONE;
     uint64_t hash = mc_bpe_hash(left, right);
@@ -167,14 +167,23 @@ static inline uint32_t mc_bpe_rank(const mc_bpe *bpe, int32_t left, int32_t righ
         if (slot.rank == MC_BPE_NONE) return MC_BPE_NONE;
         if (slot.tag != (uint32_t)(hash >> 32)) continue;
         const mc_bpe_merge *merge = &bpe->merges[slot.rank];
-        if (merge->left == left && merge->right == right)
-            return bpe->groups ? bpe->groups[slot.rank] : slot.rank;
+        if (merge->left == left && merge->right == right) return slot.rank;
     }
 }
 
-static inline int32_t mc_bpe_result(const mc_bpe *bpe, uint32_t rank)
+/* Its rank, or MC_BPE_NONE. */
+static inline uint32_t mc_bpe_rank(const mc_bpe *bpe, int32_t left, int32_t right)
 {
-    return bpe->results ? bpe->results[rank] : bpe->merges[rank].result;
+    uint32_t merge = mc_bpe_find(bpe, left, right);
+    return merge != MC_BPE_NONE && bpe->groups ? bpe->groups[merge] : merge;
+}
+
+/* What two tokens, whose merge has this rank, become. */
+static inline int32_t mc_bpe_result(const mc_bpe *bpe, uint32_t rank, int32_t left, int32_t right)
+{
+    if (!bpe->results) return bpe->merges[rank].result;
+    int32_t result = bpe->results[rank];
+    return result >= 0 ? result : bpe->merges[mc_bpe_find(bpe, left, right)].result;
 }
 
 /* The letters that stand for bytes in the files: a code point each, and back (-1: none of them). */

@@ -104,7 +104,7 @@ static size_t merge_short(const mc_bpe *bpe, const uint8_t *word, size_t size, i
     if (count) link_short(bpe, &w, word, count);
     for (uint32_t key; count > 1 && (key = smallest(w.keys, count - 1)) != NO_KEY;) {
         size_t at = key & 0xFF, gone = w.next[at], next = w.next[gone];
-        w.ids[at] = mc_bpe_result(bpe, key >> 8);
+        w.ids[at] = mc_bpe_result(bpe, key >> 8, w.ids[at], w.ids[gone]);
         w.next[at] = (uint8_t)next;
         w.previous[next] = (uint8_t)at;
         w.keys[gone] = NO_KEY;
@@ -227,6 +227,7 @@ static void merge_at(long_word *w, uint32_t at, int32_t result)
     mc_bpe_node *node = &w->nodes[at];
     uint32_t gone = node->next, next = w->nodes[gone].next;
     set_rank(w, gone, MC_BPE_NONE);
+    set_rank(w, at, MC_BPE_NONE); /* its next merge may have the same rank, and waits anew */
     node->id = result;
     node->next = next;
     if (next != MC_BPE_NONE) w->nodes[next].previous = at;
@@ -267,7 +268,9 @@ static void merge_unordered(long_word *w)
     while (w->s->heap_count) {
         uint64_t item = heap_take(w->s);
         uint32_t at = (uint32_t)item, rank = (uint32_t)(item >> 32);
-        if (w->nodes[at].rank == rank) merge_at(w, at, mc_bpe_result(w->bpe, rank));
+        const mc_bpe_node *node = &w->nodes[at];
+        if (node->rank == rank)
+            merge_at(w, at, mc_bpe_result(w->bpe, rank, node->id, w->nodes[node->next].id));
     }
 }
 

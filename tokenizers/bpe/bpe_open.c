@@ -1,6 +1,7 @@
 /* Reading byte-level BPE: vocab.json with merges.txt, and a tokenizer.json's parts. */
 #include <stdio.h>
 #include <string.h>
+#include "tokenizers/gguf/inside_internal.h"
 #include "tokenizers/files/parts_internal.h"
 #include "tokenizers/files/settings_internal.h"
 
@@ -262,6 +263,8 @@ mc_status mc_bpe_read_json(mc_tokenizer *tok, mc_error *err, const char *path, c
 
 /* ---- vocab.json, merges.txt and what lies beside them ---- */
 
+static const char end_of_text[] = "<|endoftext|>";
+
 static mc_added_token *find_added(const mc_tokenizer *tok, const char *text)
 {
     for (size_t i = 0; i < tok->added_count; i++)
@@ -360,21 +363,55 @@ static mc_status read_ends(mc_tokenizer *tok, mc_error *err, const char *path)
     return MC_OK;
 }
 
+/* Qwen2's class: text in NFC, words of its own, and one token for three purposes unless the files
+ * name others. */
+static mc_status set_qwen2(mc_tokenizer *tok, mc_error *err, const char *path)
+{
+    static const char words[] =
+        "{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Split\", \"pattern\": "
+        "{\"Regex\": "
+        "\"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?\\\\p{L}+|\\\\p{N}| "
+        "?[^\\\\s\\\\p{L}\\\\p{N}]+[\\\\r\\\\n]*|\\\\s*[\\\\r\\\\n]+|\\\\s+(?!\\\\S)|\\\\s+\"}, "
+        "\"behavior\": \"Isolated\", \"invert\": false}, {\"type\": \"ByteLevel\", "
+        "\"add_prefix_space\": false, \"trim_offsets\": true, \"use_regex\": false}]}";
+    char **const names[] = {&tok->unk_token, &tok->eos_token, &tok->pad_token};
+    tok->forms[tok->form_count++] = MC_NFC;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!mc_tokenizer_set_string(names[i], end_of_text)) return no_memory(err, path);
+    cJSON *part = mc_json_parse(err, words, sizeof words - 1, path, 1);
+    mc_status status = part ? mc_bpe_read_cuts(tok, err, path, part) : err->status;
+    cJSON_Delete(part);
+    return status;
+}
+
+/* The tokens of these names are special, and come after the vocabulary if they are no entries, as
+ * in transformers. */
+static mc_status add_qwen2(mc_tokenizer *tok, mc_error *err, const char *path)
+{
+    const char *const names[] = {tok->bos_token, tok->eos_token, tok->unk_token, tok->pad_token};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (mc_tokenizer_add_special(tok, err, path, names[i])) return err->status;
+    return read_ends(tok, err, path);
+}
+
 static mc_status read_settings(mc_tokenizer *tok, mc_error *err, const char *path)
 {
-    mc_settings_fall_back(tok, MC_CLASS_GPT2, MC_CLASS_ROBERTA);
-    bool roberta = is_roberta(tok);
-    if (mc_settings_expect_class(tok, err, "a vocab.json", MC_CLASS_GPT2, MC_CLASS_ROBERTA) ||
-        (roberta && mc_roberta_names(tok, err, path)) || mc_settings_read_names(tok, err) ||
-        mc_settings_read_common(tok, err) || read_prefix_space(tok, err, path) ||
-        mc_settings_add_tokens(tok, err, false))
+    static const unsigned own =
+        MC_CLASSES(MC_CLASS_GPT2) | MC_CLASSES(MC_CLASS_ROBERTA) | MC_CLASSES(MC_CLASS_QWEN2);
+    mc_settings_fall_back(tok, own);
+    bool roberta = is_roberta(tok), qwen2 = mc_settings_class(tok) == MC_CLASS_QWEN2;
+    if (mc_settings_expect_class(tok, err, "a vocab.json", own) ||
+        (qwen2 && set_qwen2(tok, err, path)) || (roberta && mc_roberta_names(tok, err, path)) ||
+        mc_settings_read_names(tok, err) || mc_settings_read_common(tok, err) ||
+        read_prefix_space(tok, err, path) || mc_settings_add_tokens(tok, err, false))
         return err->status;
+    if (qwen2) return add_qwen2(tok, err, path);
     return roberta ? add_roberta(tok, err, path) : read_ends(tok, err, path);
 }
 
 static mc_status read_vocab(mc_tokenizer *tok, mc_error *err, const char *path)
 {
-    cJSON *root = mc_json_read_object(err, path, MC_TOKENIZER_FILE_MAX);
+    cJSON *root = mc_inside_read_object(tok->inside, err, path, MC_TOKENIZER_FILE_MAX);
     if (!root) return err->status;
     mc_status status = mc_tokenizer_read_entries(tok, err, path, root, false);
     cJSON_Delete(root);
@@ -384,7 +421,7 @@ static mc_status read_vocab(mc_tokenizer *tok, mc_error *err, const char *path)
 static mc_status read_merges_file(mc_tokenizer *tok, mc_error *err, const char *path)
 {
     size_t size;
-    char *text = mc_file_read(err, path, MC_TOKENIZER_FILE_MAX, &size);
+    char *text = mc_inside_read(tok->inside, err, path, MC_TOKENIZER_FILE_MAX, &size);
     if (!text) return err->status;
     mc_status status = mc_bpe_read_merges(tok, err, path, text, size);
     mc_free(text);
@@ -393,7 +430,6 @@ static mc_status read_merges_file(mc_tokenizer *tok, mc_error *err, const char *
 
 mc_status mc_bpe_load_files(mc_tokenizer *tok, mc_error *err, const char *vocab, const char *merges)
 {
-    static const char end_of_text[] = "<|endoftext|>";
     tok->kind = MC_TOKENIZER_BYTE_BPE;
     tok->has_normalizer = false;
     tok->has_templates = true; /* they put nothing around a text */

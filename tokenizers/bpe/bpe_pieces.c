@@ -3,7 +3,7 @@
  *
  * A tokenizer.json lists the merges. A SentencePiece model does not: two neighbours merge where
  * both together are a piece, the piece of the highest score first. Such merges come in groups, a
- * group for each piece, and within a group the leftmost is first. */
+ * group for each score, and within a group the leftmost is first. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,13 +43,11 @@ static int compare_ranked(const void *left, const void *right)
     return (a->id > b->id) - (a->id < b->id);
 }
 
-/* The normal pieces of two characters and more, the highest score first. *same: whether two of them
- * have one score. */
-static ranked *rank_pieces(const mc_tokenizer *tok, size_t *count, bool *same)
+/* The normal pieces of two characters and more, the highest score first. */
+static ranked *rank_pieces(const mc_tokenizer *tok, size_t *count)
 {
     ranked *list = mc_calloc(tok->entry_count + 1, sizeof *list);
     *count = 0;
-    *same = false;
     for (size_t i = 0; list && i < tok->unigram.count; i++) {
         mc_entry entry = tok->entries[i];
         if (is_normal(tok, (int32_t)i) && entry.length &&
@@ -57,7 +55,6 @@ static ranked *rank_pieces(const mc_tokenizer *tok, size_t *count, bool *same)
             list[(*count)++] = (ranked){tok->unigram.scores[i], (int32_t)i};
     }
     if (list && *count) qsort(list, *count, sizeof *list, compare_ranked);
-    for (size_t i = 1; list && i < *count; i++) *same = *same || list[i].score == list[i - 1].score;
     return list;
 }
 
@@ -69,6 +66,17 @@ static bool has_characters(const mc_tokenizer *tok, int32_t id)
         size = character_size(*p);
         if (!is_normal(tok, mc_trie_find(&tok->trie, p, size))) return false;
     }
+    return true;
+}
+
+/* Whether the pieces' merges can be listed: the library splits unused pieces again, and a character
+ * that is no piece would have to merge without an id. */
+static bool can_list(const mc_tokenizer *tok, const ranked *list, size_t count)
+{
+    for (size_t i = 0; i < tok->unigram.count; i++)
+        if (tok->unigram.types[i] == MC_PIECE_UNUSED && tok->entries[i].length) return false;
+    for (size_t i = 0; i < count; i++)
+        if (!has_characters(tok, list[i].id)) return false;
     return true;
 }
 
@@ -92,23 +100,31 @@ static bool add_splits(mc_tokenizer *tok, int32_t id, uint32_t group, size_t *gr
     return true;
 }
 
+/* Adds the merges of all pieces, those of one score as a group. */
+static bool add_groups(mc_tokenizer *tok, const ranked *list, size_t count)
+{
+    mc_bpe *bpe = &tok->bpe;
+    size_t room = 0;
+    uint32_t group = 0;
+    bpe->results = mc_calloc(count + 1, sizeof *bpe->results);
+    bool ok = bpe->results;
+    for (size_t i = 0; i < count && ok; i++) {
+        bool same = i && list[i].score == list[i - 1].score;
+        group += i && !same;
+        bpe->results[group] = same ? -1 : list[i].id;
+        ok = add_splits(tok, list[i].id, group, &room);
+    }
+    return ok;
+}
+
 mc_status mc_bpe_merges_of_pieces(mc_tokenizer *tok, mc_error *err, const char *path,
                                   bool *possible)
 {
     mc_bpe *bpe = &tok->bpe;
-    size_t count, room = 0;
-    bool same;
-    ranked *list = rank_pieces(tok, &count, &same);
-    bpe->results = mc_calloc(count + 1, sizeof *bpe->results);
-    bool ok = list && bpe->results;
-    *possible = !same;
-    for (size_t i = 0; i < tok->unigram.count; i++)
-        if (tok->unigram.types[i] == MC_PIECE_UNUSED && tok->entries[i].length) *possible = false;
-    for (size_t i = 0; ok && *possible && i < count; i++) {
-        *possible = has_characters(tok, list[i].id);
-        bpe->results[i] = list[i].id;
-        ok = add_splits(tok, list[i].id, (uint32_t)i, &room);
-    }
+    size_t count;
+    ranked *list = rank_pieces(tok, &count);
+    *possible = list && can_list(tok, list, count);
+    bool ok = list && (!*possible || add_groups(tok, list, count));
     mc_free(list);
     if (!ok) return no_memory(err, path);
     if (!*possible) return MC_OK;

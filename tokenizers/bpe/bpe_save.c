@@ -1,4 +1,3 @@
-#include <stdio.h>
 #include <string.h>
 #include "tokenizers/files/save_internal.h"
 

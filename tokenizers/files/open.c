@@ -2,6 +2,7 @@
 #include "core/hub/find_internal.h"
 #include "tokenizers/files/parts_internal.h"
 #include "tokenizers/files/settings_internal.h"
+#include "tokenizers/gguf/tokens_internal.h"
 
 static int line_of(const char *text, const char *at)
 {
@@ -111,7 +112,7 @@ mc_status mc_tokenizer_load_vocab(mc_tokenizer *tok, mc_error *err, const char *
     mc_lowercase said = MC_LOWERCASE_DEFAULT;
     if (read_lines(tok, err, path, text, size)) return err->status;
     if (mc_cpm_is(tok)) return mc_cpm_load(tok, err, path);
-    if (mc_settings_expect_class(tok, err, "a vocab.txt", MC_CLASS_BERT, MC_CLASS_BERT) ||
+    if (mc_settings_expect_class(tok, err, "a vocab.txt", MC_CLASSES(MC_CLASS_BERT)) ||
         mc_settings_read_names(tok, err) || mc_settings_read_common(tok, err) ||
         read_bert_settings(tok, err, &said))
         return err->status;
@@ -212,24 +213,29 @@ typedef struct folder_files {
     char vocab[MC_PATH_MAX], json[MC_PATH_MAX];
     char vocab_json[MC_PATH_MAX], merges[MC_PATH_MAX]; /* of byte-level BPE */
     char model[MC_PATH_MAX]; /* SentencePiece's, by the name that is there; "": none */
-    bool t5;                 /* it has the name that T5's has */
+    bool t5;                 /* it has the name that T5's has, */
+    bool fairseq;            /* or the one of models whose pieces fairseq numbers */
 } folder_files;
 
-const char *const mc_model_names[MC_MODEL_NAMES] = {"spiece.model", "sentencepiece.bpe.model",
-                                                    "sentencepiece.model", "tokenizer.model"};
+const char *const mc_model_names[MC_MODEL_NAMES] = {
+    "spiece.model", "sentencepiece.bpe.model", "sentencepiece.model", "tokenizer.model",
+    "vocab.model",  "cog-pretrain.model"};
 
-static mc_status find_model(mc_error *err, folder_files *files, const char *folder)
+static mc_status find_model(mc_error *err, folder_files *files, const char *folder,
+                            const mc_inside *inside)
 {
     for (size_t i = 0; i < MC_MODEL_NAMES; i++) {
         if (mc_path_join(err, files->model, folder, mc_model_names[i])) return err->status;
         files->t5 = i == 0;
-        if (mc_path_is_file(files->model)) return MC_OK;
+        files->fairseq = i == 1;
+        if (mc_inside_is_file(inside, files->model)) return MC_OK;
     }
     files->model[0] = 0;
     return MC_OK;
 }
 
-static mc_status name_files(mc_error *err, folder_files *files, const char *folder)
+static mc_status name_files(mc_error *err, folder_files *files, const char *folder,
+                            const mc_inside *inside)
 {
     const struct {
         char *path;
@@ -240,13 +246,19 @@ static mc_status name_files(mc_error *err, folder_files *files, const char *fold
                {files->merges, "merges.txt"}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (mc_path_join(err, all[i].path, folder, all[i].name)) return err->status;
-    return find_model(err, files, folder);
+    return find_model(err, files, folder, inside);
 }
 
 static mc_status load_model(mc_tokenizer *tok, mc_error *err, const folder_files *files)
 {
     size_t size;
-    char *bytes = mc_file_read(err, files->model, MC_TOKENIZER_FILE_MAX, &size);
+    if (files->fairseq && mc_settings_class(tok) == MC_CLASS_NONE)
+        return mc_error_set(err, MC_ERR_UNSUPPORTED,
+                            "%s: how its pieces are numbered depends on the class, and no file "
+                            "names one: expected \"tokenizer_class\" in a tokenizer_config.json, "
+                            "XLMRobertaTokenizer or CamembertTokenizer",
+                            files->model);
+    char *bytes = mc_inside_read(tok->inside, err, files->model, MC_TOKENIZER_FILE_MAX, &size);
     if (!bytes) return err->status;
     mc_status status = mc_unigram_load_model(tok, err, files->model, bytes, size, files->t5, -1);
     mc_free(bytes);
@@ -256,22 +268,26 @@ static mc_status load_model(mc_tokenizer *tok, mc_error *err, const folder_files
 static mc_status load(mc_tokenizer *tok, mc_error *err, const folder_files *files,
                       const char *folder, const mc_tokenizer_options *options)
 {
-    bool json = mc_path_is_file(files->json);
+    const mc_inside *inside = tok->inside;
+    bool json = mc_inside_is_file(inside, files->json);
     const char *path = json ? files->json : files->vocab;
     mc_lowercase asked = options ? options->lowercase : MC_LOWERCASE_DEFAULT;
     size_t size;
     if (mc_settings_open(tok, err, folder)) return err->status;
-    /* the .model counts, but where the class numbers pieces otherwise (XLM-R's) and says how */
-    if (files->model[0] && (!json || mc_unigram_has_model_ids(tok)))
+    /* the .model counts, but where the class numbers pieces otherwise and a tokenizer.json too */
+    if (files->model[0]) mc_settings_fall_back(tok, MC_CLASSES_FAIRSEQ);
+    bool unclear = files->fairseq && mc_settings_class(tok) == MC_CLASS_NONE;
+    if (files->model[0] && (!json || (mc_unigram_has_model_ids(tok) && !unclear)))
         return load_model(tok, err, files);
-    if (!json && !mc_path_is_file(path) && mc_path_is_file(files->vocab_json))
+    if (!json && !mc_inside_is_file(inside, path) && mc_inside_is_file(inside, files->vocab_json))
         return mc_bpe_load_files(tok, err, files->vocab_json, files->merges);
-    if (!json && !mc_path_is_file(path))
+    if (!json && !mc_inside_is_file(inside, path))
         return mc_error_set(err, MC_ERR_NOT_FOUND,
-                            "%s: holds neither tokenizer.json nor vocab.txt, vocab.json or "
-                            "spiece.model",
+                            "%s: holds neither tokenizer.json nor vocab.txt, vocab.json or a model "
+                            "of SentencePiece (spiece.model, sentencepiece.bpe.model, "
+                            "tokenizer.model)",
                             folder);
-    char *text = mc_file_read(err, path, MC_TOKENIZER_FILE_MAX, &size);
+    char *text = mc_inside_read(inside, err, path, MC_TOKENIZER_FILE_MAX, &size);
     if (!text) return err->status;
     mc_status status = json ? mc_tokenizer_load_json(tok, err, path, text, size, asked)
                             : mc_tokenizer_load_vocab(tok, err, path, text, size, asked);
@@ -304,13 +320,44 @@ static mc_status find_files(mc_context *ctx, const char *identifier, mc_hub_requ
 {
     char named[MC_PATH_MAX];
     mc_error *err = &ctx->error;
-    if (mc_hub_find(ctx, identifier, request, folder) || name_files(err, files, folder))
+    if (mc_hub_find(ctx, identifier, request, folder) || name_files(err, files, folder, NULL))
         return err->status;
     if (has_tokenizer(files) || !mc_hub_is_adapter(folder)) return MC_OK;
     request->revision = NULL;
     if (!base && mc_hub_adapter_base(err, folder, named)) return err->status;
     if (mc_hub_find(ctx, base ? base : named, request, folder)) return err->status;
-    return name_files(err, files, folder);
+    return name_files(err, files, folder, NULL);
+}
+
+/* With the files that were found, or that lie in memory. */
+static mc_tokenizer *open_files(mc_context *ctx, const folder_files *files, const char *folder,
+                                const mc_inside *inside, const mc_tokenizer_options *options)
+{
+    mc_error *err = &ctx->error;
+    mc_tokenizer *tok = mc_tokenizer_new(ctx);
+    if (!tok) return NULL;
+    tok->inside = inside;
+    bool good = load(tok, err, files, folder, options) == MC_OK &&
+                check_options(tok, err, options) == MC_OK;
+    tok->inside = NULL;
+    if (good) return tok;
+    mc_tokenizer_free(tok);
+    return NULL;
+}
+
+static mc_tokenizer *open_gguf(mc_context *ctx, const char *path,
+                               const mc_tokenizer_options *options)
+{
+    folder_files files;
+    mc_inside inside = {.count = 0};
+    mc_tokenizer *tok = NULL;
+    mc_error *err = &ctx->error;
+    if (mc_gguf_read_tokens_of(err, path, &inside) == MC_OK &&
+        name_files(err, &files, path, &inside) == MC_OK)
+        tok = open_files(ctx, &files, path, &inside, options);
+    mc_inside_release(&inside);
+    if (!tok) mc_error_while(err, "opening the tokenizer in a GGUF file");
+    return tok;
 }
 
 mc_tokenizer *mc_tokenizer_open(mc_context *ctx, const char *identifier,
@@ -323,18 +370,16 @@ mc_tokenizer *mc_tokenizer_open(mc_context *ctx, const char *identifier,
                               .cache_dir = options ? options->cache_dir : NULL,
                               .local_files_only = options && options->local_files_only};
     if (mc_failed(ctx)) return NULL;
+    if (identifier && mc_gguf_path_is(identifier)) return open_gguf(ctx, identifier, options);
     mc_error *err = &ctx->error;
     if (find_files(ctx, identifier, &request, options ? options->base : NULL, folder, &files)) {
         mc_error_while(err, "opening a tokenizer");
         return NULL;
     }
-    mc_tokenizer *tok = mc_tokenizer_new(ctx);
-    if (!tok || (load(tok, err, &files, folder, options) == MC_OK &&
-                 check_options(tok, err, options) == MC_OK))
-        return tok;
+    mc_tokenizer *tok = open_files(ctx, &files, folder, NULL, options);
+    if (tok) return tok;
     mc_hub_say_hidden(err, identifier, &request.needs);
     mc_error_while(err, "opening the tokenizer \"%s\"", identifier);
-    mc_tokenizer_free(tok);
     return NULL;
 }
 

@@ -413,9 +413,11 @@ static mc_status read_post_processor(mc_tokenizer *tok, mc_error *err, const cha
 }
 
 /* A class that makes other things of a vocabulary than its type of model. */
-static mc_status check_class(const mc_tokenizer *tok, mc_error *err, const char *type,
-                             mc_tokenizer_class own, mc_tokenizer_class other)
+static mc_status check_class(const mc_tokenizer *tok, mc_error *err, const char *type, unsigned own)
 {
+    static const unsigned by_file = MC_CLASSES(MC_CLASS_LLAMA) | MC_CLASSES(MC_CLASS_FILE) |
+                                    MC_CLASSES(MC_CLASS_QWEN2) | MC_CLASSES(MC_CLASS_XLMR) |
+                                    MC_CLASSES(MC_CLASS_CAMEMBERT) | MC_CLASSES(MC_CLASS_OTHER);
     const mc_tokenizer_class class = mc_settings_class(tok);
     char file[128];
     snprintf(file, sizeof file, "a tokenizer.json with a model of type \"%.40s\"", type);
@@ -423,16 +425,14 @@ static mc_status check_class(const mc_tokenizer *tok, mc_error *err, const char 
         mc_log(tok->ctx, MC_LOG_WARNING,
                "%s: key \"tokenizer_class\": \"%s\" is not known: what tokenizer.json says holds",
                tok->settings->class_path, tok->settings->class_name);
-    return class == MC_CLASS_OTHER || class == MC_CLASS_FILE || class == MC_CLASS_LLAMA
-               ? MC_OK
-               : mc_settings_expect_class(tok, err, file, own, other);
+    return by_file & MC_CLASSES(class) ? MC_OK : mc_settings_expect_class(tok, err, file, own);
 }
 
 static mc_status read_word_pieces(mc_tokenizer *tok, mc_error *err, const char *path,
                                   const cJSON *root)
 {
-    mc_settings_fall_back(tok, MC_CLASS_BERT, MC_CLASS_BERT);
-    if (check_class(tok, err, "WordPiece", MC_CLASS_BERT, MC_CLASS_BERT) ||
+    mc_settings_fall_back(tok, MC_CLASSES(MC_CLASS_BERT));
+    if (check_class(tok, err, "WordPiece", MC_CLASSES(MC_CLASS_BERT)) ||
         read_model(tok, err, path, root))
         return err->status;
     if (mc_settings_class(tok) == MC_CLASS_BERT) {
@@ -449,8 +449,9 @@ static mc_status read_word_pieces(mc_tokenizer *tok, mc_error *err, const char *
 static mc_status read_byte_pieces(mc_tokenizer *tok, mc_error *err, const char *path,
                                   const cJSON *root)
 {
-    mc_settings_fall_back(tok, MC_CLASS_GPT2, MC_CLASS_ROBERTA);
-    if (check_class(tok, err, "BPE", MC_CLASS_GPT2, MC_CLASS_ROBERTA)) return err->status;
+    static const unsigned own = MC_CLASSES(MC_CLASS_GPT2) | MC_CLASSES(MC_CLASS_ROBERTA);
+    mc_settings_fall_back(tok, own);
+    if (check_class(tok, err, "BPE", own)) return err->status;
     if (mc_settings_class(tok) == MC_CLASS_ROBERTA &&
         (mc_roberta_names(tok, err, path) || mc_settings_read_names(tok, err)))
         return err->status;
@@ -488,13 +489,13 @@ static mc_status read_parts(mc_tokenizer *tok, mc_error *err, const char *path, 
     const char *type = mc_tokenizer_part_type(model, fallback);
     mc_status status;
     if (strcmp(type, "BPE") == 0 && mc_pieces_are_in(tok, root)) {
-        status = check_class(tok, err, type, MC_CLASS_LLAMA, MC_CLASS_LLAMA);
+        status = check_class(tok, err, type, MC_CLASSES(MC_CLASS_LLAMA));
         if (!status) status = mc_pieces_read_json(tok, err, path, root);
         if (!status) status = mc_unigram_keep_source(tok, err, path, text, size);
     } else if (strcmp(type, "BPE") == 0) {
         status = read_byte_pieces(tok, err, path, root);
     } else if (strcmp(type, "Unigram") == 0) {
-        status = check_class(tok, err, type, MC_CLASS_T5, MC_CLASS_T5);
+        status = check_class(tok, err, type, MC_CLASSES(MC_CLASS_T5));
         if (!status) status = mc_unigram_read_json(tok, err, path, root);
         if (!status) status = mc_unigram_keep_source(tok, err, path, text, size);
     } else {

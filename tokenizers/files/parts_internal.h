@@ -58,7 +58,7 @@ mc_status mc_bpe_read_json(mc_tokenizer *tok, mc_error *err, const char *path, c
 /* The pre-tokenizer of byte-level BPE: Split and Digits, and ByteLevel after them. */
 mc_status mc_bpe_read_cuts(mc_tokenizer *tok, mc_error *err, const char *path, const cJSON *part);
 
-/* ---- unigram_model.c, unigram_open.c, unigram_json.c ---- */
+/* ---- unigram_model.c, unigram_open.c, unigram_fairseq.c, unigram_json.c ---- */
 
 /* Reads a SentencePiece model without indexing its pieces and finishing. */
 mc_status mc_unigram_read_model(mc_tokenizer *tok, mc_error *err, const char *path,
@@ -68,6 +68,9 @@ mc_status mc_unigram_read_model(mc_tokenizer *tok, mc_error *err, const char *pa
  * another number. */
 mc_status mc_unigram_load_model(mc_tokenizer *tok, mc_error *err, const char *path,
                                 const char *bytes, size_t size, bool t5, int64_t sentinels);
+/* Gives the pieces of a SentencePiece model fairseq's ids: XLM-R's or CamemBERT's, by the class.
+ * Names have been read. */
+mc_status mc_fairseq_number(mc_tokenizer *tok, mc_error *err, const char *path);
 /* Whether the settings are of a class whose ids are its .model's. */
 bool mc_unigram_has_model_ids(const mc_tokenizer *tok);
 /* Model, normalizer, pre-tokenizer and decoder of a tokenizer.json. */

@@ -1,4 +1,5 @@
 #include "tokenizers/files/save_internal.h"
+#include "tokenizers/files/settings_internal.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -314,6 +315,26 @@ static void choose_cpm_files(const mc_tokenizer *tok, mc_error *err, mc_save_fil
                      files[1].path, tok->path);
 }
 
+static void write_chat_template(const mc_tokenizer *tok, mc_file_writer *w)
+{
+    mc_save_text(w, tok->settings->chat_template);
+}
+
+/* The chat template that has a file of its own, which counts before tokenizer_config.json's. */
+static mc_status choose_chat_template(const mc_tokenizer *tok, mc_error *err, const char *folder,
+                                      mc_save_file *file)
+{
+    if (err->status || mc_path_join(err, file->path, folder, "chat_template.jinja"))
+        return err->status;
+    if (tok->settings && tok->settings->chat_template)
+        file->write = write_chat_template;
+    else if (mc_path_is_file(file->path))
+        mc_error_set(err, MC_ERR_ARGUMENT,
+                     "%s lies there already and would be read as the chat template of %s",
+                     file->path, tok->path);
+    return err->status;
+}
+
 /* Writes all files aside before the first of them is renamed into place. */
 static mc_status save_files(const mc_tokenizer *tok, mc_error *err, const mc_save_file *files)
 {
@@ -365,7 +386,8 @@ mc_status mc_tokenizer_save(const mc_tokenizer *tok, const char *folder)
         choose_cpm_files(tok, err, files);
     else
         choose_files(tok, files);
-    save_files(tok, err, files);
+    if (choose_chat_template(tok, err, folder, &files[MC_SAVE_FILES - 1]) == MC_OK)
+        save_files(tok, err, files);
     mc_error_while(err, "saving a tokenizer to %s", folder);
     return err->status;
 }

@@ -1,7 +1,6 @@
 /* tokenizer_config.json: what was read, with the settings that the tokenizer has now. */
 #include <stdio.h>
 #include <string.h>
-#include "core/base/json_internal.h"
 #include "tokenizers/files/parts_internal.h"
 #include "tokenizers/files/save_internal.h"
 #include "tokenizers/files/settings_internal.h"

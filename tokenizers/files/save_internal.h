@@ -5,7 +5,7 @@
 #include <cjson/cJSON.h>
 #include "tokenizers/tokenizer_internal.h"
 
-enum { MC_SAVE_FILES = 4 };
+enum { MC_SAVE_FILES = 5 };
 
 /* A file and what writes it; NULL: it is left out. */
 typedef struct mc_save_file {

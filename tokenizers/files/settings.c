@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include "tokenizers/gguf/inside_internal.h"
 #include "tokenizers/files/keys_internal.h"
 #include "tokenizers/files/parts_internal.h"
 
@@ -28,8 +29,11 @@ static const struct {
     {MC_CLASS_T5, "T5Tokenizer MT5Tokenizer "},
     {MC_CLASS_LLAMA, "LlamaTokenizer "},
     {MC_CLASS_GENERIC, "PreTrainedTokenizer TokenizersBackend PythonBackend "},
-    {MC_CLASS_FILE, "XLMRobertaTokenizer CamembertTokenizer GPTNeoXTokenizer BloomTokenizer "
-                    "MPNetTokenizer Qwen2Tokenizer "},
+    {MC_CLASS_FILE, "GPTNeoXTokenizer BloomTokenizer MPNetTokenizer "},
+    {MC_CLASS_QWEN2, "Qwen2Tokenizer "},
+    {MC_CLASS_XLMR, "XLMRobertaTokenizer "},
+    {MC_CLASS_CAMEMBERT, "CamembertTokenizer "},
+    {MC_CLASS_GLM, "GLMChineseTokenizer "},
     {MC_CLASS_PYTHON,
      "BartphoTokenizer BertGenerationTokenizer BertJapaneseTokenizer BertTokenizerLegacy "
      "BertweetTokenizer BioGptTokenizer BlenderbotSmallTokenizer ByT5Tokenizer CTRLTokenizer "
@@ -54,11 +58,10 @@ static mc_tokenizer_class class_of(const char *name)
 
 mc_tokenizer_class mc_settings_class(const mc_tokenizer *tok) { return settings_of(tok)->class; }
 
-void mc_settings_fall_back(mc_tokenizer *tok, mc_tokenizer_class own, mc_tokenizer_class other)
+void mc_settings_fall_back(mc_tokenizer *tok, unsigned own)
 {
     mc_settings *s = tok->settings;
-    if (s && s->class == MC_CLASS_NONE && (s->of_type == own || s->of_type == other))
-        s->class = s->of_type;
+    if (s && s->class == MC_CLASS_NONE && own & MC_CLASSES(s->of_type)) s->class = s->of_type;
 }
 
 static mc_status refuse_class(const mc_settings *s, mc_error *err, const char *file,
@@ -70,16 +73,15 @@ static mc_status refuse_class(const mc_settings *s, mc_error *err, const char *f
 }
 
 mc_status mc_settings_expect_class(const mc_tokenizer *tok, mc_error *err, const char *file,
-                                   mc_tokenizer_class own, mc_tokenizer_class other)
+                                   unsigned own)
 {
     const mc_settings *s = settings_of(tok);
     char expected[512] = "";
-    if (s->class == MC_CLASS_NONE || s->class == own || s->class == other ||
-        s->class == MC_CLASS_GENERIC)
-        return MC_OK;
+    own |= MC_CLASSES(MC_CLASS_NONE) | MC_CLASSES(MC_CLASS_GENERIC);
+    if (own & MC_CLASSES(s->class)) return MC_OK;
     for (size_t c = 0; c < sizeof classes / sizeof *classes; c++) {
         size_t used = strlen(expected);
-        if (classes[c].class != own && classes[c].class != other) continue;
+        if (!(own & MC_CLASSES(classes[c].class)) || classes[c].class == MC_CLASS_GENERIC) continue;
         snprintf(expected + used, sizeof expected - used, "%s%.*s", used ? " or " : "",
                  (int)strcspn(classes[c].names, " "), classes[c].names);
     }
@@ -91,21 +93,26 @@ static mc_tokenizer_class class_of_type(const char *type)
     static const struct {
         const char *type;
         mc_tokenizer_class class;
-    } types[] = {{"bert", MC_CLASS_BERT},       {"gpt2", MC_CLASS_GPT2}, {"gptj", MC_CLASS_GPT2},
-                 {"roberta", MC_CLASS_ROBERTA}, {"t5", MC_CLASS_T5},     {"mt5", MC_CLASS_T5}};
+    } types[] = {
+        {"bert", MC_CLASS_BERT},        {"gpt2", MC_CLASS_GPT2},          {"gptj", MC_CLASS_GPT2},
+        {"roberta", MC_CLASS_ROBERTA},  {"longformer", MC_CLASS_ROBERTA}, {"t5", MC_CLASS_T5},
+        {"mt5", MC_CLASS_T5},           {"qwen2", MC_CLASS_QWEN2},        {"qwen3", MC_CLASS_QWEN2},
+        {"xlm-roberta", MC_CLASS_XLMR}, {"camembert", MC_CLASS_CAMEMBERT}};
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
         if (strcmp(types[i].type, type) == 0) return types[i].class;
     return MC_CLASS_NONE;
 }
 
 /* What config.json says, which need not be there. */
-static mc_status read_model_class(mc_settings *s, mc_error *err, const char *folder,
+static mc_status read_model_class(const mc_tokenizer *tok, mc_error *err, const char *folder,
                                   const char **name, cJSON **model)
 {
+    mc_settings *s = tok->settings;
     char path[MC_PATH_MAX];
     const char *type = "";
     if (mc_path_join(err, path, folder, "config.json")) return err->status;
-    if (mc_path_is_file(path)) *model = mc_json_read_object(err, path, 1 << 24);
+    if (mc_inside_is_file(tok->inside, path))
+        *model = mc_inside_read_object(tok->inside, err, path, 1 << 24);
     if (!*model || !mc_json_get_string(err, *model, path, "tokenizer_class", name))
         return err->status;
     const cJSON *item = mc_tokenizer_part(*model, "model_type");
@@ -116,14 +123,15 @@ static mc_status read_model_class(mc_settings *s, mc_error *err, const char *fol
 }
 
 /* The class, and the file that names it. */
-static mc_status read_class(mc_settings *s, mc_error *err, const char *folder)
+static mc_status read_class(const mc_tokenizer *tok, mc_error *err, const char *folder)
 {
+    mc_settings *s = tok->settings;
     const char *name = "";
     cJSON *model = NULL;
     snprintf(s->class_path, sizeof s->class_path, "%s", s->config_path);
     if (!mc_json_get_string(err, s->config, s->config_path, "tokenizer_class", &name))
         return err->status;
-    if (!*name && folder) read_model_class(s, err, folder, &name, &model);
+    if (!*name && folder) read_model_class(tok, err, folder, &name, &model);
     snprintf(s->class_name, sizeof s->class_name, "%s", name);
     cJSON_Delete(model);
     s->class = class_of(s->class_name);
@@ -148,17 +156,20 @@ static mc_settings *new_settings(mc_tokenizer *tok, mc_error *err)
 static cJSON *read_file(mc_tokenizer *tok, mc_error *err, const char *folder, const char *name,
                         const mc_key_table *table, char path[MC_PATH_MAX])
 {
-    if (err->status || mc_path_join(err, path, folder, name) || !mc_path_is_file(path)) return NULL;
-    cJSON *json = mc_json_read_object(err, path, MC_TOKENIZER_FILE_MAX);
+    if (err->status || mc_path_join(err, path, folder, name) ||
+        !mc_inside_is_file(tok->inside, path))
+        return NULL;
+    cJSON *json = mc_inside_read_object(tok->inside, err, path, MC_TOKENIZER_FILE_MAX);
     if (json && table) mc_keys_check(tok->ctx, err, path, json, table);
     return json;
 }
 
-static mc_status read_template(mc_settings *s, mc_error *err, const char *folder)
+static mc_status read_template(const mc_tokenizer *tok, mc_error *err, const char *folder)
 {
+    mc_settings *s = tok->settings;
     if (mc_path_join(err, s->template_path, folder, "chat_template.jinja")) return err->status;
-    if (!mc_path_is_file(s->template_path)) return MC_OK;
-    s->chat_template = mc_file_read(err, s->template_path, 1 << 24, NULL);
+    if (!mc_inside_is_file(tok->inside, s->template_path)) return MC_OK;
+    s->chat_template = mc_inside_read(tok->inside, err, s->template_path, 1 << 24, NULL);
     return err->status;
 }
 
@@ -200,8 +211,8 @@ mc_status mc_settings_open(mc_tokenizer *tok, mc_error *err, const char *folder)
                        s->map_path);
     s->added = read_file(tok, err, folder, "added_tokens.json", NULL, s->added_path);
     s->has_decoder = mc_tokenizer_part(s->config, "added_tokens_decoder") != NULL;
-    if (err->status || read_template(s, err, folder)) return err->status;
-    return read_class(s, err, folder);
+    if (err->status || read_template(tok, err, folder)) return err->status;
+    return read_class(tok, err, folder);
 }
 
 mc_status mc_settings_parse(mc_tokenizer *tok, mc_error *err, const char *path, const char *text,
@@ -215,7 +226,7 @@ mc_status mc_settings_parse(mc_tokenizer *tok, mc_error *err, const char *path, 
         mc_error_set(err, MC_ERR_FORMAT, "%s: expected a JSON object at the top level", path);
     if (!err->status) mc_keys_check(tok->ctx, err, path, s->config, &mc_keys_tokenizer_config);
     s->has_decoder = mc_tokenizer_part(s->config, "added_tokens_decoder") != NULL;
-    return err->status ? err->status : read_class(s, err, NULL);
+    return err->status ? err->status : read_class(tok, err, NULL);
 }
 
 void mc_settings_free(mc_settings *s)

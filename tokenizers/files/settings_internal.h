@@ -23,9 +23,13 @@ typedef enum mc_tokenizer_class {
     MC_CLASS_T5,
     MC_CLASS_LLAMA,   /* the same of BPE over characters */
     MC_CLASS_GENERIC, /* everything as tokenizer.json says */
-    MC_CLASS_FILE,    /* the same, but the class could make something else of a vocabulary alone */
-    MC_CLASS_OTHER,   /* not known here */
-    MC_CLASS_PYTHON   /* its words are cut in Python: never supported */
+    MC_CLASS_FILE,    /* the same, but the class could make something else of a vocabulary alone, */
+    MC_CLASS_QWEN2,   /* as these do: of a vocab.json, */
+    MC_CLASS_XLMR,    /* and of a SentencePiece model, whose pieces they number otherwise */
+    MC_CLASS_CAMEMBERT,
+    MC_CLASS_GLM,   /* its added tokens have the ids that the files name */
+    MC_CLASS_OTHER, /* not known here */
+    MC_CLASS_PYTHON /* its words are cut in Python: never supported */
 } mc_tokenizer_class;
 
 struct mc_settings {
@@ -50,13 +54,17 @@ void mc_settings_free(mc_settings *settings);
 /* Settings that are read alike for all kinds of tokenizers: lengths, sides, decoding. */
 mc_status mc_settings_read_common(mc_tokenizer *tok, mc_error *err);
 
+/* A set of classes: MC_CLASSES(first) | MC_CLASSES(second). */
+#define MC_CLASSES(class) (1u << (class))
+#define MC_CLASSES_FAIRSEQ (MC_CLASSES(MC_CLASS_XLMR) | MC_CLASSES(MC_CLASS_CAMEMBERT))
+
 /* The class that the files name; refuses those that a kind of vocabulary is not for: `file` is the
- * vocabulary's name in the error, `own` and `other` the classes that may read it. */
+ * vocabulary's name in the error, `own` the classes that may read it. */
 mc_status mc_settings_expect_class(const mc_tokenizer *tok, mc_error *err, const char *file,
-                                   mc_tokenizer_class own, mc_tokenizer_class other);
+                                   unsigned own);
 mc_tokenizer_class mc_settings_class(const mc_tokenizer *tok);
 /* Makes it that of config.json's "model_type", where no file names one and it is one of these. */
-void mc_settings_fall_back(mc_tokenizer *tok, mc_tokenizer_class own, mc_tokenizer_class other);
+void mc_settings_fall_back(mc_tokenizer *tok, unsigned own);
 
 /* Reads a flag of tokenizer_config.json; false only on an error. `given` may be NULL. */
 bool mc_settings_flag(const mc_tokenizer *tok, mc_error *err, const char *key, bool *value,

@@ -1,5 +1,4 @@
 /* The special and other added tokens that the configuration files name. */
-#include <stdio.h>
 #include <string.h>
 #include "tokenizers/files/parts_internal.h"
 #include "tokenizers/files/settings_internal.h"

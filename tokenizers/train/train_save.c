@@ -1,6 +1,5 @@
 /* The tokenizer that training byte-level BPE makes. */
 #include <string.h>
-#include "tokenizers/files/parts_internal.h"
 #include "tokenizers/train/train_internal.h"
 
 static const char trained[] = "the tokenizer that was trained";

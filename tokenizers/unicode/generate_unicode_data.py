@@ -16,7 +16,7 @@ import tokenizers
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
 
 (OTHER, SPACE, PUNCT, CJK, MARK, DECOMPOSES, LOWERS, WORD, COMBINES,
- LETTER, NUMBER, WHITE, CAPITALS, SMALLS) = (1 << i for i in range(14))
+ LETTER, NUMBER, WHITE, CAPITALS, SMALLS, COMPOSED, COMPAT) = (1 << i for i in range(16))
 BLOCK = 128
 CODE_POINTS = [c for c in range(0x110000) if not 0xD800 <= c < 0xE000]
 
@@ -28,7 +28,7 @@ def bert(**on):
 
 clean, chinese = bert(clean_text=True), bert(handle_chinese_chars=True)
 strip, lower = bert(strip_accents=True), bert(lowercase=True)
-nfd = normalizers.NFD().normalize_str
+nfc, nfd, nfkd = (getattr(normalizers, form)().normalize_str for form in ("NFC", "NFD", "NFKD"))
 words = pre_tokenizers.BertPreTokenizer().pre_tokenize_str
 gpt2_words = pre_tokenizers.ByteLevel(add_prefix_space=False).pre_tokenize_str
 
@@ -73,6 +73,13 @@ def combining_classes(decomposes):
     return {ord(char): unicodedata.combining(char) for char in active}
 
 
+def composed(decomposed, combining):
+    """The characters that NFC leaves alone and joins with none before them."""
+    joined = {parts[-1] for c, parts in decomposed.items() if len(parts) > 1 and nfc(parts) == chr(c)}
+    return {c for c in CODE_POINTS if nfc(chr(c)) == chr(c)
+            and not any(ord(d) in combining or d in joined for d in (chr(c), nfd(chr(c))[0]))}
+
+
 def probe():
     flags, decomposed, lowered = {}, {}, {}
     is_word = word_tester()
@@ -101,9 +108,11 @@ def probe():
         f |= gpt2_class(char)
         if is_capital(char): f |= CAPITALS
         if is_small(char): f |= SMALLS
+        if nfkd(char) != nfd(char): f |= COMPAT
         flags[c] = f
     combining = combining_classes(decomposed)
     for c in combining: flags[c] |= COMBINES
+    for c in composed(decomposed, combining): flags[c] |= COMPOSED
     for c in decomposed:  # accents are stripped after decomposing, nothing else happens
         kept = "".join(d for d in decomposed[c] if not flags[ord(d)] & MARK)
         assert strip(chr(c)) == kept and len(decomposed[c]) <= 4

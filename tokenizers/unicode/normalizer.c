@@ -131,8 +131,8 @@ static bool put_changed(writer *w, uint32_t c, mc_unicode_record record)
     return true;
 }
 
-bool mc_normalize(const mc_normalizer *normalizer, const uint8_t *text, size_t size, mc_bytes *out,
-                  mc_bytes *spare)
+bool mc_normalizer_run(const mc_normalizer *normalizer, const uint8_t *text, size_t size,
+                       mc_bytes *out, mc_bytes *spare)
 {
     writer w = {.normalizer = normalizer, .out = out, .spare = spare};
     const uint8_t *end = text + size;
@@ -179,8 +179,8 @@ bool mc_tokenizer_normalize(const mc_tokenizer *tok, const uint8_t *text, size_t
             return false;
     }
     if (tok->form_count && !tok->has_normalizer) return true;
-    if (!tok->form_count) return mc_normalize(&tok->normalizer, text, size, out, spare);
+    if (!tok->form_count) return mc_normalizer_run(&tok->normalizer, text, size, out, spare);
     swap(out, before);
     out->count = 0;
-    return mc_normalize(&tok->normalizer, before->data, before->count, out, spare);
+    return mc_normalizer_run(&tok->normalizer, before->data, before->count, out, spare);
 }

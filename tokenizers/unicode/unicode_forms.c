@@ -1,5 +1,9 @@
 /* A run is a character that combines with none before it (a starter) and the marks after it. Marks
- * are put into the order of their classes, and composed with the starter one after the other. */
+ * are put into the order of their classes, and composed with the starter one after the other.
+ *
+ * Most texts are in the form already. A character is stable if the form leaves it alone and joins
+ * it with none before it. Of several in a row all but the last, which marks may follow, are copied
+ * as they are. */
 #include "tokenizers/unicode/unicode_forms_internal.h"
 
 #include <string.h>
@@ -18,8 +22,9 @@ enum {
 
 typedef struct run {
     bool composes, compat, unsorted;
-    uint8_t class;   /* of the last mark */
-    mc_bytes *codes; /* uint32_t: the run */
+    uint16_t mask, stable; /* flags & mask == stable: a stable character */
+    uint8_t class;         /* of the last mark */
+    mc_bytes *codes;       /* uint32_t: the run */
     mc_bytes *out;
 } run;
 
@@ -133,10 +138,9 @@ static bool put(run *r, uint32_t c)
     return mc_bytes_append(r->codes, &c, sizeof c);
 }
 
-static bool put_decomposed(run *r, uint32_t c)
+static bool put_compat(run *r, uint32_t c)
 {
-    uint32_t canonical[4];
-    size_t low = 0, high = r->compat ? mc_unicode_compat_count : 0;
+    size_t low = 0, high = mc_unicode_compat_count;
     while (low < high) {
         size_t middle = low + (high - low) / 2;
         if (mc_unicode_compat[middle] < c)
@@ -144,32 +148,73 @@ static bool put_decomposed(run *r, uint32_t c)
         else
             high = middle;
     }
-    if (r->compat && low < mc_unicode_compat_count && mc_unicode_compat[low] == c) {
-        for (size_t i = mc_unicode_compat_starts[low]; i < mc_unicode_compat_starts[low + 1]; i++)
-            if (!put(r, mc_unicode_compat_pool[i])) return false;
-        return true;
-    }
+    for (size_t i = mc_unicode_compat_starts[low]; i < mc_unicode_compat_starts[low + 1]; i++)
+        if (!put(r, mc_unicode_compat_pool[i])) return false;
+    return true;
+}
+
+static bool put_decomposed(run *r, uint32_t c)
+{
+    uint32_t canonical[4];
+    uint16_t flags = mc_unicode_get(c).flags;
+    if (r->compat && flags & MC_UNICODE_COMPAT) return put_compat(r, c);
+    if (!(flags & MC_UNICODE_DECOMPOSES)) return put(r, c);
     int count = mc_unicode_decompose(c, canonical);
     for (int i = 0; i < count; i++)
         if (!put(r, canonical[i])) return false;
     return true;
 }
 
-bool mc_unicode_apply_form(mc_unicode_form form, const uint8_t *text, size_t size, mc_bytes *out,
-                           mc_bytes *spare)
+/* The end of the stable characters at `text`: before the last of them, unless the text ends. */
+static const uint8_t *skip_stable(const run *r, const uint8_t *text, const uint8_t *end)
+{
+    const uint8_t *last = text;
+    while (text < end) {
+        uint32_t c = *text;
+        size_t length = c < 0x80 ? 1 : mc_utf8_decode(text, end, &c);
+        if (c == MC_UNICODE_REPLACEMENT || (mc_unicode_get(c).flags & r->mask) != r->stable)
+            return last;
+        last = text;
+        text += length;
+    }
+    return end;
+}
+
+static run begin_run(mc_unicode_form form, mc_bytes *out, mc_bytes *codes)
 {
     run r = {.composes = form == MC_NFC || form == MC_NFKC,
              .compat = form == MC_NFKC || form == MC_NFKD,
-             .codes = spare,
+             .codes = codes,
              .out = out};
+    r.stable = r.composes ? MC_UNICODE_COMPOSED : 0;
+    r.mask = r.composes ? MC_UNICODE_COMPOSED : MC_UNICODE_DECOMPOSES | MC_UNICODE_COMBINES;
+    if (r.compat) r.mask |= MC_UNICODE_COMPAT;
+    codes->count = 0;
+    return r;
+}
+
+/* Puts one character, or bytes that are none, which stay; returns their length, 0 when memory is
+ * out. */
+static size_t put_next(run *r, const uint8_t *text, const uint8_t *end)
+{
+    uint32_t c;
+    size_t length = mc_utf8_decode(text, end, &c);
+    bool valid = c != MC_UNICODE_REPLACEMENT || !mc_utf8_find_invalid(text, text + length);
+    bool good =
+        valid ? put_decomposed(r, c) : write_run(r) && mc_bytes_append(r->out, text, length);
+    return good ? length : 0;
+}
+
+bool mc_unicode_apply_form(mc_unicode_form form, const uint8_t *text, size_t size, mc_bytes *out,
+                           mc_bytes *spare)
+{
+    run r = begin_run(form, out, spare);
     const uint8_t *end = text + size;
-    spare->count = 0;
     while (text < end) {
-        uint32_t c;
-        size_t length = mc_utf8_decode(text, end, &c);
-        bool valid = c != MC_UNICODE_REPLACEMENT || !mc_utf8_find_invalid(text, text + length);
-        if (valid ? !put_decomposed(&r, c) : !write_run(&r) || !mc_bytes_append(out, text, length))
-            return false;
+        size_t length = (size_t)(skip_stable(&r, text, end) - text);
+        if (length && (!write_run(&r) || !mc_bytes_append(out, text, length))) return false;
+        if (!length) length = put_next(&r, text, end);
+        if (!length) return false;
         text += length;
     }
     return write_run(&r);

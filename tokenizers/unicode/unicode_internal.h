@@ -23,8 +23,10 @@ enum {
     MC_UNICODE_LETTER = 512,   /* \p{L}, \p{N} and \s to GPT-2's word cutter */
     MC_UNICODE_NUMBER = 1024,
     MC_UNICODE_WHITE = 2048,
-    MC_UNICODE_CAPITALS = 4096, /* [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}] to o200k's word cutter */
-    MC_UNICODE_SMALLS = 8192,   /* [\p{Ll}\p{Lm}\p{Lo}\p{M}] */
+    MC_UNICODE_CAPITALS = 4096,  /* [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}] to o200k's word cutter */
+    MC_UNICODE_SMALLS = 8192,    /* [\p{Ll}\p{Lm}\p{Lo}\p{M}] */
+    MC_UNICODE_COMPOSED = 16384, /* NFC leaves it alone and joins it with none before it */
+    MC_UNICODE_COMPAT = 32768,   /* NFKD makes something else of it than NFD */
     MC_UNICODE_BLOCK = 128,
     MC_UNICODE_LAST = 0x10FFFF,
     MC_UNICODE_REPLACEMENT = 0xFFFD

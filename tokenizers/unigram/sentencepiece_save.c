@@ -5,7 +5,6 @@
  * the piece was trained from. A tokenizer.json has pairs in an order instead: all ways to cut each
  * piece in two, the pieces by falling score. */
 #include <stdlib.h>
-#include <string.h>
 #include "tokenizers/files/save_internal.h"
 
 typedef struct split {

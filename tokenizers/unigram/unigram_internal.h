@@ -8,6 +8,7 @@
  *   unigram_viterbi    one word                           unigram_decode  ids to text
  *   unigram_normalize  SentencePiece's normal form        unigram_steps   Hugging Face's
  *   unigram_model      reads a .model (protobuf)          unigram_json    reads a tokenizer.json
+ *   unigram_fairseq    XLM-R's and CamemBERT's ids
  *   charsmap           the table of normal forms          graphemes       what one character is */
 #ifndef MC_TOKENIZERS_UNIGRAM_INTERNAL_H
 #define MC_TOKENIZERS_UNIGRAM_INTERNAL_H
@@ -70,6 +71,7 @@ typedef struct mc_unigram {
     size_t count;   /* of entries */
     mc_charsmap charsmap;
     bool t5;           /* texts end with </s> */
+    bool fairseq;      /* ids are fairseq's: the last is <mask>, which takes in spaces before it */
     int64_t sentinels; /* how many of them are after the vocabulary */
     bool by_library;   /* the SentencePiece library encodes: a model of another type */
     bool bpe;          /* a BPE model: merges of characters (bpe_pieces.c), unless by_library */

@@ -1,6 +1,7 @@
 /* A folder with a SentencePiece model: the model, and what tokenizer_config.json adds to it. */
 #include <stdio.h>
 #include <string.h>
+#include "core/base/memory_internal.h"
 #include "tokenizers/files/parts_internal.h"
 #include "tokenizers/unigram/sentencepiece_internal.h"
 #include "tokenizers/files/settings_internal.h"
@@ -10,6 +11,7 @@ enum { T5_SENTINELS = 100, SENTINELS_MAX = 100000 };
 /* T5's tokenizers end texts with </s> and have sentinels after the vocabulary. */
 typedef struct conventions {
     bool t5, bos, eos;
+    bool glm;          /* GLMChineseTokenizer: [CLS] and the end around a text */
     int64_t sentinels; /* -1: as many as the family has */
 } conventions;
 
@@ -44,6 +46,80 @@ static bool has_own_sentinels(const mc_tokenizer *tok)
            find_entry(tok, MC_SPACE_SYMBOL "<extra_id_0>") >= 0;
 }
 
+/* A piece of score 0 after the others. */
+static mc_status append_piece(mc_tokenizer *tok, mc_error *err, const char *path, const char *text)
+{
+    mc_unigram *u = &tok->unigram;
+    u->types[tok->entry_count] = u->by_library || u->bpe ? MC_PIECE_UNUSED : MC_PIECE_NORMAL;
+    if (!mc_grow(&tok->entries, &tok->entry_capacity, tok->entry_count, sizeof *tok->entries) ||
+        !mc_tokenizer_store(tok, text, strlen(text), &tok->entries[tok->entry_count]))
+        return no_memory(err, path);
+    tok->entry_count++;
+    return MC_OK;
+}
+
+/* The tokens that GLM has after its pieces, by ModelCenter's names for those that it uses. The
+ * released vocabulary's are 50000 to 50008. */
+static mc_status append_glm(mc_tokenizer *tok, mc_error *err, const char *path)
+{
+    static const char *const names[] = {"<|endoftext|>", "[SEP]",      "[CLS]",
+                                        "<unused_3>",    "<unused_4>", "<unused_5>",
+                                        "[S]",           "[E]",        "[MASK]"};
+    enum { NAMES = sizeof names / sizeof *names };
+    if (mc_unigram_reserve(&tok->unigram, err, path, tok->entry_count + NAMES)) return err->status;
+    for (int i = 0; i < NAMES; i++)
+        if (append_piece(tok, err, path, names[i])) return err->status;
+    return MC_OK;
+}
+
+static bool is_glm(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return strcmp(slash ? slash + 1 : path, mc_model_names[MC_MODEL_OF_GLM]) == 0;
+}
+
+/* How many ids there are with those that files name for added tokens; 0 with an error. */
+static size_t count_named(const mc_tokenizer *tok, mc_error *err, const char *path)
+{
+    enum { MOST = 1000 }; /* ids after the pieces */
+    size_t count = tok->entry_count;
+    for (size_t i = 0; i < tok->added_count; i++) {
+        const mc_added_token *added = &tok->added[i];
+        if (added->named_id >= (int64_t)(tok->entry_count + MOST)) {
+            mc_error_set(err, MC_ERR_FORMAT,
+                         "%s: \"%.80s\": id %d, expected one of the %d after the %zu pieces",
+                         added->named_in ? added->named_in : path,
+                         mc_tokenizer_text(tok, added->entry), added->named_id, MOST,
+                         tok->entry_count);
+            return 0;
+        }
+        if (added->named_id >= (int64_t)count) count = (size_t)added->named_id + 1;
+    }
+    return count;
+}
+
+/* Puts the added tokens of GLM's class at the ids that the files name, after the pieces; ids that
+ * none of them has are unused. */
+static mc_status append_named(mc_tokenizer *tok, mc_error *err, const char *path)
+{
+    const size_t pieces = tok->entry_count, count = count_named(tok, err, path);
+    char unused[32];
+    if (!count || mc_unigram_reserve(&tok->unigram, err, path, count)) return err->status;
+    for (size_t i = 0; i < tok->added_count; i++) { /* in the order of their ids */
+        const mc_added_token *added = &tok->added[i];
+        if (added->named_id < (int64_t)tok->entry_count) continue; /* a piece has it */
+        while (tok->entry_count < (size_t)added->named_id) {
+            snprintf(unused, sizeof unused, "<unused_%zu>", tok->entry_count - pieces);
+            if (append_piece(tok, err, path, unused)) return err->status;
+        }
+        char *text = mc_strdup(mc_tokenizer_text(tok, added->entry)); /* the store may move */
+        mc_status status = text ? append_piece(tok, err, path, text) : no_memory(err, path);
+        mc_free(text);
+        if (status) return status;
+    }
+    return MC_OK;
+}
+
 /* Puts sentinels after the pieces, the last one first, as pieces of score 0, before any other added
  * token gets its id. Of a piece that has the text of a sentinel already the later one counts. */
 static mc_status append_sentinels(mc_tokenizer *tok, mc_error *err, const char *path,
@@ -60,11 +136,7 @@ static mc_status append_sentinels(mc_tokenizer *tok, mc_error *err, const char *
             tok->entries[same].length = 0;
             u->types[same] = MC_PIECE_UNUSED;
         }
-        u->types[tok->entry_count] = u->by_library || u->bpe ? MC_PIECE_UNUSED : MC_PIECE_NORMAL;
-        if (!mc_grow(&tok->entries, &tok->entry_capacity, tok->entry_count, sizeof *tok->entries) ||
-            !mc_tokenizer_store(tok, text, strlen(text), &tok->entries[tok->entry_count]))
-            return no_memory(err, path);
-        tok->entry_count++;
+        if (append_piece(tok, err, path, text)) return err->status;
     }
     return MC_OK;
 }
@@ -85,7 +157,10 @@ static mc_status add_specials(mc_tokenizer *tok, mc_error *err, const char *path
     for (size_t id = 0; id < count && !status; id++) {
         bool special = tok->unigram.types[id] == MC_PIECE_CONTROL ||
                        tok->unigram.types[id] == MC_PIECE_UNKNOWN || id >= first;
-        mc_added_token token = {.entry = tok->entries[id], .named_id = -1, .special = true};
+        mc_added_token token = {.entry = tok->entries[id],
+                                .named_id = -1,
+                                .special = true,
+                                .lstrip = tok->unigram.fairseq && id + 1 == count};
         if (special && !there[id] && !mc_tokenizer_add(tok, &token)) status = no_memory(err, path);
     }
     mc_free(there);
@@ -93,21 +168,28 @@ static mc_status add_specials(mc_tokenizer *tok, mc_error *err, const char *path
 }
 
 /* The settings, once the model's own names have been read. */
-static mc_status read_settings(mc_tokenizer *tok, mc_error *err, conventions *c)
+static mc_status read_settings(mc_tokenizer *tok, mc_error *err, const char *path, conventions *c)
 {
     const mc_settings *s = tok->settings;
     if (!s) return MC_OK;
     bool legacy = s->class != MC_CLASS_LLAMA; /* as that class takes it to be */
-    if (mc_settings_expect_class(tok, err, "a SentencePiece model", MC_CLASS_T5, MC_CLASS_LLAMA) ||
+    bool fairseq = MC_CLASSES_FAIRSEQ & MC_CLASSES(s->class);
+    if (mc_settings_expect_class(tok, err, "a SentencePiece model",
+                                 MC_CLASSES(MC_CLASS_T5) | MC_CLASSES(MC_CLASS_LLAMA) |
+                                     MC_CLASSES(MC_CLASS_GLM) | MC_CLASSES_FAIRSEQ) ||
         !mc_settings_flag(tok, err, "legacy", &legacy, NULL) ||
         !mc_json_get_int(err, s->config, s->config_path, "extra_ids", 0, SENTINELS_MAX,
                          &c->sentinels) ||
         !mc_settings_flag(tok, err, "add_bos_token", &c->bos, NULL) ||
         !mc_settings_flag(tok, err, "add_eos_token", &c->eos, NULL))
         return err->status;
-    if (s->class == MC_CLASS_T5) c->t5 = true;
+    c->t5 = (c->t5 && !fairseq) || s->class == MC_CLASS_T5;
+    c->glm = s->class == MC_CLASS_GLM;
+    if (fairseq && mc_roberta_names(tok, err, path)) return err->status;
     tok->unigram.prefix_first = tok->unigram.bpe && !legacy;
-    if (mc_settings_read_names(tok, err) || mc_settings_read_common(tok, err)) return err->status;
+    if (mc_settings_read_names(tok, err) || mc_settings_read_common(tok, err) ||
+        (fairseq && mc_fairseq_number(tok, err, path)))
+        return err->status;
     return mc_settings_add_listed(tok, err, true);
 }
 
@@ -126,8 +208,13 @@ static mc_status make_templates(mc_tokenizer *tok, mc_error *err, const char *pa
                                 const conventions *c)
 {
     mc_template *one = &tok->single, *two = &tok->pair;
-    tok->has_templates = true;
+    tok->has_templates = !tok->unigram.fairseq;
+    tok->roberta_templates = tok->unigram.fairseq;
+    if (tok->unigram.fairseq) return MC_OK;
     *one = *two = (mc_template){.type_b = 0};
+    if (c->glm && (put_special(tok, err, path, tok->cls_token, one->prefix, &one->prefix_count) ||
+                   put_special(tok, err, path, tok->cls_token, two->prefix, &two->prefix_count)))
+        return err->status;
     if (c->bos && (put_special(tok, err, path, tok->bos_token, one->prefix, &one->prefix_count) ||
                    put_special(tok, err, path, tok->bos_token, two->prefix, &two->prefix_count)))
         return err->status;
@@ -161,14 +248,16 @@ mc_status mc_unigram_load_model(mc_tokenizer *tok, mc_error *err, const char *pa
 {
     conventions c = {.t5 = t5, .sentinels = sentinels};
     if (mc_unigram_read_model(tok, err, path, bytes, size)) return err->status;
-    if (read_settings(tok, err, &c)) return err->status;
+    if (read_settings(tok, err, path, &c)) return err->status;
     bool own = has_own_sentinels(tok), listed = mc_settings_list_extra(tok);
     size_t pieces = tok->entry_count;
     if (c.sentinels < 0) c.sentinels = c.t5 && !own ? T5_SENTINELS : 0;
-    c.eos = c.eos || c.t5;
+    c.bos = c.bos && !c.glm;
+    c.eos = c.eos || c.t5 || c.glm;
     tok->unigram.t5 = c.t5;
     tok->unigram.sentinels = c.sentinels;
     if (append_sentinels(tok, err, path, c.sentinels, own) ||
+        (is_glm(path) && append_glm(tok, err, path)) || (c.glm && append_named(tok, err, path)) ||
         mc_tokenizer_index(tok, err, path, false) || make_merges(tok, err, path) ||
         add_specials(tok, err, path, listed ? tok->entry_count : pieces) ||
         mc_settings_add_specials(tok, err) || make_templates(tok, err, path, &c))

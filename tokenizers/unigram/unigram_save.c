@@ -1,28 +1,36 @@
 /* A Unigram tokenizer's files: the one that it was read from, as it was, and the configuration. */
 #include <string.h>
-#include "tokenizers/files/parts_internal.h"
 #include "tokenizers/files/save_internal.h"
+#include "tokenizers/files/settings_internal.h"
 
 static void write_source(const mc_tokenizer *tok, mc_file_writer *w)
 {
     mc_file_write(w, tok->unigram.source, tok->unigram.source_size);
 }
 
+/* The class where no file names one. */
+static const char *class_name(const mc_tokenizer *tok)
+{
+    const mc_unigram *u = &tok->unigram;
+    if (u->fairseq)
+        return mc_settings_class(tok) == MC_CLASS_XLMR ? "XLMRobertaTokenizer"
+                                                       : "CamembertTokenizer";
+    return u->single && u->t5 && !mc_sentencepiece_has_json(tok) ? "T5Tokenizer"
+                                                                 : "PreTrainedTokenizerFast";
+}
+
 static void write_config(const mc_tokenizer *tok, mc_file_writer *w)
 {
     const mc_unigram *u = &tok->unigram;
     cJSON *config = mc_save_config_begin(tok);
-    if (u->single) {
+    if (u->single && !u->fairseq && mc_settings_class(tok) != MC_CLASS_GLM) {
         bool bos = tok->single.prefix_count > 0, eos = tok->single.suffix_count > 0;
         mc_save_config_set(config, "extra_ids", cJSON_CreateNumber((double)u->sentinels));
         mc_save_config_set(config, "add_bos_token", cJSON_CreateBool(bos));
         mc_save_config_set(config, "add_eos_token", cJSON_CreateBool(eos));
     }
     mc_save_config_names(tok, config);
-    mc_save_config_end(tok, w, config,
-                       u->single && u->t5 && !mc_sentencepiece_has_json(tok)
-                           ? "T5Tokenizer"
-                           : "PreTrainedTokenizerFast");
+    mc_save_config_end(tok, w, config, class_name(tok));
 }
 
 /* The name of the file that the tokenizer came from. */

@@ -6,7 +6,6 @@
  * rounded and begun anew as SentencePiece 0.2.2 and later do it, since they decide between pieces
  * of equal scores. */
 #include <math.h>
-#include <string.h>
 #include "tokenizers/tokenizer_internal.h"
 
 /* Beyond this a sum is taken off all that are being compared. */

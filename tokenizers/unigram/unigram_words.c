@@ -6,7 +6,6 @@
  * rounded with them; what the cache knows holds as long as no decision was so close that rounding
  * could turn it, and the sum goes on over the scores of the ids. */
 #include <float.h>
-#include <math.h>
 #include <string.h>
 #include "tokenizers/unigram/sentencepiece_internal.h"
 #include "tokenizers/tokenizer_internal.h"

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include "tools/files/read_file.h"
 
 enum { PATH_ROOM = 4200, MOST_CONFIG = 1 << 20, DEPTH = 2 /* of folders in a folder */ };
 
@@ -74,16 +75,13 @@ static char *read_base(const char *folder)
     char path[PATH_ROOM], *base = NULL;
     if (snprintf(path, sizeof path, "%s/adapter_config.json", folder) >= (int)sizeof path)
         return NULL;
-    FILE *file = fopen(path, "re");
-    char *text = file ? malloc(MOST_CONFIG) : NULL;
-    size_t size = text ? fread(text, 1, MOST_CONFIG, file) : 0;
-    cJSON *json = size && size < MOST_CONFIG ? cJSON_ParseWithLength(text, size) : NULL;
+    char *text = read_file(path, MOST_CONFIG, NULL);
+    cJSON *json = text ? cJSON_Parse(text) : NULL;
     const char *name =
         cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(json, "base_model_name_or_path"));
     if (name && *name) base = strdup(name);
     cJSON_Delete(json);
     free(text);
-    if (file) fclose(file);
     return base;
 }
 

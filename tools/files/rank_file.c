@@ -2,7 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -40,20 +40,43 @@ mc_status rank_file_init(rank_file *f, mc_context *ctx, const char *path, bool r
     return mc_error_status(ctx);
 }
 
-/* At an offset, or where that is negative in order. */
-static mc_status write_all(rank_file *f, int64_t offset, const void *data, size_t size)
+/* At an offset, or where that is negative in order; 0 or an errno. */
+static int write_bytes(int fd, int64_t offset, const void *data, size_t size)
 {
     const char *at = data;
-    while (size && !mc_failed(f->ctx)) {
-        ssize_t written = offset < 0 ? write(f->aside.fd, at, size)
-                                     : pwrite(f->aside.fd, at, size, (off_t)offset);
+    while (size) {
+        ssize_t written = offset < 0 ? write(fd, at, size) : pwrite(fd, at, size, (off_t)offset);
         if (written < 0 && errno == EINTR) continue;
-        if (written <= 0) return fail(f, "write it");
+        if (written <= 0) return written ? errno : EIO;
         at += written;
         if (offset >= 0) offset += written;
         size -= (size_t)written;
     }
-    return mc_error_status(f->ctx);
+    return 0;
+}
+
+/* They are on their way to the disk then, so that the end has little left to wait for. */
+static int write_at(int fd, int64_t offset, const void *data, size_t size)
+{
+    int failure = write_bytes(fd, offset, data, size);
+    if (!failure) sync_file_range(fd, (off_t)offset, (off_t)size, SYNC_FILE_RANGE_WRITE);
+    return failure;
+}
+
+static void *write_late(void *argument)
+{
+    late_write *w = argument;
+    w->failure = write_at(w->fd, w->offset, w->data, w->size);
+    return NULL;
+}
+
+mc_status rank_file_wait(rank_file *f)
+{
+    if (f->late.running) pthread_join(f->late.thread, NULL);
+    f->late.running = false;
+    errno = f->late.failure;
+    f->late.failure = 0;
+    return errno && !mc_failed(f->ctx) ? fail(f, "write it") : mc_error_status(f->ctx);
 }
 
 static mc_status refuse_direct(rank_file *f)
@@ -68,10 +91,23 @@ mc_status rank_file_write_at(rank_file *f, int64_t offset, const void *data, siz
 {
     if (mc_failed(f->ctx)) return mc_error_status(f->ctx);
     if (f->aside.direct) return refuse_direct(f);
-    mc_status status = write_all(f, offset, data, size);
-    /* on its way to the disk, so that the end has little left to wait for */
-    if (!status) sync_file_range(f->aside.fd, (off_t)offset, (off_t)size, SYNC_FILE_RANGE_WRITE);
-    return status;
+    errno = write_at(f->aside.fd, offset, data, size);
+    return errno ? fail(f, "write it") : MC_OK;
+}
+
+/* Signals stay with the program's own threads. */
+mc_status rank_file_write_later(rank_file *f, int64_t offset, const void *data, size_t size)
+{
+    if (rank_file_wait(f)) return mc_error_status(f->ctx);
+    if (f->aside.direct) return refuse_direct(f);
+    f->late = (late_write){.fd = f->aside.fd, .offset = offset, .data = data, .size = size};
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    errno = pthread_create(&f->late.thread, NULL, write_late, &f->late);
+    f->late.running = errno == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return errno ? fail(f, "start a thread that writes it") : MC_OK;
 }
 
 mc_status rank_file_append(rank_file *f, const void *data, size_t size)
@@ -86,7 +122,9 @@ mc_status rank_file_append(rank_file *f, const void *data, size_t size)
             f->size += (int64_t)all[r];
         }
     free(all);
-    return write_all(f, f->aside.direct ? -1 : offset, data, size);
+    if (mc_failed(f->ctx)) return mc_error_status(f->ctx);
+    errno = write_bytes(f->aside.fd, f->aside.direct ? -1 : offset, data, size);
+    return errno ? fail(f, "write it") : MC_OK;
 }
 
 /* A file that came to the name meanwhile stays, and so does ours, by its own. */
@@ -104,6 +142,7 @@ static mc_status take_name(rank_file *f)
 
 mc_status rank_file_finish(rank_file *f)
 {
+    rank_file_wait(f);
     if (!mc_failed(f->ctx) && (errno = mc_aside_sync(&f->aside))) fail(f, "sync it");
     if (mc_synchronize(f->ctx)) return mc_error_status(f->ctx);
     if (mc_rank(f->ctx) == 0) take_name(f);
@@ -113,6 +152,7 @@ mc_status rank_file_finish(rank_file *f)
 
 void rank_file_release(rank_file *f)
 {
+    if (f->late.running) pthread_join(f->late.thread, NULL);
     mc_aside_close(&f->aside);
     *f = (rank_file){.aside = {.fd = -1}};
 }

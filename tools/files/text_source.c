@@ -90,8 +90,11 @@ static bool reserve(text_source *s, chunk *c, size_t rows)
 static bool copy_column(text_source *s, chunk *c, int column, mc_text_span *span)
 {
     size_t size;
-    const char *bytes =
-        s->chats ? mc_table_chat(s->table, column, &size) : mc_table_text(s->table, column, &size);
+    const text_source_options *o = &s->o;
+    const char *bytes = !s->chats ? mc_table_text(s->table, column, &size)
+                        : o->chat_format
+                            ? mc_table_chat_in(s->table, column, o->tok, o->chat_format, &size)
+                            : mc_table_chat(s->table, column, &size);
     if (!bytes || !copy_text(s, c, bytes, size, span)) return false;
     span->file = mc_table_path(s->table);
     span->line = mc_table_line(s->table);
@@ -198,6 +201,7 @@ static bool fill(text_source *s, chunk *c)
 {
     size_t most = (size_t)(s->rows ? s->o.rows : s->o.first_rows);
     c->view.first = s->rows;
+    c->view.chats = s->chats;
     c->view.count = 0;
     c->used = 0;
     if (!reserve(s, c, most)) return false;

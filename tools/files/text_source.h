@@ -14,6 +14,7 @@
 
 #include "core/modelcenter.h"
 #include <modelcenter/more.h>
+#include "datasets/conversation.h"
 
 typedef struct text_source text_source;
 
@@ -27,12 +28,15 @@ typedef struct text_source_options {
     int path_count;
     const char *const *given, *const *given_pairs; /* (count); pairs NULL: single texts */
     int count;
-    const char *text;         /* the column; NULL: `usual`, "text", or the only one */
-    const char *usual;        /* a column that is taken where the table has it; NULL: none */
-    bool asked;               /* the user named the column */
-    const char *pair;         /* of the second text; NULL: none */
-    const char *messages;     /* a column of conversations, whose prompts are the texts, in place of
+    const char *text;     /* the column; NULL: `usual`, "text", or the only one */
+    const char *usual;    /* a column that is taken where the table has it; NULL: none */
+    bool asked;           /* the user named the column */
+    const char *pair;     /* of the second text; NULL: none */
+    const char *messages; /* a column of conversations, whose prompts are the texts, in place of
                                  `text` where the table has it; NULL: none */
+    mc_chat_format chat_format; /* in which these prompts are written, for `tok`; 0: in lines such
+                                    as "User: ..." */
+    const mc_tokenizer *tok;
     int64_t first_rows, rows; /* of the first chunk, and of later ones */
     bool cells;               /* chunks have their rows as CSV too */
 } text_source_options;
@@ -41,6 +45,7 @@ typedef struct text_source_options {
 typedef struct text_chunk {
     int64_t first;
     size_t count;
+    bool chats;                  /* the texts are prompts of conversations */
     mc_text_span *texts, *pairs; /* (count); pairs NULL without such a column */
     mc_text_span *cells; /* (count) all columns of the row as CSV, without a line's end; NULL unless
                             asked for */

@@ -6,9 +6,10 @@
 
 /* The step comes first: a run that goes on finds where to by it. */
 static const char *const columns[] = {
-    "step",    "epoch",        "split", "loss",       "grad_norm", "lr",     "loss_scale", "ms",
-    "mfu",     "tokens_per_s", "n",     "tokens",     "accuracy",  "f1",     "em",         "rougeL",
-    "pearson", "spearman",     "mse",   "perplexity", "val_loss",  "recall",
+    "step",   "epoch",         "split",        "loss",     "grad_norm", "lr",         "loss_scale",
+    "ms",     "mfu",           "tokens_per_s", "n",        "tokens",    "accuracy",   "f1",
+    "em",     "rougeL",        "pearson",      "spearman", "mse",       "perplexity", "val_loss",
+    "recall", "fp8_saturated", "fp8_vanished",
 };
 enum { COLUMNS = sizeof columns / sizeof *columns, ROOM = 1024 };
 

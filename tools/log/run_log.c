@@ -323,7 +323,7 @@ static void show_step(run_log *log, const run_step *step)
  * left out. */
 static void write_step_scalars(run_log *log, const run_step *step, double rate, double mfu)
 {
-    tensorboard_scalar scalars[7] = {
+    tensorboard_scalar scalars[9] = {
         {"train/loss", step->loss},
         {"train/grad_norm", step->grad_norm},
         {"train/lr", step->lr},
@@ -333,6 +333,10 @@ static void write_step_scalars(run_log *log, const run_step *step, double rate, 
     if (step->ms > 0) scalars[n++] = (tensorboard_scalar){"train/ms", step->ms};
     if (!isnan(rate)) scalars[n++] = (tensorboard_scalar){"train/tokens_per_s", rate};
     if (!isnan(mfu)) scalars[n++] = (tensorboard_scalar){"train/mfu", mfu};
+    if (step->fp8) {
+        scalars[n++] = (tensorboard_scalar){"train/fp8_saturated", step->fp8_saturated};
+        scalars[n++] = (tensorboard_scalar){"train/fp8_vanished", step->fp8_vanished};
+    }
     write_scalars(log, step->step, scalars, n);
 }
 
@@ -352,6 +356,8 @@ mc_status run_log_step(run_log *log, const run_step *step)
         add_member(&t, "ms", step->ms > 0 ? step->ms : NAN);
         add_member(&t, "tokens_per_s", rate);
         add_member(&t, "mfu", mfu);
+        if (step->fp8) add_member(&t, "fp8_saturated", step->fp8_saturated);
+        if (step->fp8) add_member(&t, "fp8_vanished", step->fp8_vanished);
         write_row(log, &t);
     }
     write_step_scalars(log, step, rate, mfu);

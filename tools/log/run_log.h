@@ -81,6 +81,8 @@ typedef struct run_step {
     double mfu;        /* share of the peak rate, 0 .. 1; 0: the peak is unknown */
     const char *peak;  /* whose peak that is, "bf16"; NULL without mfu */
     bool skipped;      /* the gradients overflowed and no weight changed */
+    bool fp8;          /* the next two are shown */
+    double fp8_saturated, fp8_vanished; /* shares of the elements cast to 8 bits: mc_step_report */
 } run_step;
 
 enum { RUN_EVAL_CLASSES = 16, RUN_METRICS = 8 };
@@ -127,7 +129,8 @@ mc_status run_log_init(run_log *log, const run_log_options *options);
  *     {"step":12,"loss":0.693147,"grad_norm":3.2145,"lr":5e-05,"loss_scale":1,"ms":812.34,
  *      "tokens_per_s":5932.1,"mfu":null}
  * where NaN and infinities are null; the tags are train/loss, train/grad_norm, train/lr,
- * train/loss_scale, train/ms, train/tokens_per_s and train/mfu. Returns log->status. */
+ * train/loss_scale, train/ms, train/tokens_per_s and train/mfu. With fp8 both also have
+ * fp8_saturated and fp8_vanished. Returns log->status. */
 mc_status run_log_step(run_log *log, const run_step *step);
 
 /* An evaluation. A JSON line is {"step":266,"epoch":2,"split":"val","n":3270,"accuracy":0.66,

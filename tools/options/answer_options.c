@@ -19,42 +19,38 @@ void answer_options_release(answer_options *o) { free(o->stop.items); }
 void answer_add_rows(args_table *table, answer_options *o)
 {
     mc_generate_options *how = &o->how;
-    args_table_add(
+    ARGS_ADD(
         table,
-        (args_option[]){
-            {ARGS_FLAG("sample", &how->sample,
-                       "draw tokens; --temperature, --top-k and --top-p switch it on too"),
-             .given = &o->given.sample, .known_as = "do-sample"},
-            {ARGS_REAL("temperature", &how->temperature, 0, INFINITY,
-                       "divide logits by this; 0: take the most probable token"),
-             .given = &o->given.temperature},
-            {ARGS_INT("top-k", &how->top_k, 0, INT_MAX, "draw from the k most probable; 0: all"),
-             .given = &o->given.top_k, .default_text = "50, as transformers"},
-            {ARGS_REAL("top-p", &how->top_p, 0, 1,
-                       "draw from the most probable that have this probability together"),
-             .above_low = true, .given = &o->given.top_p},
-            {ARGS_REAL("repetition-penalty", &how->repetition_penalty, 0, INFINITY,
-                       "above 1: tokens that occurred already become less probable"),
-             .above_low = true, .given = &o->given.repetition_penalty},
-            {ARGS_INT("seed", &how->seed, 0, INT64_MAX, "seed of drawing"),
-             .given = &o->given.seed},
-            {ARGS_INT("num-beams", &how->num_beams, 1, 1024, "number of beams; 1: no beam search"),
-             .known_as = "beams", .given = &o->given.num_beams},
-            {ARGS_REAL("length-penalty", &how->length_penalty, -1000, 1000,
-                       "beam search: log-probabilities are divided by the length to this power"),
-             .given = &o->given.length_penalty},
-            {ARGS_FLAG("early-stopping", &o->early_stopping,
-                       "beam search: stop as soon as num-beams answers have ended"),
-             .given = &o->given.early_stopping},
-            {ARGS_TEXTS("stop", &o->stop, "an answer ends before this text; may be repeated"),
-             .given = &o->given.stop, .known_as = "stop-strings,stop-string"},
-            {ARGS_FLAG("ignore-eos", &how->ignore_eos, "no token ends an answer"),
-             .given = &o->given.ignore_eos},
-            {ARGS_FLAG("ignore-generation-config", &o->ignore_file,
-                       "do not take defaults from the model's generation_config.json"),
-             .given = &o->given.ignore_file},
-            {0},
-        });
+        {ARGS_FLAG("sample", &how->sample,
+                   "draw tokens; --temperature, --top-k and --top-p switch it on too"),
+         .given = &o->given.sample, .known_as = "do-sample"},
+        {ARGS_REAL("temperature", &how->temperature, 0, INFINITY,
+                   "divide logits by this; 0: take the most probable token"),
+         .given = &o->given.temperature},
+        {ARGS_INT("top-k", &how->top_k, 0, INT_MAX, "draw from the k most probable; 0: all"),
+         .given = &o->given.top_k, .default_text = "50, as transformers"},
+        {ARGS_REAL("top-p", &how->top_p, 0, 1,
+                   "draw from the most probable that have this probability together"),
+         .above_low = true, .given = &o->given.top_p},
+        {ARGS_REAL("repetition-penalty", &how->repetition_penalty, 0, INFINITY,
+                   "above 1: tokens that occurred already become less probable"),
+         .above_low = true, .given = &o->given.repetition_penalty},
+        {ARGS_INT("seed", &how->seed, 0, INT64_MAX, "seed of drawing"), .given = &o->given.seed},
+        {ARGS_INT("num-beams", &how->num_beams, 1, 1024, "number of beams; 1: no beam search"),
+         .known_as = "beams", .given = &o->given.num_beams},
+        {ARGS_REAL("length-penalty", &how->length_penalty, -1000, 1000,
+                   "beam search: log-probabilities are divided by the length to this power"),
+         .given = &o->given.length_penalty},
+        {ARGS_FLAG("early-stopping", &o->early_stopping,
+                   "beam search: stop as soon as num-beams answers have ended"),
+         .given = &o->given.early_stopping},
+        {ARGS_TEXTS("stop", &o->stop, "an answer ends before this text; may be repeated"),
+         .given = &o->given.stop, .known_as = "stop-strings,stop-string"},
+        {ARGS_FLAG("ignore-eos", &how->ignore_eos, "no token ends an answer"),
+         .given = &o->given.ignore_eos},
+        {ARGS_FLAG("ignore-generation-config", &o->ignore_file,
+                   "do not take defaults from the model's generation_config.json"),
+         .given = &o->given.ignore_file});
 }
 
 const char *answer_option_given(const answer_options *o)
@@ -125,6 +121,18 @@ bool answer_options_resolve(const answer_options *o, mc_model *model, mc_generat
     } else if (line->num_beams > 1 || line->temperature == 0) {
         how->sample = false;
     }
+    return true;
+}
+
+bool answer_add_stop(mc_generate_options *how, const char *end, const char ***list)
+{
+    int count = how->stop_text_count;
+    const char **all = calloc((size_t)count + 1, sizeof *all);
+    if (!all) return false;
+    for (int i = 0; i < count; i++) all[i] = how->stop_texts[i];
+    all[count] = end;
+    how->stop_texts = *list = all;
+    how->stop_text_count = count + 1;
     return true;
 }
 

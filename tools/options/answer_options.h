@@ -28,6 +28,9 @@ const char *answer_option_given(const answer_options *o);
 /* What the model's generation_config.json says and, before it, the command line. Lengths are the
  * file's. False after an error in the model's context. */
 bool answer_options_resolve(const answer_options *o, mc_model *model, mc_generate_options *how);
+/* Adds the end of an answer to the resolved stop texts, which become *list: the caller frees it.
+ * False: memory is out. */
+bool answer_add_stop(mc_generate_options *how, const char *end, const char ***list);
 /* What ends answers besides tokens of the model: the stop texts of resolved options. `tokens` is a
  * token for each prompt: mc_stop.tokens. */
 mc_stop answer_stop(const mc_generate_options *how, const mc_tokenizer *tok, const int32_t *tokens);

@@ -30,7 +30,7 @@ typedef struct cursor {
 const args_option args_rows_of_all[] = {
     {.name = "run-file",
      .type = ARGS_TYPE_PATH,
-     .help = "options by name from a JSON file, as a run keeps it in its folder (run.json); the "
+     .help = "read options by name from a JSON file, such as a run's run.json; the "
              "command line wins over it",
      .default_text = ""},
     {.name = "local-rank",

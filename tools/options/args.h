@@ -123,7 +123,7 @@ typedef struct args_option {
 /* A table that is put together, so that commands can share parts of it:
  *
  *     args_table table = {.count = 0};
- *     args_table_add(&table, (args_option[]){{ARGS_INT(...)}, {ARGS_REAL(...)}, {0}});
+ *     ARGS_ADD(&table, {ARGS_INT(...)}, {ARGS_REAL(...), .required = true});
  *     train_add_log_rows(&table, &o.train);
  *     const args_spec spec = {..., .options = table.rows};
  *
@@ -135,6 +135,7 @@ typedef struct args_table {
 } args_table;
 /* Adds copies of the rows before the one of zeros. */
 void args_table_add(args_table *table, const args_option *rows);
+#define ARGS_ADD(table, ...) args_table_add(table, (args_option[]){__VA_ARGS__, {0}})
 
 typedef struct args_spec {
     const char *command; /* the subcommand's name */

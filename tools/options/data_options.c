@@ -40,84 +40,77 @@ const char *data_title(const data_options *o)
 
 void data_add_rows(args_table *table, data_options *o)
 {
-    args_table_add(
+    ARGS_ADD(
         table,
-        (args_option[]){
-            {ARGS_CHOICE("task", &o->task, data_task_names(),
-                         "a benchmark; without it, --data is a file of your own"),
-             .default_text = ""},
-            {ARGS_FLAG("classifier", &o->classifier,
-                       "with --task: use a classification head, even if the model could answer in "
-                       "a prompt")},
-            {ARGS_PATHS("data", &o->files,
-                        "folder with the task's rows, or .csv, .tsv or .json files, .gz too, or "
-                        "patterns of them"),
-             .required = true},
-            {ARGS_HEADING("Rows of a file")},
-            {ARGS_TEXT("text", &o->text, "the column with the text"), .known_as = "sentence1"},
-            {ARGS_TEXT("text-column", &o->text, "the same"), .default_text = ""},
-            {ARGS_TEXT("text-pair", &o->pair, "the column with the second text of a pair"),
-             .known_as = "sentence2"},
-            {ARGS_TEXT("text-pair-column", &o->pair, "the same"), .default_text = ""},
-            {ARGS_TEXT("label", &o->label,
-                       "the column with the class; with --multi-label also several columns of 1 "
-                       "and 0, separated by commas"),
-             .known_as = "label-column,label_column"},
-            {ARGS_FLAG("regression", &o->regression, "the label is a number to predict")},
-            {ARGS_FLAG("multi-label", &o->multi_label, "a row has any number of the labels")},
-            {ARGS_TEXT("label-separator", &o->separator,
-                       "separator of several labels in one column"),
-             .default_text = "|"},
-            {ARGS_TEXT("target", &o->target, "the column with the text to generate"),
-             .known_as = "summary-column,completion"},
-            {ARGS_TEXT("prompt", &o->prompt, "with --response: names for --text and --target")},
-            {ARGS_TEXT("response", &o->response, "the column with the answer to --prompt")},
-            {ARGS_TEXT("messages", &o->messages,
-                       "the column of JSON Lines with a conversation; the model learns the "
-                       "assistant's messages")},
-            {ARGS_TEXT("chat-format", &o->chat_format,
-                       "with --messages: chatml, llama2, llama3, mistral-v1, mistral-v3 or zephyr"),
-             .default_text = "that of the model's chat template, else plain"},
-            {ARGS_FLAG("generate", &o->generate,
-                       "with --target: generate the texts, and score exact match, F1 and ROUGE-L")},
-            {ARGS_INT("max-length", &o->max_length, 0, 1 << 20, "longest input, in tokens"),
-             .default_text = "what the model's folder says, else 512",
-             .known_as = "max-encoder-length,max-seq-length,max_source_length"},
-            {ARGS_INT("max-target-length", &o->max_target_length, 0, 1 << 20,
-                      "longest generated text, in tokens"),
-             .default_text = "128", .known_as = "max-decoder-length"},
-            {0},
-        });
+        {ARGS_CHOICE("task", &o->task, data_task_names(),
+                     "a benchmark; without it, --data is a file of your own"),
+         .default_text = ""},
+        {ARGS_FLAG("classifier", &o->classifier,
+                   "with --task: use a classification head, even if the model could answer in "
+                   "a prompt")},
+        {ARGS_PATHS("data", &o->files,
+                    "folder with the task's rows, or .csv, .tsv or .json files, .gz too, or "
+                    "patterns of them"),
+         .required = true},
+        {ARGS_HEADING("Rows of a file")},
+        {ARGS_TEXT("text", &o->text, "the column with the text"), .known_as = "sentence1"},
+        {ARGS_TEXT("text-column", &o->text, "the same"), .default_text = ""},
+        {ARGS_TEXT("image", &o->image,
+                   "for models of images: the column with paths of PNG or JPEG files, relative "
+                   "to the folder of --data"),
+         .known_as = "image-column"},
+        {ARGS_TEXT("text-pair", &o->pair, "the column with the second text of a pair"),
+         .known_as = "sentence2"},
+        {ARGS_TEXT("text-pair-column", &o->pair, "the same"), .default_text = ""},
+        {ARGS_TEXT("label", &o->label,
+                   "the column with the class; with --multi-label also several columns of 1 "
+                   "and 0, separated by commas"),
+         .known_as = "label-column,label_column"},
+        {ARGS_FLAG("regression", &o->regression, "the label is a number to predict")},
+        {ARGS_FLAG("multi-label", &o->multi_label, "a row has any number of the labels")},
+        {ARGS_TEXT("label-separator", &o->separator, "separator of several labels in one column"),
+         .default_text = "|"},
+        {ARGS_TEXT("target", &o->target, "the column with the text to generate"),
+         .known_as = "summary-column,completion"},
+        {ARGS_TEXT("prompt", &o->prompt, "with --response: names for --text and --target")},
+        {ARGS_TEXT("response", &o->response, "the column with the answer to --prompt")},
+        {ARGS_TEXT("messages", &o->messages,
+                   "the column of JSON Lines with a conversation; the model learns the "
+                   "assistant's messages")},
+        {ARGS_TEXT("chat-format", &o->chat_format,
+                   "with --messages: chatml, llama2, llama3, mistral-v1, mistral-v3 or zephyr"),
+         .default_text = "that of the model's chat template, else plain"},
+        {ARGS_FLAG("generate", &o->generate,
+                   "with --target: generate the texts, and score exact match, F1 and ROUGE-L")},
+        {ARGS_INT("max-length", &o->max_length, 0, 1 << 20, "longest input, in tokens"),
+         .default_text = "what the model's folder says, else 512",
+         .known_as = "max-encoder-length,max-seq-length,max_source_length"},
+        {ARGS_INT("max-target-length", &o->max_target_length, 0, 1 << 20,
+                  "longest generated text, in tokens"),
+         .default_text = "128", .known_as = "max-decoder-length"});
 }
 
 void data_add_training_rows(args_table *table, data_options *o)
 {
-    args_table_add(
-        table, (args_option[]){
-                   {ARGS_PATHS("val", &o->val_files, "files with rows for validation"),
-                    .known_as = "validation-file,eval-data"},
-                   {ARGS_REAL("val-fraction", &o->val_fraction, 0, 1,
-                              "without --val: share of the rows that are held out for validation"),
-                    .above_low = true, .below_high = true, .default_text = "0.1"},
-                   {0},
-               });
+    ARGS_ADD(table,
+             {ARGS_PATHS("val", &o->val_files, "files with rows for validation"),
+              .known_as = "validation-file,eval-data"},
+             {ARGS_REAL("val-fraction", &o->val_fraction, 0, 1,
+                        "without --val: share of the rows that are held out for validation"),
+              .above_low = true, .below_high = true, .default_text = "0.1"});
 }
 
 void data_add_eval_rows(args_table *table, data_options *o)
 {
-    args_table_add(table,
-                   (args_option[]){
-                       {ARGS_TEXT("split", &o->split,
-                                  "with --task: which rows: val, train, or another file's name"),
-                        .default_text = "val"},
-                       {0},
-                   });
+    ARGS_ADD(table, {ARGS_TEXT("split", &o->split,
+                               "with --task: which rows: val, train, or another file's name"),
+                     .default_text = "val"});
 }
 
 static bool names_columns(const data_options *o)
 {
-    return o->text || o->pair || o->label || o->target || o->regression || o->multi_label ||
-           o->separator || o->messages || o->val || o->val_fraction > 0;
+    return o->text || o->image || o->pair || o->label || o->target || o->regression ||
+           o->multi_label || o->separator || o->messages || o->val || o->val_fraction > 0;
 }
 
 /* Rows are read more than once, and by all ranks. */
@@ -144,13 +137,17 @@ static const char *misfit(const data_options *o, bool training)
     if (o->messages &&
         (o->text || o->pair || o->label || o->target || o->regression || o->multi_label))
         return "--messages: a conversation has its prompts and answers, expected no other columns";
-    if (o->chat_format && !o->messages) return "--chat-format: expected --messages with it";
+    if (o->image && (o->text || o->pair || o->target || o->messages))
+        return "--image: a row is an image, expected no columns of texts";
+    if (o->chat_format && !o->messages && (training || !o->target || !o->generate))
+        return training ? "--chat-format: expected --messages with it"
+                        : "--chat-format: expected --messages with it, or --target and --generate";
     if (o->regression && o->multi_label) return "expected one of --regression and --multi-label";
     if (o->target && (o->label || o->regression || o->multi_label))
         return "expected either --target or --label";
     if (o->target && o->pair) return "--text-pair: a text is generated from one text";
     if (o->val && o->val_fraction > 0) return "expected one of --val and --val-fraction";
-    if (training && !o->text && !o->messages)
+    if (training && !o->text && !o->messages && !o->image)
         return "expected --task, or --text with a column of the file";
     if (training && !o->label && !o->target && !o->messages)
         return "expected --label with a column of the file, or --target";
@@ -188,8 +185,14 @@ static bool misfits_family(const data_options *o, const char *family, bool train
 {
     mc_task_kind kind = data_kind(o, family);
     bool head = kind != MC_TASK_GENERATE && kind != MC_TASK_ANSWER;
+    bool images = family && mc_family_reads_images(family), named = o->text || o->messages;
     *message = '\0';
-    if (!kind)
+    if (images && (o->task >= 0 || named || (training && !o->image)))
+        snprintf(message, room, "%s reads images: expected --image with a column of their paths",
+                 family);
+    else if (!images && o->image)
+        snprintf(message, room, "--image: %s reads texts, expected --text", family);
+    else if (!kind)
         snprintf(message, room, "--task %s: it has no form for %s", data_task(o), family);
     else if (!training && o->task < 0 && !o->label && !o->target && !o->messages)
         return false; /* the model's folder says it */
@@ -230,6 +233,7 @@ bool data_fits_family(mc_context *ctx, const data_options *o, const char *family
 static mc_data_columns columns_of(const data_options *o, const char *family)
 {
     return (mc_data_columns){.text = o->text,
+                             .image = o->image,
                              .pair = o->pair,
                              .label = o->label,
                              .target = o->target,
@@ -243,13 +247,9 @@ static mc_chat_format choose_chat_format(mc_context *ctx, const data_options *o,
                                          const mc_tokenizer *tok)
 {
     mc_chat_format format = 0;
-    if (!o->messages || mc_failed(ctx)) return 0;
+    if ((!o->messages && !o->chat_format) || mc_failed(ctx)) return 0;
     bool none = mc_chat_format_choose(ctx, tok, o->chat_format, &format) == MC_ERR_NOT_FOUND;
     if (none) mc_clear_error(ctx);
-    if (format && o->generate)
-        mc_set_error(ctx, MC_ERR_UNSUPPORTED,
-                     "--generate: answers of conversations in chat format %s are not scored",
-                     mc_chat_format_name(format));
     return format;
 }
 
@@ -260,6 +260,11 @@ static void open_files(mc_context *ctx, const data_options *o, const char *famil
     const char *names[MC_DATASET_MAX_LABELS];
     mc_data_columns columns = columns_of(o, family);
     columns.chat_format = choose_chat_format(ctx, o, tok);
+    if (columns.chat_format && o->generate)
+        mc_set_error(ctx, MC_ERR_UNSUPPORTED,
+                     "--generate: while it is trained, answers of conversations in chat format %s "
+                     "are not scored: expected `eval --generate` afterwards",
+                     mc_chat_format_name(columns.chat_format));
     columns.labels = had->count;
     columns.label_names = had->name;
     columns.labels_proposed = had->count > 0;
@@ -322,8 +327,10 @@ static void fill_in_columns(data_options *o, const task_file *f)
 {
     if (o->messages) return;
     if (!o->text && !o->label && !o->target) o->messages = f->messages;
-    if (o->messages && !o->chat_format) o->chat_format = f->chat_format;
+    bool asks = o->text && o->target && o->generate; /* what a user says, and the answers */
+    if ((o->messages || asks) && !o->chat_format) o->chat_format = f->chat_format;
     if (!o->text) o->text = f->text;
+    if (!o->image) o->image = f->image;
     if (!o->pair) o->pair = f->pair;
     if (!o->separator) o->separator = f->separator;
     if (o->label || o->target) return;
@@ -345,11 +352,12 @@ static void fill_in_kind(data_options *o, const mc_model *model)
 
 static bool check_columns(mc_context *ctx, const data_options *o, const char *folder)
 {
-    if (o->messages || (o->text && (o->label || o->target))) return true;
-    mc_set_error(ctx, MC_ERR_ARGUMENT,
-                 "%s: no task.json says which columns it was trained on: expected --text, and "
-                 "--label or --target, or --messages",
-                 folder);
+    if (o->messages || (o->text && (o->label || o->target)) || (o->image && o->label)) return true;
+    mc_set_error(
+        ctx, MC_ERR_ARGUMENT,
+        "%s: no task.json says which columns it was trained on: expected --text or --image, "
+        "and --label or --target, or --messages",
+        folder);
     return false;
 }
 
@@ -375,6 +383,7 @@ static mc_dataset *open_eval_file(mc_context *ctx, data_options *o, const char *
     columns.label_names = names;
     /* one that was fine-tuned without a format has its conversations without markers */
     if (o->chat_format || !saved->kind) columns.chat_format = choose_chat_format(ctx, o, tok);
+    columns.answers = columns.chat_format && o->generate;
     return mc_dataset_from_files(ctx, o->files.items, o->files.count, &columns, tok, &options);
 }
 
@@ -407,6 +416,7 @@ void data_add_settings(settings *list, const data_options *o)
 {
     settings_add_given(list, "task", data_task(o));
     settings_add_given(list, "text", o->text);
+    settings_add_given(list, "image", o->image);
     settings_add_given(list, "text-pair", o->pair);
     settings_add_given(list, "label", o->label);
     settings_add_given(list, "label-separator", o->separator);
@@ -445,6 +455,7 @@ void data_save(mc_context *ctx, const data_options *o, const mc_dataset *dataset
     task_file file = {.task = data_task(o),
                       .kind = o->task < 0 ? mc_dataset_kind(dataset) : 0,
                       .text = o->text,
+                      .image = o->image,
                       .pair = o->pair,
                       .label = o->label,
                       .target = o->target,

@@ -14,7 +14,7 @@ typedef struct data_options {
     args_list files, val_files; /* --data and --val: paths and patterns */
     const char *data, *val;     /* the first of each, from data_check on */
     const char *split;
-    const char *text, *pair, *label, *target, *prompt, *response, *separator, *messages,
+    const char *text, *image, *pair, *label, *target, *prompt, *response, *separator, *messages,
         *chat_format;
     bool regression, multi_label;
     bool classifier;     /* a benchmark as an encoder gets it, with a head on any family */

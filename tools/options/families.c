@@ -1,7 +1,6 @@
 #include "tools/options/families.h"
 
 #include <stdio.h>
-#include <string.h>
 #include "core/modelcenter.h"
 #include <modelcenter/more.h>
 

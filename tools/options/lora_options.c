@@ -2,37 +2,37 @@
 
 #include <stdio.h>
 #include <string.h>
+#include "tools/options/weights_option.h"
 
 void lora_add_rows(args_table *table, lora_options *o)
 {
-    args_table_add(
+    ARGS_ADD(
         table,
-        (args_option[]){
-            {ARGS_HEADING("LoRA: factors beside frozen weights are trained and saved, as PEFT's")},
-            {ARGS_INT("lora-rank", &o->rank, 0, 1 << 16, "rank of the factors; 0: no LoRA"),
-             .known_as = "lora-r"},
-            {ARGS_REAL("lora-alpha", &o->alpha, -1e6, 1e6,
-                       "scale of the factors' product: alpha / rank"),
-             .given = &o->alpha_given},
-            {ARGS_REAL("lora-dropout", &o->dropout, 0, 1, "dropout of the factors' input"),
-             .below_high = true, .given = &o->dropout_given},
-            {ARGS_TEXT("lora-targets", &o->targets,
-                       "names of linear layers, separated by commas, or all-linear"),
-             .default_text = "PEFT's for the family", .known_as = "target-modules"},
-            {ARGS_TEXT("lora-save", &o->save, "modules that are trained and saved whole"),
-             .default_text = "the classification head", .known_as = "modules-to-save"},
-            {ARGS_FLAG("lora-rslora", &o->rslora, "scale by alpha / sqrt(rank) instead"),
-             .given = &o->rslora_given, .known_as = "use-rslora"},
-            {ARGS_HEADING(
-                "Soft prompts: vectors before each text are trained and saved, as PEFT's")},
-            {ARGS_INT("virtual-tokens", &o->virtual_tokens, 0, 1 << 16,
-                      "number of vectors before each text; 0: none"),
-             .known_as = "num-virtual-tokens"},
-            {ARGS_TEXT("virtual-tokens-text", &o->virtual_text,
-                       "words whose vectors they start from, repeated or cut"),
-             .default_text = "random values", .known_as = "prompt-tuning-init-text"},
-            {0},
-        });
+        {ARGS_HEADING("LoRA: factors beside frozen weights are trained and saved, as PEFT's")},
+        {ARGS_INT("lora-rank", &o->rank, 0, 1 << 16, "rank of the factors; 0: no LoRA"),
+         .known_as = "lora-r"},
+        {ARGS_REAL("lora-alpha", &o->alpha, -1e6, 1e6,
+                   "scale of the factors' product: alpha / rank"),
+         .given = &o->alpha_given},
+        {ARGS_REAL("lora-dropout", &o->dropout, 0, 1, "dropout of the factors' input"),
+         .below_high = true, .given = &o->dropout_given},
+        {ARGS_TEXT("lora-targets", &o->targets,
+                   "names of linear layers, separated by commas, or all-linear"),
+         .default_text = "PEFT's for the family", .known_as = "target-modules"},
+        {ARGS_TEXT("lora-save", &o->save, "modules that are trained and saved whole"),
+         .default_text = "the classification head", .known_as = "modules-to-save"},
+        {ARGS_CHOICE("base-weights", &o->weights, weights_names,
+                     "of the frozen linear layers beside an adapter: of the model's dtype, or in "
+                     "8 bits")},
+        {ARGS_FLAG("lora-rslora", &o->rslora, "scale by alpha / sqrt(rank) instead"),
+         .given = &o->rslora_given, .known_as = "use-rslora"},
+        {ARGS_HEADING("Soft prompts: vectors before each text are trained and saved, as PEFT's")},
+        {ARGS_INT("virtual-tokens", &o->virtual_tokens, 0, 1 << 16,
+                  "number of vectors before each text; 0: none"),
+         .known_as = "num-virtual-tokens"},
+        {ARGS_TEXT("virtual-tokens-text", &o->virtual_text,
+                   "words whose vectors they start from, repeated or cut"),
+         .default_text = "random values", .known_as = "prompt-tuning-init-text"});
 }
 
 /* "q,v" as {"q", "v", NULL} in `names`, whose texts are in `text`. False: an empty name, or too
@@ -59,6 +59,8 @@ const char *lora_options_check(lora_options *o)
     o->prompt.tokens = o->virtual_tokens;
     if (o->virtual_text && !o->virtual_tokens)
         return "--virtual-tokens-text without --virtual-tokens";
+    if (o->weights && !o->virtual_tokens && !o->rank)
+        return "--base-weights: expected --lora-rank or --virtual-tokens, whose base it is of";
     if (o->virtual_tokens && o->rank) return "expected one of --lora-rank and --virtual-tokens";
     if (!o->rank) return others ? "options of LoRA without --lora-rank" : NULL;
     if (o->alpha == 0) return "--lora-alpha 0: the factors would do nothing";
@@ -97,6 +99,11 @@ void lora_begin_prompt(mc_context *ctx, const lora_options *o, mc_model *model,
     mc_encoding_release(&words);
 }
 
+void lora_quantize(const lora_options *o, mc_model *model)
+{
+    if (model && o->weights) mc_model_quantize_base(model, (mc_weight_format)o->weights);
+}
+
 void lora_tell(run_log *log, mc_model *model)
 {
     const mc_lora_options *lora = mc_model_lora(model);
@@ -122,6 +129,7 @@ void lora_add_settings(settings *list, const lora_options *o)
     if (o->virtual_tokens) snprintf(number, sizeof number, "%d", o->virtual_tokens);
     settings_add(list, "virtual-tokens", number);
     settings_add(list, "virtual-tokens-text", o->virtual_text ? o->virtual_text : "");
+    settings_add(list, "base-weights", o->weights ? weights_names[o->weights] : "");
     if (!o->rank) return;
     settings_add_real(list, "lora-alpha", o->alpha);
     settings_add_real(list, "lora-dropout", o->dropout);

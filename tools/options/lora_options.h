@@ -13,7 +13,8 @@ enum { LORA_NAMES = 64, LORA_TEXT = 2048 };
 /* All zero: no adapter. */
 typedef struct lora_options {
     /* as on the command line */
-    int rank; /* 0: no LoRA */
+    int rank;    /* 0: no LoRA */
+    int weights; /* of the base's linear layers: a mc_weight_format */
     double alpha, dropout;
     bool rslora, alpha_given, dropout_given, rslora_given;
     const char *targets, *save; /* with commas between; NULL: by default */
@@ -52,6 +53,9 @@ void lora_options_load(const lora_options *o, mc_load_options *load);
 /* Lets the virtual tokens of a loaded model begin as the words of a text, if one was given. */
 void lora_begin_prompt(mc_context *ctx, const lora_options *o, mc_model *model,
                        const mc_tokenizer *tokenizer);
+/* Puts the base into the weights that were asked for, once it is loaded. Errors are on its context;
+ * NULL is allowed. */
+void lora_quantize(const lora_options *o, mc_model *model);
 /* A line about how much is trained, where the model has an adapter. */
 void lora_tell(run_log *log, mc_model *model);
 /* The settings that a run which goes on must have too. */

@@ -24,60 +24,56 @@ static bool generates(int choice)
 
 static bool is_auto_or_generates(int choice) { return !choice || generates(choice); }
 
+static bool pretrains(int choice)
+{
+    return is_family(choice) && mc_family_objective(choices()[choice])->kind;
+}
+
+static bool is_auto_or_pretrains(int choice) { return !choice || pretrains(choice); }
+
 static bool is_any(int choice) { return choice >= 0; }
 
 static void add_old_rows(args_table *table, model_options *o, int ways)
 {
     const char *now = ways & MODEL_WAY_SHAPE ? "--config SHAPE" : "--model FOLDER_OR_IDENTIFIER";
     if (ways & MODEL_WAY_OLD_FAMILY)
-        args_table_add(
-            table, (args_option[]){{ARGS_CHOICE("model", &o->choice, choices(), now),
-                                    .offers = ways & MODEL_WAY_GENERATES ? generates : is_family,
-                                    .positional = true, .old = true},
-                                   {0}});
+        ARGS_ADD(table, {ARGS_CHOICE("model", &o->choice, choices(), now),
+                         .offers = ways & MODEL_WAY_GENERATES   ? generates
+                                   : ways & MODEL_WAY_PRETRAINS ? pretrains
+                                                                : is_family,
+                         .positional = true, .old = true});
     if (ways & MODEL_WAY_OLD_MODEL)
-        args_table_add(table, (args_option[]){{ARGS_PATH("model", &o->placed, now),
-                                               .positional = true, .old = true},
-                                              {0}});
-    args_table_add(table,
-                   (args_option[]){{ARGS_PATH("pretrained", &o->model, now), .old = true}, {0}});
+        ARGS_ADD(table, {ARGS_PATH("model", &o->placed, now), .positional = true, .old = true});
+    ARGS_ADD(table, {ARGS_PATH("pretrained", &o->model, now), .old = true});
 }
 
 void model_add_rows(args_table *table, model_options *o, int ways, const char *what)
 {
     add_old_rows(table, o, ways);
-    args_table_add(table, (args_option[]){{ARGS_PATH("model", &o->model, what),
-                                           .value_name = "FOLDER_OR_IDENTIFIER",
-                                           .known_as = "model-name-or-path,load"},
-                                          {0}});
+    ARGS_ADD(table, {ARGS_PATH("model", &o->model, what), .value_name = "FOLDER_OR_IDENTIFIER",
+                     .known_as = "model-name-or-path,load"});
     if (ways & MODEL_WAY_NEW)
-        args_table_add(table, (args_option[]){
-                                  {ARGS_PATH("config", &o->config,
-                                             ways & MODEL_WAY_SHAPE
-                                                 ? "a shape's name (gpt2-xl, bert-large, t5-base), "
-                                                   "a config.json or its folder"
-                                                 : "a new model with random weights: a shape's "
-                                                   "name (gpt2-base, ...), a config.json or its "
-                                                   "folder"),
-                                   .value_name = "SHAPE", .known_as = "model-config"},
-                                  {0}});
+        ARGS_ADD(table, {ARGS_PATH("config", &o->config,
+                                   ways & MODEL_WAY_SHAPE
+                                       ? "a shape's name (gpt2-xl, bert-large, t5-base), "
+                                         "a config.json or its folder"
+                                       : "a new model with random weights: a shape's "
+                                         "name (gpt2-base, ...), a config.json or its "
+                                         "folder"),
+                         .value_name = "SHAPE", .known_as = "model-config"});
     if (!(ways & MODEL_WAY_ANY))
-        args_table_add(
-            table,
-            (args_option[]){{ARGS_CHOICE("family", &o->choice, choices(),
-                                         "the model's family, if its config does not say it"),
-                             .value_name = "FAMILY",
-                             .offers = ways & MODEL_WAY_GENERATES ? is_auto_or_generates : is_any},
-                            {0}});
-    args_table_add(table, (args_option[]){DOWNLOAD_REVISION_ROW(&o->revision), {0}});
-    if (ways & MODEL_WAY_ADAPTER)
-        args_table_add(table, (args_option[]){LORA_BASE_ROW(&o->base), {0}});
+        ARGS_ADD(table, {ARGS_CHOICE("family", &o->choice, choices(),
+                                     "the model's family, if its config does not say it"),
+                         .value_name = "FAMILY",
+                         .offers = ways & MODEL_WAY_GENERATES   ? is_auto_or_generates
+                                   : ways & MODEL_WAY_PRETRAINS ? is_auto_or_pretrains
+                                                                : is_any});
+    ARGS_ADD(table, DOWNLOAD_REVISION_ROW(&o->revision));
+    if (ways & MODEL_WAY_ADAPTER) ARGS_ADD(table, LORA_BASE_ROW(&o->base));
     if (ways & MODEL_WAY_TOKENIZER)
-        args_table_add(table, (args_option[]){{ARGS_PATH("tokenizer", &o->tokenizer,
-                                                         "folder or identifier of the tokenizer"),
-                                               .value_name = "FOLDER_OR_IDENTIFIER",
-                                               .default_text = "the model's"},
-                                              {0}});
+        ARGS_ADD(table,
+                 {ARGS_PATH("tokenizer", &o->tokenizer, "folder or identifier of the tokenizer"),
+                  .value_name = "FOLDER_OR_IDENTIFIER", .default_text = "the model's"});
 }
 
 int model_check(const args_spec *spec, model_options *o, int ways, bool optional)
@@ -133,7 +129,7 @@ mc_tokenizer *model_open_tokenizer(mc_context *ctx, const model_options *o)
     bool before = mc_failed(ctx);
     mc_tokenizer *tok = mc_tokenizer_open(ctx, from, &options);
     if (before || o->tokenizer || mc_error_status(ctx) != MC_ERR_NOT_FOUND) return tok;
-    if (stat(from, &found) != 0 || !S_ISDIR(found.st_mode)) return NULL; /* there is no model */
+    if (stat(from, &found) != 0) return NULL; /* there is no model */
     snprintf(message, sizeof message, "%s: give one with --tokenizer FOLDER",
              mc_error_message(ctx));
     mc_clear_error(ctx);
@@ -143,6 +139,10 @@ mc_tokenizer *model_open_tokenizer(mc_context *ctx, const model_options *o)
 
 bool model_find_folder(mc_context *ctx, const model_options *o, char *folder, size_t room)
 {
+    struct stat found;
     mc_hub_options options = {.revision = o->revision};
-    return !mc_failed(ctx) && mc_hub_download(ctx, o->model, &options, folder, room) == MC_OK;
+    if (mc_failed(ctx)) return false;
+    if (stat(o->model, &found) == 0 && S_ISREG(found.st_mode)) /* a GGUF file, with all inside */
+        return snprintf(folder, room, "%s", o->model) < (int)room;
+    return mc_hub_download(ctx, o->model, &options, folder, room) == MC_OK;
 }

@@ -22,6 +22,7 @@ typedef enum model_ways {
     MODEL_WAY_SHAPE = 16,      /* the weights do not count, --config is the usual way */
     MODEL_WAY_ANY = 32,        /* of whatever family it is: no --family */
     MODEL_WAY_GENERATES = 64,  /* help names families that generate text only */
+    MODEL_WAY_PRETRAINS = 256, /* help names families that are pretrained only */
     MODEL_WAY_TOKENIZER = 128, /* another tokenizer than the model's: --tokenizer */
 } model_ways;
 
@@ -52,7 +53,8 @@ const char *model_config_folder(const model_options *o, char folder[MODEL_FOLDER
  * option where the model's folder has none. */
 mc_tokenizer *model_open_tokenizer(mc_context *ctx, const model_options *o);
 
-/* The folder that holds the model's files. False with the context's error. */
+/* The folder that holds the model's files, or the one file that has all of them inside. False with
+ * the context's error. */
 bool model_find_folder(mc_context *ctx, const model_options *o, char *folder, size_t room);
 
 #endif

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "core/base/version.h"
+#include "tools/files/read_file.h"
 #include "tools/options/args_internal.h"
 
 enum { MOST_BYTES = 1 << 24, NUMBER_ROOM = 64 };
@@ -22,28 +23,10 @@ static int fail(FILE *err, const args_spec *spec, const char *path, const char *
     return args_report(err, spec, message);
 }
 
-/* NULL: *why says why not. */
-static char *read_text(const char *path, const char **why)
-{
-    FILE *file = fopen(path, "rbe");
-    *why = file ? "out of memory" : strerror(errno);
-    char *content = file ? malloc(MOST_BYTES) : NULL;
-    size_t size = content ? fread(content, 1, MOST_BYTES - 1, file) : 0;
-    bool good = content && !ferror(file) && size < MOST_BYTES - 1;
-    if (content && !good) *why = ferror(file) ? strerror(errno) : "the file is too long";
-    if (file) fclose(file);
-    if (good) {
-        content[size] = '\0';
-        return content;
-    }
-    free(content);
-    return NULL;
-}
-
 static cJSON *read_object(const args_spec *spec, const char *path, FILE *err)
 {
-    const char *why;
-    char *content = read_text(path, &why);
+    char *content = read_file(path, MOST_BYTES, NULL);
+    const char *why = errno == EFBIG ? "the file is too long" : strerror(errno);
     cJSON *json = content ? cJSON_Parse(content) : NULL;
     bool good = cJSON_IsObject(json);
     if (!content)

@@ -1,5 +1,6 @@
 #include "tools/options/settings.h"
 
+#include <cjson/cJSON.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -63,9 +64,25 @@ void settings_add_model(settings *list, const mc_model *model)
     settings_add(list, "config", config);
 }
 
+/* Nothing of Adam, so that checkpoints of before there was a choice go on. */
+static void add_optimizer(settings *list, const train_options *o)
+{
+    bool eight_bit = o->optimizer_state == TRAIN_STATE_8BIT;
+    settings_add(list, "optimizer-state", eight_bit ? train_state_names[TRAIN_STATE_8BIT] : "");
+    if (o->optimizer == TRAIN_ADAM) {
+        settings_add(list, "optimizer", "");
+        return;
+    }
+    settings_add(list, "optimizer", train_optimizer_names[o->optimizer]);
+    settings_add_real(list, "lr-other", o->lr_other_given ? o->lr_other : o->lr);
+    settings_add(list, "muon-scale", train_muon_scale_names[o->muon_scale]);
+    settings_add(list, "muon-dtype", train_muon_dtype_names[o->muon_dtype]);
+}
+
 void settings_add_course(settings *list, const train_options *o)
 {
     settings_add_real(list, "lr", o->lr);
+    add_optimizer(list, o);
     settings_add(list, "scheduler", train_schedule_names[o->scheduler]);
     settings_add_whole(list, "warmup", o->warmup);
     settings_add_real(list, "gamma", o->gamma);
@@ -73,6 +90,9 @@ void settings_add_course(settings *list, const train_options *o)
     settings_add_real(list, "clip", o->clip);
     settings_add(list, "dtype", train_dtype_names[o->dtype]);
     settings_add(list, "grad-dtype", train_grad_dtype_name(o));
+    settings_add(list, "fp8", o->fp8 ? train_fp8_names[o->fp8] : "");
+    settings_add(list, "fp8-scaling",
+                 o->fp8_scaling ? train_fp8_scaling_names[o->fp8_scaling] : "");
     if (train_dtypes[o->dtype] == MC_F16) settings_add_real(list, "loss-scale", o->loss_scale);
 }
 
@@ -186,11 +206,34 @@ static bool same_content(const settings *list, settings_find_fn find, const void
     return false;
 }
 
+/* A model's config is its family and a JSON object, whose keys another version of the program may
+ * have written in another order. */
+static bool same_value(const char *now, const char *then)
+{
+    if (strcmp(now, then) == 0) return true;
+    size_t family = strcspn(now, "{");
+    if (now[family] != '{' || strncmp(now, then, family + 1) != 0) return false;
+    cJSON *a = cJSON_Parse(now + family), *b = cJSON_Parse(then + family);
+    bool same = a && b && cJSON_Compare(a, b, true);
+    cJSON_Delete(a);
+    cJSON_Delete(b);
+    return same;
+}
+
 /* Checkpoints keep the names that these options had at first. */
 static const char *option_of(const char *name)
 {
     if (strcmp(name, "pretrained") == 0) return "model";
     return strcmp(name, "model") == 0 ? "family" : name;
+}
+
+/* What stands for a setting that is "". */
+static const char *unset_text(const char *name)
+{
+    if (strcmp(name, "optimizer") == 0) return train_optimizer_names[TRAIN_ADAM];
+    if (strcmp(name, "optimizer-state") == 0) return train_state_names[TRAIN_STATE_F32];
+    if (strcmp(name, "fp8-scaling") == 0) return train_fp8_scaling_names[0];
+    return "none";
 }
 
 bool settings_same(const settings *list, settings_find_fn find, const void *begun,
@@ -200,11 +243,11 @@ bool settings_same(const settings *list, settings_find_fn find, const void *begu
     for (int i = 0; i < list->fixed; i++) {
         const char *name = list->items[i].name, *now = list->items[i].value;
         const char *then = find(begun, name);
-        if ((except && strcmp(name, except) == 0) || strcmp(now, then) == 0) continue;
+        if ((except && strcmp(name, except) == 0) || same_value(now, then)) continue;
         if (is_content(name) || same_content(list, find, begun, name)) continue;
         size_t begin = first_difference(now, then);
-        now = *now ? now + begin : "none";
-        then = *then ? then + begin : "none";
+        now = *now ? now + begin : unset_text(name);
+        then = *then ? then + begin : unset_text(name);
         snprintf(message, room, "--resume: --%s is %.*s, but the run in %s was begun with %.*s",
                  option_of(name), (int)strcspn(now, ","), now, folder, (int)strcspn(then, ","),
                  then);

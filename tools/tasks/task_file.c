@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "tools/files/read_file.h"
 #include "tools/files/whole_file.h"
 
 enum { PATH_ROOM = 4096, MOST_BYTES = 1 << 24 };
@@ -23,12 +24,13 @@ typedef struct text_key {
     const char **value;
 } text_key;
 
-enum { TEXT_KEYS = 8 };
+enum { TEXT_KEYS = 9 };
 
 static void text_keys(task_file *f, text_key keys[TEXT_KEYS])
 {
     const text_key all[TEXT_KEYS] = {{"task", &f->task},
                                      {"text", &f->text},
+                                     {"image", &f->image},
                                      {"text_pair", &f->pair},
                                      {"label", &f->label},
                                      {"target", &f->target},
@@ -84,14 +86,9 @@ mc_status task_file_write(mc_context *ctx, const char *folder, const task_file *
 /* The file as text for free(); NULL if there is none, and on an error. */
 static char *read_whole(mc_context *ctx, const char *path)
 {
-    FILE *file = fopen(path, "r");
-    if (!file && errno == ENOENT) return NULL;
-    char *text = file ? malloc(MOST_BYTES) : NULL;
-    size_t size = text ? fread(text, 1, MOST_BYTES - 1, file) : 0;
-    if (!text || ferror(file))
+    char *text = read_file(path, MOST_BYTES, NULL);
+    if (!text && errno != ENOENT && errno != ENOTDIR) /* of a GGUF file, too */
         mc_set_error(ctx, MC_ERR_IO, "%s: cannot read: %s", path, strerror(errno));
-    if (text) text[size] = '\0';
-    if (file) fclose(file);
     return text;
 }
 
@@ -142,7 +139,7 @@ static void read_kind(mc_context *ctx, const char *path, const cJSON *json, task
         if (strcmp(kind->valuestring, kinds[i].name) == 0) f->kind = kinds[i].kind;
     if (f->task && !kind) return;
     if (!f->kind) refuse(ctx, path, "kind", "classify, multi_label, regress or generate");
-    if (!f->text && !f->messages) refuse(ctx, path, "text", "the name of a column");
+    if (!f->text && !f->messages && !f->image) refuse(ctx, path, "text", "the name of a column");
 }
 
 mc_status task_file_read(mc_context *ctx, const char *folder, task_file *f)

@@ -14,7 +14,7 @@
 typedef struct task_file {
     mc_task_kind kind; /* 0: there is no file, or it is a benchmark's */
     const char *task;  /* the benchmark; NULL: the user's data */
-    const char *text, *pair, *label, *target, *separator, *messages, *chat_format;
+    const char *text, *image, *pair, *label, *target, *separator, *messages, *chat_format;
     const char *label_names[MC_DATASET_MAX_LABELS];
     int labels;
     int64_t max_length, max_target_length;

@@ -20,13 +20,14 @@ mc_dataset_options task_rows(const mc_model *model, const mc_tokenizer *tok, int
                              int64_t max_target_length)
 {
     mc_model_shape shape = mc_model_get_shape(model);
-    int64_t most = max_length ? max_length : mc_tokenizer_max_length(tok);
+    int64_t most = max_length ? max_length : tok ? mc_tokenizer_max_length(tok) : 0;
     if (!most || most > INT32_MAX) most = 512;
     if (shape.positions && shape.positions < most) most = shape.positions;
     return (mc_dataset_options){.max_length = (int)most,
                                 .max_target_length = (int)max_target_length,
                                 .vocabulary = shape.vocab_size,
-                                .prompt = mc_model_prompt(model)};
+                                .prompt = mc_model_prompt(model),
+                                .image = mc_model_image_form(model)};
 }
 
 int task_sizes(int device, const mc_model *model, const mc_dataset *dataset)
@@ -46,6 +47,7 @@ int task_sizes(int device, const mc_model *model, const mc_dataset *dataset)
 static mc_model_input input_of(mc_tape *t, mc_model *model, const mc_batch *batch)
 {
     mc_model_shape shape = mc_model_get_shape(model);
+    if (batch->pixels) return (mc_model_input){.pixels = batch->pixels};
     mc_model_input in = {.ids = batch->ids,
                          .lengths = batch->lengths,
                          .marks = batch->marks,
@@ -175,7 +177,9 @@ static mc_tensor *find_result(mc_tape *t, task_exam *e)
 {
     const mc_dataset *dataset = mc_dataloader_dataset(e->loader);
     if (!e->batch->key) return result_of(t, e);
-    mc_shape shape = MC_SHAPE(e->batch->lengths->count / e->batch->choices, output_count(dataset));
+    int64_t rows = e->batch->pixels ? mc_tensor_size(e->batch->pixels, 0)
+                                    : e->batch->lengths->count / e->batch->choices;
+    mc_shape shape = MC_SHAPE(rows, output_count(dataset));
     if (task_results_of(e) == TASK_RESULTS_LOSS) shape = MC_SHAPE(2);
     mc_context *ctx = mc_tape_context(t);
     if (!e->result) e->result = mc_tensor_new(ctx, MC_F32, shape);

@@ -1,5 +1,4 @@
 /* Rows with a text to be generated: how probable it is, and what the model writes instead. */
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include "tools/tasks/task_score.h"
@@ -161,23 +160,47 @@ static bool find_prompts(mc_context *ctx, const mc_batch *b, prompts *p)
     return true;
 }
 
-/* Up to the first token that ends a text. */
-static int end_of(const mc_model *model, const int32_t *ids, int count)
+/* What ends a text: the model's end, T5's next blank, the end of a message. */
+typedef struct text_ends {
+    int32_t id[3];
+    int count;
+    const char *message; /* of a chat format; NULL: none. It may be several tokens */
+} text_ends;
+
+static text_ends ends_of(const task_exam *e, const mc_dataset *dataset)
 {
-    int64_t eos = mc_model_get_shape(model).eos_token;
+    mc_chat_format format = mc_dataset_chat_format(dataset);
+    text_ends ends = {.id = {(int32_t)mc_model_get_shape(e->model).eos_token}, .count = 1};
+    int32_t blank =
+        has_blanks(dataset) ? mc_tokenizer_token_to_id(e->tokenizer, "<extra_id_1>") : -1;
+    if (format) ends.message = mc_chat_format_end(format, e->tokenizer);
+    int32_t turn = ends.message ? mc_tokenizer_token_to_id(e->tokenizer, ends.message) : -1;
+    if (blank >= 0) ends.id[ends.count++] = blank;
+    if (turn >= 0 && turn != ends.id[0]) ends.id[ends.count++] = turn;
+    return ends;
+}
+
+/* Up to the first token that ends a text. T5's blanks are a part of what is scored. */
+static int end_of(const text_ends *ends, bool blanks, const int32_t *ids, int count)
+{
     for (int i = 0; i < count; i++)
-        if (ids[i] == eos) return i;
+        for (int k = 0; k < (blanks ? 1 : ends->count); k++)
+            if (ids[i] == ends->id[k]) return i;
     return count;
 }
 
-static void add_text(const task_exam *e, task_counts *c, int64_t row, const int32_t *ids, int count)
+static void add_text(const task_exam *e, task_counts *c, int64_t row, const text_ends *ends,
+                     const int32_t *ids, int count)
 {
-    count = end_of(e->model, ids, count);
-    char *text = mc_tokenizer_decode(e->tokenizer, ids, (size_t)count, !has_blanks(c->dataset));
+    const bool blanks = has_blanks(c->dataset);
+    count = end_of(ends, blanks, ids, count);
+    char *text = mc_tokenizer_decode(e->tokenizer, ids, (size_t)count, !blanks);
     if (!text) {
         mc_set_error(c->ctx, MC_ERR_NOMEM, "out of memory for a text");
         return;
     }
+    char *end = ends->message ? strstr(text, ends->message) : NULL;
+    if (end) *end = '\0';
     mc_scorer_add_text(c->scorer, row, text, strlen(text));
     if (e->each_text) e->each_text(e->user, row, text);
     mc_string_free(text);
@@ -201,17 +224,14 @@ static int find_room(mc_context *ctx, const task_exam *e, const task_counts *c, 
 /* The answers' ids, of at most `room` tokens each; T5's blanks end a benchmark's texts, too. Ranks
  * that share the weights run the model together, as many steps on each: there nothing ends a text
  * early. */
-static mc_generation *write_texts(mc_context *ctx, const task_exam *e, const prompts *p, int count,
-                                  int room)
+static mc_generation *write_texts(mc_context *ctx, const task_exam *e, const text_ends *ends,
+                                  const prompts *p, int count, int room)
 {
-    int32_t ends[] = {(int32_t)mc_model_get_shape(e->model).eos_token,
-                      mc_tokenizer_token_to_id(e->tokenizer, "<extra_id_1>")};
-    bool blanks = ends[1] >= 0 && has_blanks(mc_dataloader_dataset(e->loader));
     bool together = mc_world_size(ctx) > 1;
     mc_generate_options options = {.max_new_tokens = room,
                                    .ignore_eos = together,
-                                   .eos = blanks ? ends : NULL,
-                                   .eos_count = blanks ? 2 : 0};
+                                   .eos = ends->count > 1 ? ends->id : NULL,
+                                   .eos_count = ends->count > 1 ? ends->count : 0};
     return mc_model_generate(e->model, p->prompt, p->length, count, &options);
 }
 
@@ -226,9 +246,10 @@ bool task_add_texts(mc_context *ctx, const task_exam *e, task_counts *c)
         p.length[0] = p.longest = 1;
     }
     int room = ok ? find_room(ctx, e, c, &p) : 0, count = b->rows ? b->rows : 1;
-    mc_generation *g = mc_failed(ctx) ? NULL : write_texts(ctx, e, &p, count, room);
+    const text_ends ends = ends_of(e, c->dataset);
+    mc_generation *g = mc_failed(ctx) ? NULL : write_texts(ctx, e, &ends, &p, count, room);
     for (int i = 0; g && i < b->rows; i++)
-        add_text(e, c, b->row_index[i], g->ids[i], g->lengths[i]);
+        add_text(e, c, b->row_index[i], &ends, g->ids[i], g->lengths[i]);
     mc_generation_free(g);
     release_prompts(&p);
     return !mc_failed(ctx);

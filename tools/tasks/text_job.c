@@ -23,37 +23,29 @@ mc_dtype text_job_dtype(const text_job_options *o)
 void text_job_add_rows(args_table *table, text_job_options *o, int ways)
 {
     model_add_rows(table, &o->from, ways, "folder or identifier of the model");
-    args_table_add(
+    ARGS_ADD(
         table,
-        (args_option[]){
-            {ARGS_PATHS("data", &o->files,
-                        "files with rows: .csv, .tsv or .json, .gz too, or patterns of them; - for "
-                        "stdin: a table or a text a line"),
-             .default_text = "stdin, where texts are piped in", .known_as = "input,file,dataset"},
-            {ARGS_TEXTS("text", &o->texts, "a text, in place of --data; may be repeated")},
-            {ARGS_TEXT("text-column", &o->text, "the column of the texts"),
-             .given = &o->column_given,
-             .default_text = "that the model was trained with, text, or the only column",
-             .known_as = "column,sentence1-key"},
-            {ARGS_PATH("output", &o->output, "the file to write; - for stdout"),
-             .default_text = "-", .known_as = "output-file,out"},
-            OUTPUT_OVERWRITE_ROW(&o->overwrite),
-            {ARGS_INT("max-length", &o->max_length, 0, 1 << 20, "longest text, in tokens"),
-             .default_text = "the model's",
-             .known_as = "max-seq-length,max-encoder-length,seq-length"},
-            {0},
-        });
+        {ARGS_PATHS("data", &o->files,
+                    "files with rows: .csv, .tsv or .json, .gz too, or patterns of them; - for "
+                    "stdin: a table or a text a line"),
+         .default_text = "stdin, where texts are piped in", .known_as = "input,file,dataset"},
+        {ARGS_TEXTS("text", &o->texts, "a text, in place of --data; may be repeated")},
+        {ARGS_TEXT("text-column", &o->text, "the column of the texts"), .given = &o->column_given,
+         .default_text = "that the model was trained with, text, or the only column",
+         .known_as = "column,sentence1-key"},
+        {ARGS_PATH("output", &o->output, "the file to write; - for stdout"), .default_text = "-",
+         .known_as = "output-file,out"},
+        OUTPUT_OVERWRITE_ROW(&o->overwrite),
+        {ARGS_INT("max-length", &o->max_length, 0, 1 << 20, "longest text, in tokens"),
+         .default_text = "the model's",
+         .known_as = "max-seq-length,max-encoder-length,seq-length"});
 }
 
 void text_job_add_pair_rows(args_table *table, text_job_options *o)
 {
-    args_table_add(table,
-                   (args_option[]){
-                       {ARGS_TEXTS("text-pair", &o->pairs, "the second text of a --text")},
-                       {ARGS_TEXT("text-pair-column", &o->pair, "the column of second texts"),
-                        .default_text = "that the model was trained with"},
-                       {0},
-                   });
+    ARGS_ADD(table, {ARGS_TEXTS("text-pair", &o->pairs, "the second text of a --text")},
+             {ARGS_TEXT("text-pair-column", &o->pair, "the column of second texts"),
+              .default_text = "that the model was trained with"});
 }
 
 void text_job_options_init(text_job_options *o, int argc)
@@ -111,16 +103,11 @@ int text_job_check(const args_spec *spec, text_job_options *o)
 
 void text_job_add_machine_rows(args_table *table, text_job_options *o)
 {
-    args_table_add(
-        table,
-        (args_option[]){
-            {ARGS_HEADING("Machine")},
-            {ARGS_CHOICE("device", &o->device, train_device_names, "where to run"),
-             .numbered = true},
-            {ARGS_CHOICE("dtype", &o->dtype, run_dtype_names,
-                         "dtype of weights and activations; auto is f32 on the CPU, else bf16")},
-            {0},
-        });
+    ARGS_ADD(
+        table, {ARGS_HEADING("Machine")},
+        {ARGS_CHOICE("device", &o->device, train_device_names, "where to run"), .numbered = true},
+        {ARGS_CHOICE("dtype", &o->dtype, run_dtype_names,
+                     "dtype of weights and activations; auto is f32 on the CPU, else bf16")});
     ranks_add_timeout_row(table, &o->ranks);
 }
 
@@ -159,6 +146,7 @@ static text_part part_of(const mc_context *ctx, const text_chunk *c)
     size_t from = c->count * rank / ranks, to = c->count * (rank + 1) / ranks;
     return (text_part){.first = c->first + (int64_t)from,
                        .count = to - from,
+                       .chats = c->chats,
                        .texts = c->texts + from,
                        .pairs = c->pairs ? c->pairs + from : NULL,
                        .cells = c->cells ? c->cells + from : NULL,
@@ -188,6 +176,8 @@ bool text_job_run(text_job *job, bool (*take)(text_job *job, const text_part *pa
                                          .usual = o->usual,
                                          .pair = o->pair,
                                          .messages = o->messages,
+                                         .chat_format = o->chat_format,
+                                         .tok = o->tok,
                                          .first_rows = ranks * (gpu ? GPU_FIRST_ROWS : CPU_ROWS),
                                          .rows = ranks * (gpu ? GPU_ROWS : CPU_ROWS),
                                          .cells = job->cells});

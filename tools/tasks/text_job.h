@@ -18,8 +18,10 @@ typedef struct text_job_options {
     bool column_given;
     const char *data; /* its first, or "-" for stdin; NULL: texts are given */
     const char *text, *pair, *output;
-    const char *usual, *messages; /* see text_source_options */
-    int64_t max_length;           /* 0: the default */
+    const char *usual, *messages; /* see text_source_options, */
+    mc_chat_format chat_format;   /* and these: set before text_job_run */
+    const mc_tokenizer *tok;
+    int64_t max_length; /* 0: the default */
     bool overwrite;
     int device, dtype;
     ranks_options ranks;
@@ -57,6 +59,7 @@ typedef struct text_job {
 typedef struct text_part {
     int64_t first;
     size_t count;
+    bool chats;                        /* see text_chunk */
     const mc_text_span *texts, *pairs; /* pairs NULL: single texts */
     const mc_text_span *cells;         /* see text_chunk */
     int64_t chunk_first;               /* of the whole chunk, all ranks' rows */

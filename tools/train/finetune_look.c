@@ -285,6 +285,18 @@ static void show_plan(finetune *f, const lengths *l, const lengths *targets, boo
                         mc_dataset_rows(f->train_rows), f->run.steps, l->cut, memory.peak, whole);
 }
 
+/* Images are all of one size, and what the first is made of cannot be shown. */
+static void look_at_images(finetune *f, bool all)
+{
+    int64_t tokens = mc_model_get_shape(f->run.work.model).positions, one = 1;
+    lengths l = {.tokens = &tokens, .count = 1, .most = tokens, .mean = (double)tokens};
+    const lengths none = {.tokens = &one, .count = 0, .most = 1};
+    mc_image_form form = mc_model_image_form(f->run.work.model);
+    run_log_line(&f->run.log, "images: %d x %d pixels, %" PRId64 " tokens", form.size, form.size,
+                 tokens);
+    if (!mc_failed(f->run.ctx)) show_plan(f, &l, &none, all);
+}
+
 /* ---- the look -------------------------------------------------------------------------------- */
 
 void finetune_look(finetune *f)
@@ -296,6 +308,10 @@ void finetune_look(finetune *f)
     if (mc_failed(f->run.ctx) || (!all && ranks_silent(f->run.ctx))) return;
     show_labels(f, all);
     show_values(f);
+    if (!f->run.tokenizer) {
+        look_at_images(f, all);
+        return;
+    }
     if (measure(f, false, stride, &l)) show_lengths(f, "texts", &l);
     if (mc_dataset_kind(f->train_rows) == MC_TASK_GENERATE && measure(f, true, stride, &targets) &&
         all)

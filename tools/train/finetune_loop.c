@@ -84,6 +84,11 @@ void finetune_evaluate(train_run *run)
 mc_status finetune_result(train_run *run)
 {
     const finetune *f = run->user;
-    return run_log_result_line(&run->log, "result task=%s %s train_seconds=%.1f",
-                               data_title(&f->o.data), f->scores.result, run->train_seconds);
+    char line[SETTINGS_STRING_SIZE + 256];
+    text t = text_into(line, sizeof line);
+    text_add(&t, "result task=%s %s train_seconds=%.1f", data_title(&f->o.data), f->scores.result,
+             run->train_seconds);
+    int eight = mc_module_fp8_linears(mc_model_module(run->work.model));
+    if (eight) text_add(&t, " fp8_linears=%d", eight);
+    return run_log_result_line(&run->log, "%s", line);
 }

@@ -15,6 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "tools/train/finetune.h"
+#include "tools/files/read_file.h"
 #include "tools/files/whole_file.h"
 
 enum { PATH_ROOM = 4200 };
@@ -211,11 +212,8 @@ static cJSON *read_ended(const finetune *f)
     enum { MOST = 1 << 20 };
     char path[PATH_ROOM];
     path_of(path, f);
-    FILE *file = fopen(path, "rb");
-    char *text = file ? malloc(MOST) : NULL;
-    size_t size = text ? fread(text, 1, MOST, file) : 0;
-    cJSON *json = size < MOST ? cJSON_ParseWithLength(text, size) : NULL;
-    if (file) fclose(file);
+    char *text = read_file(path, MOST, NULL);
+    cJSON *json = text ? cJSON_Parse(text) : NULL;
     free(text);
     return json;
 }

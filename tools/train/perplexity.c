@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include "tools/train/interrupt.h"
+#include "tools/files/read_file.h"
 #include "tools/ranks.h"
 
 enum { DEFAULT_LENGTH = 1024, PIECE = 1 << 20, NOT_COUNTED = -100 };
@@ -29,16 +29,11 @@ typedef struct measure {
 
 void perplexity_add_rows(args_table *table, perplexity_options *o)
 {
-    args_table_add(
-        table,
-        (args_option[]){
-            {ARGS_HEADING("Perplexity of a decoder on text")},
-            {ARGS_INT("seq-length", &o->seq_length, 0, 1 << 24, "window, in tokens"),
-             .default_text = "the model's positions", .known_as = "sequence-length,block-size"},
-            {ARGS_INT("stride", &o->stride, 0, 1 << 24, "distance between windows, in tokens"),
-             .default_text = "half a window"},
-            {0},
-        });
+    ARGS_ADD(table, {ARGS_HEADING("Perplexity of a decoder on text")},
+             {ARGS_INT("seq-length", &o->seq_length, 0, 1 << 24, "window, in tokens"),
+              .default_text = "the model's positions", .known_as = "sequence-length,block-size"},
+             {ARGS_INT("stride", &o->stride, 0, 1 << 24, "distance between windows, in tokens"),
+              .default_text = "half a window"});
 }
 
 static bool ends_in(const char *path, const char *ending)
@@ -95,34 +90,13 @@ static bool add_text(measure *m, const char *text, size_t size, mc_encoding *e)
     return true;
 }
 
-static char *read_whole(measure *m, const char *path, size_t *size)
-{
-    FILE *file = fopen(path, "rbe");
-    char *text = NULL;
-    size_t room = 0, got = 1;
-    *size = 0;
-    while (file && got && !ferror(file)) {
-        if (*size + PIECE > room) {
-            char *grown = realloc(text, room = 2 * room + 2 * PIECE);
-            if (!grown) break;
-            text = grown;
-        }
-        *size += got = fread(text + *size, 1, PIECE, file);
-    }
-    bool good = file && !got && !ferror(file);
-    if (!good)
-        mc_set_error(m->ctx, file && !ferror(file) ? MC_ERR_NOMEM : MC_ERR_IO, "%s: %s", path,
-                     strerror(errno));
-    if (file) fclose(file);
-    if (good) return text;
-    free(text);
-    return NULL;
-}
-
 static bool read_text(measure *m, const char *path, mc_encoding *e)
 {
     size_t size;
-    char *text = read_whole(m, path, &size);
+    char *text = read_file(path, SIZE_MAX, &size);
+    if (!text)
+        mc_set_error(m->ctx, errno == ENOMEM ? MC_ERR_NOMEM : MC_ERR_IO, "%s: %s", path,
+                     strerror(errno));
     bool good = text && add_text(m, text, size, e);
     free(text);
     return good;

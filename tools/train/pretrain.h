@@ -19,7 +19,6 @@ typedef struct pretrain_options {
     double beta1, beta2, eps;
     double memory; /* GiB; 0: what is free */
     double peak_tflops;
-    double mask_probability, noise_density, mean_span_length; /* 0: the objective's default */
     bool whole_words, no_nsp;
     bool separate_documents;
     int document_token,
@@ -43,8 +42,8 @@ typedef struct pretrain {
     pretrain_inputs inputs;
     mc_memory_plan plan;
     token_data data, val_data;
-    mc_objective_options objective;
-    int window; /* tokens of the data that a sequence takes */
+    mc_objective_options objective; /* what is an option of it is read into it */
+    int window;                     /* tokens of the data that a sequence takes */
     mc_objective *train, *val;
     mc_lm_position position; /* of train, when the run's state is saved or restored */
     mc_lm_position val_start;
@@ -70,7 +69,7 @@ bool pretrain_make(pretrain *p);
 /* ---- pretrain_objective.c ---- */
 
 /* Rows of the command's table. */
-void pretrain_add_objective_rows(args_table *table, pretrain_options *o);
+void pretrain_add_objective_rows(args_table *table, pretrain *p);
 /* Whether the family has a use for the options that were given; else says so in `message`. */
 bool pretrain_fits_objective(const pretrain *p, char *message, size_t room);
 /* The heads of a new model. */

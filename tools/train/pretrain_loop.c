@@ -175,5 +175,7 @@ mc_status pretrain_result(train_run *run)
              " peak_bytes=%" PRIu64 " planned_bytes=%" PRIu64 " touched_bytes=%" PRIu64
              " train_seconds=%.3f",
              use.peak, p->plan.peak, use.touched, run->clock.seconds);
+    int eight = mc_module_fp8_linears(mc_model_module(run->work.model));
+    if (eight) text_add(&t, " fp8_linears=%d", eight);
     return run_log_result_line(&run->log, "%s", line);
 }

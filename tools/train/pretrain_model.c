@@ -1,6 +1,5 @@
 /* The model, what trains it, and what memory that takes. */
 #include <inttypes.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -198,8 +197,9 @@ bool pretrain_plan(pretrain *p)
     if (!chosen && (!find_budget(p, &budget) || !choose_batch(p, budget))) return false;
     if (!p->o.tokens_per_step)
         p->o.tokens_per_step = *batch * mc_data_size(run->ctx) * p->o.seq_length;
-    if (!plan_batch(p, *batch, &p->plan)) return false;
     run->work.passes = passes_of(p, *batch);
+    if (!train_run_choose_fp8(run, *batch * p->o.seq_length) || !plan_batch(p, *batch, &p->plan))
+        return false;
     show_plan(p);
     if (chosen)
         memory_warn(run->ctx, &run->log, *batch, &p->plan, "--batch-size auto takes what fits");

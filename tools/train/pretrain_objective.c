@@ -3,44 +3,40 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include "tools/train/pretrain.h"
 
 /* ---- options --------------------------------------------------------------------------------- */
 
 static const char *const document_places[] = {"begin", "end", NULL};
 
-void pretrain_add_objective_rows(args_table *table, pretrain_options *o)
+void pretrain_add_objective_rows(args_table *table, pretrain *p)
 {
-    args_table_add(
-        table,
-        (args_option[]){
-            {ARGS_HEADING("Objective")},
-            {ARGS_REAL("mask-probability", &o->mask_probability, 0, 1,
-                       "BERT and RoBERTa: share of the tokens to predict"),
-             .above_low = true, .default_text = "0.15", .known_as = "mlm-probability"},
-            {ARGS_FLAG("whole-word-mask", &o->whole_words, "BERT and RoBERTa: choose whole words"),
-             .known_as = "wwm"},
-            {ARGS_FLAG("no-nsp", &o->no_nsp, "BERT: masked tokens only, no pairs of texts")},
-            {ARGS_REAL("noise-density", &o->noise_density, 0, 0.9,
-                       "T5 and CPM-2: share of the tokens in spans"),
-             .above_low = true, .default_text = "0.15"},
-            {ARGS_REAL("mean-span-length", &o->mean_span_length, 1, 1 << 24,
-                       "T5 and CPM-2: mean length of a span, in tokens"),
-             .default_text = "3", .known_as = "mean-noise-span-length"},
-            {ARGS_INT("target-length", &o->target_length, 0, 1 << 24,
-                      "T5 and CPM-2: longest target, in tokens"),
-             .default_text = "as many as they give"},
-            {ARGS_FLAG("separate-documents", &o->separate_documents,
-                       "GPT-2 and GPT-J: attention and positions start again with each document"),
-             .known_as = "reset-attention-mask,reset-position-ids"},
-            {ARGS_INT("document-token", &o->document_token, 0, INT32_MAX,
-                      "id of the token that documents begin with, in files without an index"),
-             .default_text = "the tokenizer's or the model's end of text"},
-            {ARGS_CHOICE("document-token-at", &o->document_at, document_places,
-                         "whether it is the first or the last token of its document")},
-            {0},
-        });
+    pretrain_options *o = &p->o;
+    mc_objective_options *objective = &p->objective;
+    ARGS_ADD(table, {ARGS_HEADING("Objective")},
+             {ARGS_REAL("mask-probability", &objective->mask_probability, 0, 1,
+                        "BERT and RoBERTa: share of the tokens to predict"),
+              .above_low = true, .default_text = "0.15", .known_as = "mlm-probability"},
+             {ARGS_FLAG("whole-word-mask", &o->whole_words, "BERT and RoBERTa: choose whole words"),
+              .known_as = "wwm"},
+             {ARGS_FLAG("no-nsp", &o->no_nsp, "BERT: masked tokens only, no pairs of texts")},
+             {ARGS_REAL("noise-density", &objective->noise_density, 0, 0.9,
+                        "T5 and CPM-2: share of the tokens in spans"),
+              .above_low = true, .default_text = "0.15"},
+             {ARGS_REAL("mean-span-length", &objective->mean_span_length, 1, 1 << 24,
+                        "T5 and CPM-2: mean length of a span, in tokens"),
+              .default_text = "3", .known_as = "mean-noise-span-length"},
+             {ARGS_INT("target-length", &o->target_length, 0, 1 << 24,
+                       "T5 and CPM-2: longest target, in tokens"),
+              .default_text = "as many as the spans need"},
+             {ARGS_FLAG("separate-documents", &o->separate_documents,
+                        "GPT-2, GPT-J, LLaMA, OPT: documents are separate sequences"),
+              .known_as = "reset-attention-mask,reset-position-ids"},
+             {ARGS_INT("document-token", &o->document_token, 0, INT32_MAX,
+                       "id of the token that documents begin with, in files without an index"),
+              .default_text = "the tokenizer's or the model's end of text"},
+             {ARGS_CHOICE("document-token-at", &o->document_at, document_places,
+                          "whether it is the first or the last token of its document")});
 }
 
 static const mc_objective_style *style_of(const pretrain *p)
@@ -58,14 +54,19 @@ bool pretrain_fits_objective(const pretrain *p, char *message, size_t room)
         const char *name;
         bool given, fits;
     } options[] = {
-        {"mask-probability", o->mask_probability > 0, masked},
+        {"mask-probability", p->objective.mask_probability > 0, masked},
         {"whole-word-mask", o->whole_words, masked},
         {"no-nsp", o->no_nsp, style->next_sentence},
-        {"noise-density", o->noise_density > 0, spans},
-        {"mean-span-length", o->mean_span_length > 0, spans},
+        {"noise-density", p->objective.noise_density > 0, spans},
+        {"mean-span-length", p->objective.mean_span_length > 0, spans},
         {"target-length", o->target_length > 0, spans},
         {"separate-documents", o->separate_documents, style->kind == MC_OBJECTIVE_NEXT_TOKEN},
         {"sample-every", o->sample_every > 0, mc_family_kind(family) == MC_MODEL_DECODER}};
+    if (!style->kind) {
+        snprintf(message, room, "%s is not pretrained here: expected finetune, or another family",
+                 family);
+        return false;
+    }
     for (size_t i = 0; i < sizeof options / sizeof *options; i++)
         if (options[i].given && !options[i].fits) {
             snprintf(message, room, "--%s: %s is not pretrained in a way that has a use for it",
@@ -213,14 +214,12 @@ bool pretrain_find_objective(pretrain *p)
                                 "--virtual-tokens-text needs --tokenizer, to read it with");
     if (!p->run.resumed)
         lora_begin_prompt(p->run.ctx, &p->run.o.lora, p->run.work.model, p->tokenizer);
+    lora_quantize(&p->run.o.lora, p->run.work.model);
     if (mc_objective_find_tokens(p->run.ctx, style, p->tokenizer, &objective->tokens)) return false;
     mc_model_objective_tokens(p->run.work.model, &objective->tokens);
     objective->seq_length = (int)p->o.seq_length;
     objective->vocabulary = mc_tokenizer_vocab_size(p->tokenizer);
-    objective->mask_probability = p->o.mask_probability;
     objective->whole_words = p->o.whole_words ? p->tokenizer : NULL;
-    objective->noise_density = p->o.noise_density;
-    objective->mean_span_length = p->o.mean_span_length;
     p->window = mc_objective_window(p->run.ctx, objective);
     return p->window && targets_fit(p);
 }
@@ -274,15 +273,14 @@ void pretrain_add_objective_settings(settings *list, const pretrain *p)
     bool spans = o->style.kind == MC_OBJECTIVE_SPANS;
     if (o->style.kind == MC_OBJECTIVE_MASKED) {
         settings_add_real(list, "mask-probability",
-                          given->mask_probability > 0 ? given->mask_probability : 0.15);
+                          o->mask_probability > 0 ? o->mask_probability : 0.15);
         settings_add_flag(list, "whole-word-mask", given->whole_words);
         settings_add_flag(list, "no-nsp", given->no_nsp);
     }
     if (spans) {
-        settings_add_real(list, "noise-density",
-                          given->noise_density > 0 ? given->noise_density : 0.15);
+        settings_add_real(list, "noise-density", o->noise_density > 0 ? o->noise_density : 0.15);
         settings_add_real(list, "mean-span-length",
-                          given->mean_span_length > 0 ? given->mean_span_length : 3);
+                          o->mean_span_length > 0 ? o->mean_span_length : 3);
     }
     if (spans || o->style.kind == MC_OBJECTIVE_MASKED) add_tokens(list, &o->tokens, spans);
     add_documents(list, given);

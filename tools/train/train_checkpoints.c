@@ -6,6 +6,8 @@
 #include "tools/log/progress_bar.h"
 #include "tools/train/train_run.h"
 
+#define FP8_KINDS "fp8.kinds"
+
 /* ---- finding --------------------------------------------------------------------------------- */
 
 static bool open_newest(train_run *run)
@@ -43,11 +45,19 @@ static void take_dtype(train_run *run)
     if (o->dtype == TRAIN_UNSET) o->dtype = o->device == TRAIN_CPU ? TRAIN_F32 : TRAIN_BF16;
 }
 
+/* A run's layers in 8 bits are chosen once: so a run that is resumed goes on to the bit. */
+static void take_fp8_kinds(train_run *run)
+{
+    bool chosen = run->resumed && *settings_text_of(run->resumed, FP8_KINDS);
+    run->fp8_kinds = chosen ? settings_u64_of(run->resumed, FP8_KINDS) : TRAIN_RUN_ALL_KINDS;
+}
+
 bool train_run_find(train_run *run)
 {
     const train_run_options *o = &run->o;
     if (!open_newest(run) || !find_family(run)) return false;
     take_dtype(run);
+    take_fp8_kinds(run);
     if (!run->kind->take_defaults(run)) return false;
     if (!o->resume || run->resumed) return true;
     if (run->kind->find_ended && !run->kind->find_ended(run)) return false;
@@ -165,6 +175,7 @@ void train_run_save_checkpoint(train_run *run)
     if (!list) return;
     settings_add_whole(list, "steps", run->steps);
     settings_add_whole(list, "ranks", mc_data_size(run->ctx));
+    if (run->o.train.fp8 == MC_FP8_AUTO) settings_add_u64(list, FP8_KINDS, run->fp8_kinds);
     run->kind->place_state(run, true);
     settings_add_fields(list, run->kind->state, run->user);
     save_settings(run, list);

@@ -6,20 +6,33 @@
 #include "tools/train/train_run.h"
 #include "tools/files/whole_file.h"
 
-void train_run_add_output_rows(args_table *table, train_options *o)
+void train_run_add_saving_rows(args_table *table, train_run_options *o)
 {
-    args_table_add(table,
-                   (args_option[]){
-                       OUTPUT_OVERWRITE_ROW(&o->overwrite),
-                       {ARGS_FLAG("no-save", &o->no_save, "save no model (to measure speed)")},
-                       {0},
-                   });
+    ARGS_ADD(table,
+             {ARGS_PATH("output", &o->output, "folder to save to"),
+              .default_text = "runs/NAME-DATE-TIME, for the final weights"},
+             {ARGS_BYTES("max-shard-size", &o->max_shard_size,
+                         "save the weights in several files of at most this size"),
+              .default_text = "one file"},
+             {ARGS_FLAG("resume", &o->resume,
+                        "continue the run in --output, or start it if it has no checkpoint"),
+              .once = true, .known_as = "resume-from-checkpoint"},
+             {ARGS_INT("save-every", &o->save_every, 0, INT64_MAX,
+                       "save a checkpoint every N steps; 0: only at the end, or on Ctrl-C"),
+              .known_as = "save-steps,save-interval"},
+             {ARGS_INT("save-total-limit", &o->save_total_limit, 1, 1000000,
+                       "number of checkpoints to keep, with the newest; the best is kept besides"),
+              .default_text = o->save_total_limit ? NULL : ""},
+             OUTPUT_OVERWRITE_ROW(&o->train.overwrite),
+             {ARGS_FLAG("no-save", &o->train.no_save, "save no model (to measure speed)")});
 }
 
 const char *train_run_check(train_run_options *o)
 {
     const char *wrong = lora_options_check(&o->lora);
+    if (!wrong) wrong = train_check_optimizer(&o->train);
     if (wrong) return wrong;
+    if (o->lora.weights && o->train.fp8) return "expected one of --base-weights and --fp8";
     if (lora_options_given(&o->lora) && o->from.config)
         return o->lora.rank ? "--lora-rank: expected --model, which gives the base"
                             : "--virtual-tokens: expected --model, which gives the base";

@@ -25,11 +25,36 @@ const char *train_run_source(const train_run *run)
     return run->resumed ? mc_checkpoint_folder(run->resumed) : run->o.from.model;
 }
 
+static mc_recipe recipe_of(const train_run *run)
+{
+    mc_recipe recipe = train_recipe(&run->o.train);
+    if (recipe.fp8 != MC_FP8_AUTO) return recipe;
+    if (!run->fp8_kinds) recipe.fp8 = MC_FP8_NONE;
+    if (run->fp8_kinds != TRAIN_RUN_ALL_KINDS) recipe.fp8_kinds = run->fp8_kinds;
+    return recipe;
+}
+
+bool train_run_choose_fp8(train_run *run, int64_t rows)
+{
+    mc_fp8_kind kinds[MC_FP8_KINDS];
+    char line[TRAIN_FP8_LINE];
+    if (run->o.train.fp8 != MC_FP8_AUTO || run->resumed) return !mc_failed(run->ctx);
+    int count =
+        mc_module_choose_fp8(mc_model_module(run->work.model), rows, run->work.passes, kinds);
+    if (count) run->fp8_kinds = 0;
+    for (int i = 0; i < count; i++) {
+        if (kinds[i].chosen) run->fp8_kinds |= (uint64_t)1 << i;
+        run_log_line(&run->log, "%s", train_fp8_line(&run->o.train, &kinds[i], line));
+    }
+    return !mc_failed(run->ctx);
+}
+
 mc_load_options train_run_load_options(const train_run *run)
 {
     const train_run_options *o = &run->o;
     mc_load_options load = {.dtype = train_dtypes[o->train.dtype],
-                            .recompute = train_recomputes[o->train.recompute]};
+                            .recompute = train_recomputes[o->train.recompute],
+                            .recipe = recipe_of(run)};
     if (!run->resumed) {
         load.revision = o->from.revision;
         lora_options_load(&o->lora, &load);
@@ -44,6 +69,7 @@ train_work train_run_plan(const train_run *run, int passes)
     mc_load_options load = train_run_load_options(run);
     train_work w = {.ctx = mc_plan_context_new(run->ctx), .passes = passes};
     w.model = mc_model_new_like(w.ctx, run->work.model, &load);
+    lora_quantize(&run->o.lora, w.model);
     train_work_optimize(&w, &run->o.train, &run->adam, run->steps);
     return w;
 }
@@ -75,6 +101,16 @@ static bool open_log(train_run *run)
            train_run_refuse(run, "%s", run->log.message);
 }
 
+static void show_fp8(train_run *run)
+{
+    int linears = mc_module_fp8_linears(mc_model_module(run->work.model));
+    if (run->o.train.fp8 == MC_FP8_AUTO && !linears)
+        run_log_line(&run->log, "fp8: no linear layer is faster in 8 bits");
+    if (linears)
+        run_log_line(&run->log, "fp8: %d linear layers train in 8 bits, with %s scales", linears,
+                     train_fp8_scaling_names[run->o.train.fp8_scaling]);
+}
+
 /* Each part needs those before it; whichever fails has said why, or the context has the error. */
 static bool set_up(train_run *run)
 {
@@ -84,6 +120,7 @@ static bool set_up(train_run *run)
     if (!check_options(run)) return false;
     run->work.ctx = run->ctx;
     if (!kind->prepare(run) || !train_run_check_settings(run)) return false;
+    show_fp8(run);
     train_work_optimize(&run->work, &run->o.train, &run->adam, run->steps);
     if (kind->make && !kind->make(run)) return false;
     if (!train_run_restore(run)) return false;

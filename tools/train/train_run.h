@@ -23,6 +23,9 @@
 #include "tools/ranks.h"
 #include "tools/train/train_work.h"
 
+/* With --fp8 auto, the kinds of layers in 8 bits (mc_recipe.fp8_kinds, but 0: none): all. */
+#define TRAIN_RUN_ALL_KINDS UINT64_MAX
+
 /* Options of both commands. */
 typedef struct train_run_options {
     model_options from;
@@ -103,6 +106,7 @@ struct train_run {
     train_work work;
     /* what is saved */
     mc_checkpoint *resumed; /* NULL: a new run */
+    uint64_t fp8_kinds;     /* TRAIN_RUN_ALL_KINDS but where --fp8 auto has chosen */
     bool only_model;        /* at its end, without a checkpoint */
     bool keeps_best;        /* the run's model is the best one, which `evaluate` saves */
     int64_t best;           /* its checkpoint: mc_checkpoint_options.best */
@@ -138,6 +142,11 @@ const char *train_run_source(const train_run *run);
 /* How, without heads. The options stay the run's. */
 mc_load_options train_run_load_options(const train_run *run);
 
+/* For `prepare`, once the model is there and the rows (tokens of a rank) and the number of passes
+ * are known: with --fp8 auto measures a new run's layers, chooses, and shows the choice. A run that
+ * is resumed keeps its own. False after an error. Collective. */
+bool train_run_choose_fp8(train_run *run, int64_t rows);
+
 /* A work like the run's, with a model and an optimizer on a context that computes nothing; its loss
  * is the caller's. The context, which may have failed, is to be freed; NULL: the run's has failed.
  */
@@ -145,8 +154,8 @@ train_work train_run_plan(const train_run *run, int passes);
 
 /* ---- train_output.c ---- */
 
-/* --overwrite and --no-save. */
-void train_run_add_output_rows(args_table *table, train_options *o);
+/* Where the run saves, when, and how many checkpoints. */
+void train_run_add_saving_rows(args_table *table, train_run_options *o);
 /* What is wrong with the options of both commands, or NULL. */
 const char *train_run_check(train_run_options *o);
 /* Finds the folder that the run saves to, makes and locks it, and checks the logs: nothing is lost

@@ -6,15 +6,13 @@ void train_work_optimize(train_work *w, const train_options *o, const mc_adam_op
                          int64_t steps)
 {
     bool scaled = train_dtypes[o->dtype] == MC_F16;
-    mc_adam_options adam_options = *adam;
     mc_optim_manager_options options = {.loss_scale = scaled ? o->loss_scale : 0,
                                         .micro_steps = w->passes,
                                         .max_grad_norm = o->clip};
-    adam_options.weight_decay = (float)o->weight_decay;
-    mc_optimizer *optimizer = train_adam_new(w->ctx, o, &adam_options);
-    mc_optimizer_add(optimizer, mc_model_module(w->model));
+    w->optimizer = train_optimizer_new(w->ctx, o, adam);
+    mc_optimizer_add(w->optimizer, mc_model_module(w->model));
     w->optim = mc_optim_manager_new(w->ctx, &options);
-    mc_optim_manager_add(w->optim, optimizer, train_schedule_new(w->ctx, o, steps));
+    mc_optim_manager_add(w->optim, w->optimizer, train_schedule_new(w->ctx, o, steps));
 }
 
 void train_work_step(mc_context *ctx, void *work)
@@ -32,7 +30,7 @@ void train_work_step(mc_context *ctx, void *work)
 static mc_tensor *dry_loss(mc_tape *t, train_work *w, int pass)
 {
     const dry_batch *b = w->user;
-    mc_model_input in = {.ids = b->ids, .decoder_ids = b->targets};
+    mc_model_input in = {.ids = b->ids, .pixels = b->pixels, .decoder_ids = b->targets};
     mc_model_output out = mc_model_forward(t, w->model, &in);
     (void)pass; /* all are alike */
     if (b->values) return mc_mse_loss(t, mc_model_classify(t, w->model, &out), b->values);
@@ -57,8 +55,14 @@ void train_work_read_dry(train_work *w, dry_batch *batch, int64_t sequences, int
     int labels = mc_model_get_heads(w->model).labels;
     bool both = mc_model_get_shape(w->model).kind == MC_MODEL_ENCODER_DECODER;
     int64_t rows = sequences * (both ? target_length : length);
-    *batch = (dry_batch){.ids = mc_tensor_new(w->ctx, MC_I32, MC_SHAPE(sequences, length))};
-    fill_ids(w, batch->ids);
+    int64_t size = mc_model_image_form(w->model).size;
+    *batch = (dry_batch){0};
+    if (size)
+        batch->pixels =
+            mc_tensor_new(w->ctx, MC_F32, MC_SHAPE(sequences, MC_IMAGE_CHANNELS, size, size));
+    else
+        batch->ids = mc_tensor_new(w->ctx, MC_I32, MC_SHAPE(sequences, length));
+    if (batch->ids) fill_ids(w, batch->ids);
     if (both) batch->targets = mc_tensor_new(w->ctx, MC_I32, MC_SHAPE(sequences, target_length));
     batch->labels = mc_tensor_new(w->ctx, MC_I32, MC_SHAPE(labels ? sequences : rows));
     if (values) batch->values = mc_tensor_new(w->ctx, MC_F32, MC_SHAPE(sequences, labels));

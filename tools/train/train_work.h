@@ -15,14 +15,15 @@
 typedef struct train_work {
     mc_context *ctx;
     mc_model *model;
+    mc_optimizer *optimizer;
     mc_optim_manager *optim;
     int passes; /* of a step */
     mc_tensor *(*loss)(mc_tape *t, struct train_work *w, int pass);
     void *user;
 } train_work;
 
-/* Makes the optimizer: Adam with its own options, and the schedule over the run's steps (0: not
- * known yet). */
+/* Makes the optimizer of the options, where `adam` has Adam's own, and the schedule over the run's
+ * steps (0: not known yet). */
 void train_work_optimize(train_work *w, const train_options *o, const mc_adam_options *adam,
                          int64_t steps);
 /* One step, for mc_step_run and mc_plan_run; `work` is a train_work. */
@@ -30,7 +31,7 @@ void train_work_step(mc_context *ctx, void *work);
 
 /* What a planned step reads: sequences that all have the full length. */
 typedef struct dry_batch {
-    mc_tensor *ids, *targets, *labels, *values; /* NULL: the model has none */
+    mc_tensor *ids, *pixels, *targets, *labels, *values; /* NULL: the model has none */
 } dry_batch;
 /* Makes the tensors for the work's model, whose decoder, if it has two stacks, reads sequences of
  * `target_length`; `values`: a head's outputs are numbers, not classes. Each pass of the work then

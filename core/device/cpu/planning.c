@@ -183,6 +183,26 @@ static mc_status plan_linear_quantized(mc_device *d, int64_t rows, float alpha, 
     ASK(d, linear_quantized, rows, alpha, x, q, bias, activation, y);
 }
 
+static mc_status plan_fp8_cast(mc_device *d, const mc_fp8_cast_call *c)
+{
+    if (c->activation == MC_ACTIVATION_NONE || !c->rows || !c->columns) return MC_OK;
+    ASK(d, fp8_cast, c);
+}
+
+/* The operands as f32, and what the product of these takes for its result. */
+static mc_status plan_fp8_gemm(mc_device *d, const mc_fp8_gemm_call *c)
+{
+    mc_matrix a = {NULL, MC_F32, c->transpose_a ? c->m : c->k};
+    mc_matrix b = {NULL, MC_F32, c->transpose_b ? c->k : c->n};
+    size_t bytes = (size_t)((c->m + c->n) * c->k) * sizeof(float);
+    void *operands = d->alloc(d, bytes);
+    if (!operands) return MC_ERR_NOMEM;
+    mc_status status = plan_gemm(d, c->transpose_a, c->transpose_b, c->m, c->n, c->k, c->alpha, a,
+                                 b, c->beta, c->c);
+    d->free(d, operands, bytes);
+    return status;
+}
+
 const mc_kernels mc_cpu_planning = {
     .gemm = plan_gemm,
     .linear = plan_linear,
@@ -204,4 +224,6 @@ const mc_kernels mc_cpu_planning = {
     .gradient_stats = plan_gradient_stats,
     .batched_gemm = plan_batched_gemm,
     .linear_quantized = plan_linear_quantized,
+    .fp8_cast = plan_fp8_cast,
+    .fp8_gemm = plan_fp8_gemm,
 };

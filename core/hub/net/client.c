@@ -8,7 +8,6 @@
 #include <string.h>
 #include <strings.h>
 #include <time.h>
-#include "core/base/memory_internal.h"
 #include "core/base/version.h"
 
 /* ---- libcurl as a whole ---------------------------------------------------------------------- */

@@ -27,8 +27,10 @@ typedef struct attention_task {
     int64_t place;           /* where its first query stands */
     int64_t head, column, out_column;
     int64_t key_column, value_column;
-    const uint8_t *mask;  /* of the first key; NULL: none */
-    const int32_t *marks; /* of the sequence's first token; NULL: none */
+    const uint8_t *mask;    /* of the first key; NULL: none */
+    const int32_t *marks;   /* of the sequence's first token; NULL: none */
+    const int32_t *globals; /* the same */
+    mc_key_range global;    /* from the first global token to the last; empty: none */
 } attention_task;
 
 /* A query of the sequence and those of its block's columns of scores that it sees, the first of
@@ -107,11 +109,20 @@ static void store_rows(const float *from, int64_t wide, float factor, mc_matrix 
     for (int64_t i = 0; i < rows; i++) store_row(from + i * wide, factor, y, row + i, column, n);
 }
 
+static mc_key_range find_globals(const int32_t *globals, int64_t length)
+{
+    mc_key_range r = {0, globals ? length : 0};
+    while (r.first < r.end && globals[r.first]) r.first++;
+    while (r.first < r.end && globals[r.end - 1]) r.end--;
+    return r;
+}
+
 static attention_task task_of(const attention_call *c, int64_t sequence, int64_t head)
 {
     const mc_attention_shape *s = c->shape;
     int64_t first_key = c->key_lengths->offset[sequence];
     int64_t length = s->lengths->length[sequence], keys = c->key_lengths->length[sequence];
+    const int32_t *globals = s->globals ? s->globals + first_key : NULL;
     return (attention_task){.first = s->lengths->offset[sequence],
                             .length = length,
                             .first_key = first_key,
@@ -123,7 +134,18 @@ static attention_task task_of(const attention_call *c, int64_t sequence, int64_t
                             .key_column = head / c->group * s->head_dim,
                             .value_column = head / c->group * c->value_dim,
                             .mask = s->key_mask ? s->key_mask + first_key : NULL,
-                            .marks = s->marks ? s->marks + first_key : NULL};
+                            .marks = s->marks ? s->marks + first_key : NULL,
+                            .globals = globals,
+                            .global = find_globals(globals, keys)};
+}
+
+/* Whether some of `rows` queries from `first` on has keys, by the rule of `globals`. */
+static bool has_keys(const attention_call *c, const attention_task *t, int64_t first, int64_t rows)
+{
+    bool any = !t->globals;
+    for (int64_t i = first; i < first + rows && !any; i++)
+        any = mc_globals_see(c->shape->global_queries, t->globals[i], 0, true);
+    return any;
 }
 
 /* The keys that some of `rows` queries from `first` on see, masked ones included, from a whole
@@ -133,6 +155,11 @@ static mc_key_range block_keys(const attention_call *c, const attention_task *t,
 {
     mc_key_range a = mc_keys_seen(c->shape, t->place + first, t->keys);
     mc_key_range b = mc_keys_seen(c->shape, t->place + first + rows - 1, t->keys);
+    if (!has_keys(c, t, first, rows)) return (mc_key_range){0, 0};
+    if (t->global.first < t->global.end) {
+        a.first = mc_min_i64(a.first, t->global.first);
+        if (t->global.end > b.end) b.end = t->global.end;
+    }
     return (mc_key_range){a.first & -(int64_t)MC_PANEL, b.end};
 }
 
@@ -140,6 +167,7 @@ static score_row row_of(const attention_call *c, const attention_task *t, int64_
                         mc_key_range keys)
 {
     mc_key_range seen = mc_keys_seen(c->shape, t->place + query, t->keys);
+    if (t->globals) return (score_row){query, keys.first, 0, keys.end - keys.first};
     return (score_row){query, keys.first, seen.first - keys.first, seen.end - keys.first};
 }
 
@@ -176,11 +204,27 @@ static void apply_marks(const attention_task *t, const score_row *r, float *scor
         scores[j] = mc_marks_see(mark, marks[j], r->query, r->from + j) ? scores[j] : -INFINITY;
 }
 
+/* The same by the rule of `globals`. */
+static void apply_globals(const attention_call *c, const attention_task *t, const score_row *r,
+                          float *scores)
+{
+    const int32_t *globals = t->globals + r->from, query = t->globals[r->query];
+    const bool wanted = c->shape->global_queries;
+    mc_key_range window = mc_keys_seen(c->shape, t->place + r->query, t->keys);
+    int64_t first = window.first - r->from, end = window.end - r->from;
+#pragma omp simd
+    for (int64_t j = 0; j < r->end; j++)
+        scores[j] = mc_globals_see(wanted, query, globals[j], j >= first && j < end) ? scores[j]
+                                                                                     : -INFINITY;
+}
+
 /* Scores of hidden keys become -inf, and so do those after the row's end up to whole vectors:
  * gives their end. The compiler sees that it is a multiple, and makes no loop for the rest. */
-static int64_t mask_row(const attention_task *t, const score_row *r, float *scores)
+static int64_t mask_row(const attention_call *c, const attention_task *t, const score_row *r,
+                        float *scores)
 {
     if (t->marks) apply_marks(t, r, scores);
+    if (t->globals) apply_globals(c, t, r, scores);
     if (t->mask) {
         const uint8_t *mask = t->mask + r->from;
 #pragma omp simd
@@ -210,7 +254,7 @@ static float softmax_row(const attention_call *c, const attention_task *t, const
                          const score_row *r, float *scores, int64_t keys)
 {
     add_bias(c, t, w, r, scores);
-    int64_t end = mask_row(t, r, scores) & -(int64_t)MC_LANES;
+    int64_t end = mask_row(c, t, r, scores) & -(int64_t)MC_LANES;
     float largest = mc_largest(scores, end), sum = 0;
     if (largest == -INFINITY) largest = 0.0f; /* no key: e^-inf is 0, and NaN stays NaN */
 #pragma omp simd reduction(+ : sum)
@@ -283,7 +327,7 @@ static void softmax_row_backward(const attention_call *c, const attention_task *
                                  float *scores, float *dscores)
 {
     add_bias(c, t, w, r, scores);
-    int64_t end = mask_row(t, r, scores) & -(int64_t)MC_LANES;
+    int64_t end = mask_row(c, t, r, scores) & -(int64_t)MC_LANES;
     float log_sum = c->log_sum_exp[t->head * c->shape->lengths->total + t->first + r->query];
     if (c->shape->dropout.p > 0.0f) {
         query_factors(c, t, r, end, w->factors);

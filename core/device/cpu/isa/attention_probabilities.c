@@ -18,7 +18,10 @@ typedef struct place {
 static bool is_seen(const mc_attention_shape *s, const place *p, int64_t i, int64_t j)
 {
     mc_key_range seen = mc_keys_seen(s, p->stands + i, p->keys);
-    if (j < seen.first || j >= seen.end) return false;
+    bool near = j >= seen.first && j < seen.end;
+    const int32_t *globals = s->globals ? s->globals + p->first : NULL;
+    if (globals ? !mc_globals_see(s->global_queries, globals[i], globals[j], near) : !near)
+        return false;
     if (s->key_mask && !s->key_mask[p->first_key + j]) return false;
     return !s->marks || mc_marks_see(s->marks[p->first + i], s->marks[p->first_key + j], i, j);
 }

@@ -97,6 +97,53 @@ mc_status MC_K(token_positions)(mc_device *d, const mc_lengths *lengths,
     return MC_OK;
 }
 
+/* The first row from `row` on that has the token; `end`: none has it. */
+static int32_t find_token(const int32_t *ids, int32_t row, int32_t end, int32_t token)
+{
+    while (row < end && ids[row] != token) row++;
+    return row;
+}
+
+/* Rows from `first` to before `end` of the sequence that begins at `begin`: a block whose blank is
+ * at row `mask` (negative: it has none), or with `mark` the text. */
+static void place_rows(const mc_blanks_call *c, int32_t begin, int32_t first, int32_t end,
+                       int32_t mask, int32_t mark)
+{
+    for (int32_t k = first; k < end; k++) {
+        c->mark[k] = mark;
+        c->position[k] = (mark || mask < 0 ? k : mask) - begin;
+        c->block[k] = mark ? 0 : k - first + 1;
+    }
+}
+
+static void place_blanks(const mc_blanks_call *c, int32_t begin, int32_t end)
+{
+    int32_t start = find_token(c->ids, begin, end, c->start);
+    int32_t next_mask = find_token(c->ids, begin, end, c->mask), mask = -1;
+    place_rows(c, begin, begin, start, -1, 1);
+    for (int32_t next; start < end; start = next) {
+        next = find_token(c->ids, start + 1, end, c->start);
+        do { /* one more of the masks, or the last one */
+            if (next_mask == end) break;
+            mask = next_mask;
+            next_mask = find_token(c->ids, mask + 1, end, c->mask);
+        } while (next == end);
+        place_rows(c, begin, start, next, mask, 0);
+    }
+}
+
+mc_status MC_K(find_blanks)(mc_device *d, const mc_lengths *lengths, const int32_t *device_lengths,
+                            const mc_blanks_call *call)
+{
+    (void)d, (void)device_lengths;
+    int32_t total = lengths->offset[lengths->count];
+    for (int i = 0; i < lengths->count; i++)
+        place_blanks(call, lengths->offset[i], lengths->offset[i + 1]);
+    for (int64_t k = total; k < lengths->capacity; k++)
+        call->mark[k] = call->position[k] = call->block[k] = 0;
+    return MC_OK;
+}
+
 mc_status MC_K(gather_rows)(mc_device *d, int64_t rows, int64_t columns, mc_matrix x,
                             const int32_t *index, mc_matrix y)
 {

@@ -65,8 +65,9 @@ static inline __attribute__((always_inline)) mc_vector load_lanes(mc_stored stor
 }
 #endif
 
-/* The first n lanes, zeros after them. */
-static inline mc_vector load_part(mc_stored stored, const void *at, int64_t n)
+/* The first n lanes, zeros after them. It is rarely called; inlined, it would be most of this
+ * file's code, and of the time to compile it. */
+static __attribute__((noinline)) mc_vector load_part(mc_stored stored, const void *at, int64_t n)
 {
     mc_lane_values part = {.vector = {0}};
     mc_load_stored(stored, at, n, part.lane);

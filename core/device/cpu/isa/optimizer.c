@@ -4,6 +4,7 @@
  * momentum 20. */
 #include <math.h>
 #include "core/device/cpu/isa/convert_internal.h"
+#include "core/device/dynamic_map_internal.h"
 
 /* The scalars of an Adam step: see mc_adam_step. */
 typedef struct adam_scalars {
@@ -52,6 +53,70 @@ mc_status MC_K(adam)(mc_device *d, int64_t count, mc_adam_step step, mc_matrix g
     }
     return MC_OK;
 }
+
+/* ---- Adam with its state in 8 bits ----------------------------------------------------------- */
+
+static void decode_block(const float *map, const uint8_t *code, float scale, int n, float *x)
+{
+    for (int j = 0; j < n; j++) x[j] = map[code[j]] * scale;
+}
+
+/* The number of the map that is nearest; the smaller of two that are equally near. Codes of zero
+ * state are 0, whatever the map has there. Where `keeps` is set, nothing above zero becomes zero:
+ * under Adam's root that would make a step of any size. */
+static void encode_block(const float *map, const float *x, int n, bool keeps, uint8_t *code,
+                         float *scale)
+{
+    float largest = 0;
+    for (int j = 0; j < n; j++) largest = fabsf(x[j]) > largest ? fabsf(x[j]) : largest;
+    *scale = largest;
+    for (int j = 0; j < n; j++) {
+        float part = largest > 0 ? x[j] / largest : 0;
+        int at = 0; /* the last that is not above it */
+        for (int step = MC_MAP_SIZE / 2; step; step /= 2) at += map[at + step] <= part ? step : 0;
+        if (at + 1 < MC_MAP_SIZE && map[at + 1] - part < part - map[at]) at++;
+        at += keeps && at == 0 && x[j] > 0;
+        code[j] = (uint8_t)(largest > 0 ? at : 0);
+    }
+}
+
+mc_status MC_K(adam8)(mc_device *d, int64_t count, mc_adam_step step, mc_matrix gradient,
+                      mc_state8 m, mc_state8 v, float *master, void *parameter,
+                      mc_dtype parameter_dtype)
+{
+    (void)d;
+    if (step.update->skip) return MC_OK;
+    const adam_scalars s = adam_scalars_of(&step);
+    float *p = master ? master : parameter, signed_map[MC_MAP_SIZE], unsigned_map[MC_MAP_SIZE];
+    const float m_new = 1.0f - step.beta1, v_new = 1.0f - step.beta2;
+    mc_dynamic_map(true, signed_map);
+    mc_dynamic_map(false, unsigned_map);
+    int64_t blocks = (count + MC_STATE_BLOCK - 1) / MC_STATE_BLOCK;
+#pragma omp parallel for schedule(static) if (count > MC_SERIAL / 4)
+    for (int64_t b = 0; b < blocks; b++) {
+        int64_t first = b * MC_STATE_BLOCK;
+        int n = (int)mc_min_i64(MC_STATE_BLOCK, count - first);
+        float buffer[MC_STATE_BLOCK], ms[MC_STATE_BLOCK], vs[MC_STATE_BLOCK];
+        const float *gs = mc_read(gradient, first, n, buffer);
+        float *ps = p + first;
+        decode_block(signed_map, m.code + first, m.scale[b], n, ms);
+        decode_block(unsigned_map, v.code + first, v.scale[b], n, vs);
+#pragma omp simd
+        for (int j = 0; j < n; j++) {
+            float g = gs[j] * s.gradient_scale + s.l2 * ps[j];
+            ms[j] = step.beta1 * ms[j] + m_new * g;
+            vs[j] = step.beta2 * vs[j] + v_new * (g * g);
+            float divisor = sqrtf(vs[j]) / s.sqrt_correction2 + step.eps;
+            ps[j] = ps[j] - s.step_size * ms[j] / divisor - s.decay * ps[j];
+        }
+        encode_block(signed_map, ms, n, false, m.code + first, &m.scale[b]);
+        encode_block(unsigned_map, vs, n, true, v.code + first, &v.scale[b]);
+        if (master) mc_convert_out(ps, n, parameter, parameter_dtype, first);
+    }
+    return MC_OK;
+}
+
+/* ---- SGD ------------------------------------------------------------------------------------- */
 
 typedef struct sgd_scalars {
     float scale, lr, momentum, decay, l2;

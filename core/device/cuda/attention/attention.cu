@@ -47,6 +47,8 @@ struct call {
     int left, right; /* a query sees keys less than so far before and after where it stands */
     const uint8_t *mask;
     const int32_t *marks;
+    const int32_t *globals; /* NULL unless ANY */
+    bool global_queries;
     mc_dropping dropping;
     mc_view q, k, v, out, dout, dq, dk, dv;
     mc_view bias; /* see mc_score_bias */
@@ -161,10 +163,13 @@ __device__ void load_tile(const mc_view &m, int64_t at, int rows, int columns, f
     }
 }
 
-/* x[i][j] += the sum over k of a[k][4 ty + i] b[k][4 tx + j]. */
+/* x[i][j] += the sum over k of a[k][4 ty + i] b[k][4 tx + j]. Summed in an array of its own: a C++
+ * compiler (tests/cuda_sim) stores x at each step, as a or b might be part of it. */
 template <int COUNT>
 __device__ __forceinline__ void add_products(const float *a, const float *b, float (&x)[4][4])
 {
+    float sum[4][4];
+    memcpy(sum, x, sizeof sum);
 #pragma unroll 8
     for (int k = 0; k < COUNT; k++) {
         float4 p = *(const float4 *)(a + k * PITCH + 4 * ty());
@@ -173,8 +178,9 @@ __device__ __forceinline__ void add_products(const float *a, const float *b, flo
 #pragma unroll
         for (int i = 0; i < 4; i++)
 #pragma unroll
-            for (int j = 0; j < 4; j++) x[i][j] = fmaf(ps[i], qs[j], x[i][j]);
+            for (int j = 0; j < 4; j++) sum[i][j] = fmaf(ps[i], qs[j], sum[i][j]);
     }
+    memcpy(x, sum, sizeof sum);
 }
 
 /* x = a b^T for a tile of rows of each over the head's columns; a's first a_skip rows are zeros.
@@ -251,7 +257,13 @@ __device__ __forceinline__ bool is_seen(const call &c, const place &p, int query
                 (!c.mask || c.mask[p.key_row + key]);
     if (KIND == ANY) {
         int ahead = key - query - p.shift;
-        seen = seen && query >= 0 && ahead < c.right && -ahead < c.left;
+        bool near = ahead < c.right && -ahead < c.left;
+        seen = seen && query >= 0 && (near || c.globals);
+        if (seen && c.globals) { /* mc_globals_see */
+            int32_t g = c.globals[p.row + query];
+            seen =
+                g >= 0 && (g == 0) == c.global_queries && (near || c.globals[p.key_row + key] == 0);
+        }
     }
     if (KIND == PLAIN || !c.marks || !seen) return seen;
     int32_t q = c.marks[p.row + query], k = c.marks[p.key_row + key];
@@ -263,13 +275,14 @@ template <kind KIND>
 __device__ __forceinline__ int keys_before(const call &c, const place &p, int end)
 {
     if (KIND != ANY) return c.causal ? min(p.keys, end) : p.keys;
-    return c.right == INT_MAX ? p.keys : max(0, min(p.keys, end - 1 + p.shift + c.right));
+    return c.right == INT_MAX || c.globals ? p.keys
+                                           : max(0, min(p.keys, end - 1 + p.shift + c.right));
 }
 /* The first tile of keys that a query from `first` on may see. */
 template <kind KIND>
 __device__ __forceinline__ int keys_from(const call &c, const place &p, int first)
 {
-    if (KIND != ANY || c.left == INT_MAX) return 0;
+    if (KIND != ANY || c.left == INT_MAX || c.globals) return 0;
     return max(0, first + p.shift + 1 - c.left) / TILE * TILE;
 }
 /* The first tile of queries that may see a key from p.first on, and the end of those that may see
@@ -277,12 +290,33 @@ __device__ __forceinline__ int keys_from(const call &c, const place &p, int firs
 template <kind KIND> __device__ __forceinline__ int queries_from(const call &c, const place &p)
 {
     if (KIND != ANY) return c.causal ? p.first : 0;
-    return c.right == INT_MAX ? 0 : max(0, p.first + 1 - c.right - p.shift) / TILE * TILE;
+    return c.right == INT_MAX || c.globals ? 0
+                                           : max(0, p.first + 1 - c.right - p.shift) / TILE * TILE;
 }
 template <kind KIND> __device__ __forceinline__ int queries_before(const call &c, const place &p)
 {
-    if (KIND != ANY || c.left == INT_MAX) return p.length;
+    if (KIND != ANY || c.left == INT_MAX || c.globals) return p.length;
     return min(p.length, p.first + TILE - 1 + c.left - p.shift);
+}
+
+/* Whether the tile of tokens from `first` on has a global one (not `global`: one that is not). */
+__device__ __forceinline__ bool tile_has(const call &c, const place &p, int first, bool global)
+{
+    int token = first + (int)threadIdx.x;
+    bool here = threadIdx.x < TILE && token >= 0 && token < p.length;
+    return __syncthreads_or(here && (c.globals[p.row + token] == 0) == global);
+}
+
+/* Whether global tokens leave nothing of a tile of queries and keys. The same for all threads,
+ * which pass a barrier. */
+template <kind KIND>
+__device__ __forceinline__ bool is_empty(const call &c, const place &p, int query, int key)
+{
+    if (KIND != ANY || !c.globals) return false;
+    if (!tile_has(c, p, query, c.global_queries)) return true;
+    int nearest = key - query; /* the tiles are as many tokens apart, less TILE - 1 */
+    bool near = nearest - (TILE - 1) < c.right && -nearest - (TILE - 1) < c.left;
+    return !near && !tile_has(c, p, key, true);
 }
 
 /* What is added to the scores of four keys of one query, `key` a multiple of 4. */
@@ -346,6 +380,7 @@ __device__ void forward_tile(const call &c, const place &p, float *work, float *
     for (int i = 0; i < 4; i++) largest[i] = -INFINITY;
     int end = keys_before<KIND>(c, p, p.first + TILE), queries = p.length - p.first;
     for (int key = keys_from<KIND>(c, p, p.first); key < end; key += TILE) {
+        if (is_empty<KIND>(c, p, p.first, key)) continue;
         dot_products(c.q, query_at(p, c.q, p.first), 0, queries, c.k, key_at<KIND>(p, c.k, key),
                      p.keys - key, c.head_dim, work, x);
 #pragma unroll
@@ -484,7 +519,8 @@ __global__ void __launch_bounds__(THREADS) backward_keys(const __grid_constant__
             if (i) next_head(c, &p);
             int end = queries_before<KIND>(c, p);
             for (int query = queries_from<KIND>(c, p); query < end; query += TILE)
-                add_key_gradients<COLUMNS, KIND>(c, p, query, work, weights, dk, dv);
+                if (!is_empty<KIND>(c, p, query, p.first))
+                    add_key_gradients<COLUMNS, KIND>(c, p, query, work, weights, dk, dv);
         }
         put_result<COLUMNS>(c.head_dim, p, c.dk, key_at<KIND>(p, c.dk, p.first), keys, dk, scale);
         put_result<COLUMNS>(value_dim<KIND>(c), p, c.dv, value_at<KIND>(p, c.dv, p.first), keys, dv,
@@ -542,7 +578,8 @@ __global__ void __launch_bounds__(THREADS, 2) backward_queries(const __grid_cons
         if (queries <= 0) continue;
         float dq[COLUMNS][4][4] = {};
         for (int key = keys_from<KIND>(c, p, p.first); key < end; key += TILE)
-            add_query_gradients<COLUMNS, KIND>(c, p, key, work, weights, dq);
+            if (!is_empty<KIND>(c, p, p.first, key))
+                add_query_gradients<COLUMNS, KIND>(c, p, key, work, weights, dq);
         put_result<COLUMNS>(c.head_dim, p, c.dq, query_at(p, c.dq, p.first), queries, dq, scale);
     }
 }
@@ -710,6 +747,8 @@ call call_of(const mc_attention_call *a)
     c.mask = s->key_mask;
     c.dropping = mc_dropping_of(s->dropout);
     c.marks = s->marks;
+    c.globals = s->globals;
+    c.global_queries = s->global_queries;
     const mc_score_bias bias = mc_score_bias_of(s);
     c.bias = mc_view_of(bias.values, 2, CHUNK);
     c.bias.whole =

@@ -16,7 +16,8 @@ struct call {
     bool bottom_right;
     int left, right; /* a query sees keys less than so far before and after where it stands */
     const uint8_t *mask;
-    const int32_t *marks;
+    const int32_t *marks, *globals;
+    bool global_queries;
     mc_view q, k, bias;
     int64_t bias_first, bias_head, bias_query;
     float *out;
@@ -30,7 +31,12 @@ struct place {
 __device__ bool is_seen(const call &c, const place &p, int key)
 {
     int ahead = key - p.query - p.shift;
-    if (ahead >= c.right || -ahead >= c.left) return false;
+    bool near = ahead < c.right && -ahead < c.left;
+    if (c.globals) { /* mc_globals_see */
+        int32_t g = c.globals[p.row];
+        near = g >= 0 && (g == 0) == c.global_queries && (near || c.globals[p.key_row + key] == 0);
+    }
+    if (!near) return false;
     if (c.mask && !c.mask[p.key_row + key]) return false;
     if (!c.marks) return true;
     int32_t q = c.marks[p.row], k = c.marks[p.key_row + key];
@@ -99,6 +105,8 @@ extern "C" mc_status mc_cuda_attention_probabilities(mc_device *d, const mc_atte
     c.right = s->causal ? 1 : s->window_right ? s->window_right : INT_MAX;
     c.mask = s->key_mask;
     c.marks = s->marks;
+    c.globals = s->globals;
+    c.global_queries = s->global_queries;
     c.q = mc_view_of(q, 2, mc_width<mc_mixed>);
     c.k = mc_view_of(k, 2, mc_width<mc_mixed>);
     c.bias = mc_view_of(bias.values, 2, mc_width<mc_mixed>);

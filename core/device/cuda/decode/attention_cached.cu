@@ -25,6 +25,7 @@ struct call {
     const float *bias;                           /* (heads, 2 * limit - 1); NULL: none */
     int64_t limit;
     int heads, head_dim, parts;
+    int sharing, window; /* heads that share keys and values, 1: none; 0: no window */
     int page_shift;
     int64_t capacity;
     float scale;
@@ -36,7 +37,9 @@ struct call {
 /* Part of the keys of one sequence, as one head sees them. */
 struct place {
     int sequence, begin; /* begin: the sequence's first row, or with pages where those begin */
-    int column, first;   /* first: key of the part */
+    int query, column;   /* first column of the head's query, and of its keys and values */
+    int first;           /* key of the part */
+    bool keeps;          /* of the heads that share keys, this one writes the new token's */
     int keys;            /* of the part: 0 after the sequence's end */
     int cached;          /* of these, all but the new token's, which is its sequence's last */
     const float *bias;   /* of the part's first key; NULL: none */
@@ -48,10 +51,13 @@ template <int GROUPS> __device__ place place_of(const call &c, int64_t item)
     place p;
     p.sequence = (int)(item / c.parts / c.heads);
     int length = c.lengths[p.sequence];
-    int share = (int)((length + c.parts - 1) / c.parts + GROUPS - 1) / GROUPS * GROUPS;
-    p.first = part * share;
+    int unseen = c.window && length > c.window ? length - c.window : 0;
+    int share = (int)((length - unseen + c.parts - 1) / c.parts + GROUPS - 1) / GROUPS * GROUPS;
+    p.first = unseen + part * share;
     p.begin = c.first_rows ? c.first_rows[p.sequence] : (int)(p.sequence * c.capacity);
-    p.column = head * c.head_dim;
+    p.query = head * c.head_dim;
+    p.column = head / c.sharing * c.head_dim;
+    p.keeps = head % c.sharing == 0;
     p.keys = max(0, min(share, length - p.first));
     bool last = c.new_k.data && p.keys > 0 && p.first + p.keys == length;
     p.cached = p.keys - last;
@@ -152,7 +158,7 @@ struct query {
 #pragma unroll
         for (int j = 0; j < PIECES; j++) {
             const int i = first_of<T, LANES>(j);
-            mc_load<T, mc_whole<T>>(c.q, p.sequence * c.q.stride + p.column + i,
+            mc_load<T, mc_whole<T>>(c.q, p.sequence * c.q.stride + p.query + i,
                                     min(c.head_dim - i, mc_width<T>), x[j]);
         }
     }
@@ -184,7 +190,7 @@ template <class T> struct query<T, 1, 8, true> {
     __device__ __forceinline__ void load(const call &c, const place &p)
     {
         const int i = first_of<T, 8>(0);
-        x = mc_load_bits<T, true>(c.q, p.sequence * c.q.stride + p.column + i,
+        x = mc_load_bits<T, true>(c.q, p.sequence * c.q.stride + p.query + i,
                                   min(c.head_dim - i, mc_width<T>));
     }
     template <int KEYS>
@@ -231,6 +237,7 @@ __device__ __forceinline__ void attend_new(const call &c, const place &p,
         i += p.column;
         k[0][j] = mc_load_bits<T, mc_whole<T>>(c.new_k, p.sequence * c.new_k.stride + i, n);
         v[j] = mc_load_bits<T, mc_whole<T>>(c.new_v, p.sequence * c.new_v.stride + i, n);
+        if (!p.keeps) continue;
         mc_store_bits<T, mc_whole<T>>(c.k, row * c.k.stride + i, n, k[0][j]);
         mc_store_bits<T, mc_whole<T>>(c.v, row * c.v.stride + i, n, v[j]);
     }
@@ -358,7 +365,7 @@ __global__ void __launch_bounds__(WARPS * 32, PIECES == 1 ? blocks_of(WARPS) : 1
             values[warp * row + (e / WIDTH * LANES + lane) * WIDTH + e % WIDTH] = s.value[e];
     __syncthreads();
     float most, sum;
-    int64_t to = p.sequence * c.out.stride + p.column, first = task * c.parts;
+    int64_t to = p.sequence * c.out.stride + p.query, first = task * c.parts;
     for (int i = threadIdx.x; i < c.head_dim; i += THREADS) {
         float x = join<WARPS>(largest, sums, values, WARPS, row, i, &most, &sum);
         if (c.parts == 1)
@@ -440,7 +447,7 @@ int parts_for(mc_device *d, int64_t tasks, int64_t longest, int64_t least)
 
 } // namespace
 
-/* ---- what mc_cached_needs_more says ---------------------------------------------------------- */
+/* ---- values of another head size -------------------------------------------------------------- */
 
 namespace
 {
@@ -448,12 +455,11 @@ namespace
 constexpr int ANY_WARPS = 4, ANY_COLUMNS = 4, /* of a lane */
     ANY_GROUP = 32 * ANY_COLUMNS;             /* columns of the values that a block has */
 
-/* A block for each (sequence, head, group of columns), whose warps take a key each by turns. Head
- * sizes, heads that share keys and the window are what they are; scores are computed again for each
- * group. */
+/* A block for each (sequence, head, group of columns), whose warps take a key each by turns. Scores are
+ * computed again for each group. */
 struct any_call {
     call c; /* parts, results and arrivals are not used */
-    int value_dim, sharing, window, groups;
+    int value_dim, groups;
 };
 
 __device__ void keep_new(const mc_view &x, int sequence, const mc_view &cache, int64_t row,
@@ -473,8 +479,8 @@ __global__ void __launch_bounds__(ANY_WARPS * 32) attend_any(const __grid_consta
     place p = {};
     p.sequence = (int)(blockIdx.x / a.groups / c.heads);
     p.begin = c.first_rows ? c.first_rows[p.sequence] : (int)(p.sequence * c.capacity);
-    const int n = c.lengths[p.sequence], first = a.window && n > a.window ? n - a.window : 0;
-    const int k_column = head / a.sharing * c.head_dim, v_column = head / a.sharing * a.value_dim;
+    const int n = c.lengths[p.sequence], first = c.window && n > c.window ? n - c.window : 0;
+    const int k_column = head / c.sharing * c.head_dim, v_column = head / c.sharing * a.value_dim;
     const float *bias = c.bias ? c.bias + head * (2 * c.limit - 1) + c.limit - n : NULL;
     mc_softmax<ANY_COLUMNS> s = {-INFINITY, 0.0f, {}};
     for (int key = first + warp; key < n; key += ANY_WARPS) {
@@ -511,7 +517,7 @@ __global__ void __launch_bounds__(ANY_WARPS * 32) attend_any(const __grid_consta
     if (column < a.value_dim)
         mc_store_one(c.out, p.sequence * c.out.stride + head * a.value_dim + column,
                      sum == 0.0f ? 0.0f : x / sum);
-    if (!c.new_k.data || n == 0 || group || head % a.sharing) return;
+    if (!c.new_k.data || n == 0 || group || head % c.sharing) return;
     keep_new(c.new_k, p.sequence, c.k, row_of(c, p, n - 1), k_column, c.head_dim);
     keep_new(c.new_v, p.sequence, c.v, row_of(c, p, n - 1), v_column, a.value_dim);
 }
@@ -519,8 +525,7 @@ static_assert(ANY_GROUP == ANY_WARPS * 32, "a thread stores a column");
 
 mc_status launch_any(mc_device *d, const mc_cached_attention *shape, call c)
 {
-    any_call a = {c, mc_cached_value_dim(shape), shape->heads / mc_cached_key_heads(shape),
-                  shape->window_left, 1};
+    any_call a = {c, mc_cached_value_dim(shape), 1};
     a.groups = (int)mc_ceil_div(a.value_dim, ANY_GROUP);
     unsigned blocks = (unsigned)(shape->sequences * shape->heads * a.groups);
     attend_any<<<blocks, ANY_WARPS * 32, 0, mc_cuda_of(d)->stream>>>(a);
@@ -552,6 +557,8 @@ extern "C" mc_status mc_cuda_attention_cached(mc_device *d, const mc_cached_atte
     c.bias = shape->position_bias;
     c.limit = shape->position_limit;
     c.heads = shape->heads;
+    c.sharing = shape->heads / mc_cached_key_heads(shape);
+    c.window = shape->window_left;
     c.head_dim = head_dim;
     int processors = mc_cuda_of(d)->multiprocessors;
     bool few = tasks <= processors && head_dim <= 32 * width;
@@ -567,7 +574,7 @@ extern "C" mc_status mc_cuda_attention_cached(mc_device *d, const mc_cached_atte
     c.new_k = view_of(shape->new_k, shape->sequences);
     c.new_v = view_of(shape->new_v, shape->sequences);
     c.out = view_of(out, shape->sequences);
-    if (mc_cached_needs_more(shape)) return launch_any(d, shape, c);
+    if (mc_cached_value_dim(shape) != head_dim) return launch_any(d, shape, c);
     int64_t items = tasks * c.parts;
     size_t bytes = c.parts > 1 ? (size_t)(items * (head_dim + 2)) * sizeof(float) : 0;
     float *scratch = bytes ? (float *)d->alloc(d, bytes) : NULL;

@@ -159,4 +159,38 @@ __device__ __forceinline__ float mc_tanh_slope(float x)
     return 1.0f - t * t;
 }
 
+#define MC_EACH(expression)                                              \
+    _Pragma("unroll") for (int i = 0; i < width; i++) v[i] = expression; \
+    break
+
+/* v = activation(v), for a result of type T. */
+template <class T, int width>
+__device__ __forceinline__ void mc_activate(mc_activation activation, float (&v)[width])
+{
+    switch (activation) {
+    case MC_ACTIVATION_RELU: MC_EACH(v[i] < 0.0f ? 0.0f : v[i]);
+    case MC_ACTIVATION_GELU: MC_EACH(mc_gelu<mc_is_half<T>>(v[i]));
+    case MC_ACTIVATION_GELU_NEW: MC_EACH(mc_gelu_new<mc_is_half<T>>(v[i]));
+    case MC_ACTIVATION_TANH: MC_EACH(tanhf(v[i]));
+    case MC_ACTIVATION_SILU: MC_EACH(mc_silu<mc_is_half<T>>(v[i]));
+    case MC_ACTIVATION_NONE: break;
+    }
+}
+
+/* v = v * activation'(x), for a result of type T. A slope of 0 for ReLU at 0. */
+template <class T, int width>
+__device__ __forceinline__ void mc_activate_backward(mc_activation activation,
+                                                     const float (&x)[width], float (&v)[width])
+{
+    switch (activation) {
+    case MC_ACTIVATION_RELU: MC_EACH(x[i] <= 0.0f ? 0.0f : v[i]);
+    case MC_ACTIVATION_GELU: MC_EACH(v[i] * mc_gelu_slope<mc_is_half<T>>(x[i]));
+    case MC_ACTIVATION_GELU_NEW: MC_EACH(v[i] * mc_gelu_new_slope<mc_is_half<T>>(x[i]));
+    case MC_ACTIVATION_TANH: MC_EACH(v[i] * mc_tanh_slope(x[i]));
+    case MC_ACTIVATION_SILU: MC_EACH(v[i] * mc_silu_slope<mc_is_half<T>>(x[i]));
+    case MC_ACTIVATION_NONE: break;
+    }
+}
+#undef MC_EACH
+
 #endif

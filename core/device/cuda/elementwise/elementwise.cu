@@ -10,40 +10,6 @@
 
 /* ---- activations ----------------------------------------------------------------------------- */
 
-#define MC_EACH(expression)                                              \
-    _Pragma("unroll") for (int i = 0; i < width; i++) v[i] = expression; \
-    break
-
-/* v = activation(v), for a result of type T. */
-template <class T, int width>
-__device__ __forceinline__ void activate(mc_activation activation, float (&v)[width])
-{
-    switch (activation) {
-    case MC_ACTIVATION_RELU: MC_EACH(v[i] < 0.0f ? 0.0f : v[i]);
-    case MC_ACTIVATION_GELU: MC_EACH(mc_gelu<mc_is_half<T>>(v[i]));
-    case MC_ACTIVATION_GELU_NEW: MC_EACH(mc_gelu_new<mc_is_half<T>>(v[i]));
-    case MC_ACTIVATION_TANH: MC_EACH(tanhf(v[i]));
-    case MC_ACTIVATION_SILU: MC_EACH(mc_silu<mc_is_half<T>>(v[i]));
-    case MC_ACTIVATION_NONE: break;
-    }
-}
-
-/* v = v * activation'(x), for a result of type T. A slope of 0 for ReLU at 0. */
-template <class T, int width>
-__device__ __forceinline__ void activate_backward(mc_activation activation, const float (&x)[width],
-                                                  float (&v)[width])
-{
-    switch (activation) {
-    case MC_ACTIVATION_RELU: MC_EACH(x[i] <= 0.0f ? 0.0f : v[i]);
-    case MC_ACTIVATION_GELU: MC_EACH(v[i] * mc_gelu_slope<mc_is_half<T>>(x[i]));
-    case MC_ACTIVATION_GELU_NEW: MC_EACH(v[i] * mc_gelu_new_slope<mc_is_half<T>>(x[i]));
-    case MC_ACTIVATION_TANH: MC_EACH(v[i] * mc_tanh_slope(x[i]));
-    case MC_ACTIVATION_SILU: MC_EACH(v[i] * mc_silu_slope<mc_is_half<T>>(x[i]));
-    case MC_ACTIVATION_NONE: break;
-    }
-}
-#undef MC_EACH
-
 /* For matrices that are one row of whole chunks, which is what most are after mc_flatten. Finding
  * out where a chunk lies takes as many instructions otherwise as an activation. */
 template <class T, class F>
@@ -88,7 +54,7 @@ struct bias_activation_call {
             mc_unpack<T>(x, stored, v);
         }
         if (!y.data) return;
-        activate<T>(activation, v);
+        mc_activate<T>(activation, v);
         mc_store<T>(y, row * y.stride + column, n, v);
     }
 };
@@ -117,7 +83,7 @@ struct activation_call {
     {
         float v[mc_width<T>];
         mc_load<T, WHOLE>(x, row * x.stride + column, n, v);
-        activate<T>(activation, v);
+        mc_activate<T>(activation, v);
         mc_store<T, WHOLE>(y, row * y.stride + column, n, v);
     }
 };
@@ -150,7 +116,7 @@ struct activation_backward_call {
         float v[mc_width<T>], g[mc_width<T>];
         mc_unpack<T>(x, xs, v);
         mc_unpack<T>(dy, gs, g);
-        activate_backward<T>(activation, v, g);
+        mc_activate_backward<T>(activation, v, g);
 #pragma unroll
         for (int i = 0; i < mc_width<T>; i++) g[i] *= factor;
         mc_store_or_add<T, WHOLE>(dx, row * dx.stride + column, n, g, accumulate);
@@ -193,7 +159,7 @@ struct gated_call {
         float v[mc_width<T>], w[mc_width<T>];
         mc_unpack<T>(a, as, v);
         mc_unpack<T>(b, bs, w);
-        activate<T>(activation, v);
+        mc_activate<T>(activation, v);
 #pragma unroll
         for (int i = 0; i < mc_width<T>; i++) v[i] *= w[i];
         mc_store<T>(y, row * y.stride + column, n, v);
@@ -236,9 +202,9 @@ struct gated_backward_call {
         mc_unpack<T>(a, as, x);
 #pragma unroll
         for (int i = 0; i < mc_width<T>; i++) v[i] *= g[i];
-        activate_backward<T>(activation, x, v);
+        mc_activate_backward<T>(activation, x, v);
         mc_store_or_add<T>(da, row * da.stride + column, n, v, accumulate);
-        activate<T>(activation, x);
+        mc_activate<T>(activation, x);
 #pragma unroll
         for (int i = 0; i < mc_width<T>; i++) x[i] *= g[i];
         mc_store_or_add<T>(db, row * db.stride + column, n, x, accumulate);

@@ -4,6 +4,7 @@
  * gradients. */
 #include <math.h>
 #include "core/device/cuda/runtime/kernels.cuh"
+#include "core/device/dynamic_map_internal.h"
 
 enum { THREADS = 256 };
 
@@ -117,6 +118,98 @@ extern "C" mc_status mc_cuda_adam(mc_device *d, int64_t count, mc_adam_step step
     auto kernel = gradient.dtype == MC_F32 ? adam<float> : adam<mc_mixed>;
     kernel<<<flat_grid(d, kernel, count), THREADS, 0, mc_cuda_of(d)->stream>>>(f, step);
     return mc_cuda_launched(d, "adam");
+}
+
+/* ---- Adam with its state in 8 bits ----------------------------------------------------------- */
+
+struct maps {
+    float sign[MC_MAP_SIZE], plain[MC_MAP_SIZE];
+};
+
+/* The number of the map that is nearest; the smaller of two that are equally near. */
+__device__ __forceinline__ uint8_t encode(const float *map, float part)
+{
+    int at = 0; /* the last that is not above it */
+#pragma unroll
+    for (int step = MC_MAP_SIZE / 2; step; step /= 2) at += map[at + step] <= part ? step : 0;
+    if (at + 1 < MC_MAP_SIZE && map[at + 1] - part < part - map[at]) at++;
+    return (uint8_t)at;
+}
+
+/* Of a block of state that a block of threads has, an element each. */
+__device__ __forceinline__ float largest_of(float x)
+{
+    __shared__ float of_warp[THREADS / 32], all;
+    for (int lane = 16; lane; lane /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, lane));
+    if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = x;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        for (int i = 1; i < THREADS / 32; i++) x = fmaxf(x, of_warp[i]);
+        all = x;
+    }
+    __syncthreads();
+    x = all;
+    __syncthreads();
+    return x;
+}
+
+static_assert((int)THREADS == (int)MC_STATE_BLOCK && (int)THREADS == (int)MC_MAP_SIZE,
+              "an element, a number a thread");
+
+static __global__ void __launch_bounds__(THREADS)
+    adam8(int64_t count, const __grid_constant__ mc_adam_step step, mc_view gradient, mc_state8 m,
+          mc_state8 v, float *values, mc_view stored, const __grid_constant__ maps given)
+{
+    __shared__ maps map;
+    __shared__ adam_scalars shared;
+    map.sign[threadIdx.x] = given.sign[threadIdx.x];
+    map.plain[threadIdx.x] = given.plain[threadIdx.x];
+    if (threadIdx.x == 0) adam_scalars_of(step, &shared);
+    __syncthreads();
+    const adam_scalars s = shared;
+    if (s.skip) return;
+    const float m_new = 1.0f - step.beta1, v_new = 1.0f - step.beta2;
+    for (int64_t b = blockIdx.x; b * MC_STATE_BLOCK < count; b += gridDim.x) {
+        int64_t at = b * MC_STATE_BLOCK + threadIdx.x;
+        bool inside = at < count;
+        float mean = 0, square = 0;
+        if (inside) {
+            float p = values[at];
+            float g = mc_load_one(gradient, at) * s.gradient_scale + s.l2 * p;
+            mean = step.beta1 * (map.sign[m.code[at]] * m.scale[b]) + m_new * g;
+            square = step.beta2 * (map.plain[v.code[at]] * v.scale[b]) + v_new * (g * g);
+            float divisor = sqrtf(square) / s.sqrt_correction2 + step.eps;
+            p = p - s.step_size * mean / divisor - s.decay * p;
+            values[at] = p;
+            if (stored.data) mc_store_one(stored, at, p);
+        }
+        float m_scale = largest_of(fabsf(mean)), v_scale = largest_of(square);
+        if (inside) {
+            uint8_t low = v_scale > 0 ? encode(map.plain, square / v_scale) : 0;
+            m.code[at] = m_scale > 0 ? encode(map.sign, mean / m_scale) : 0;
+            v.code[at] = low == 0 && square > 0 ? 1 : low; /* no zero under the root */
+        }
+        if (threadIdx.x == 0) {
+            m.scale[b] = m_scale;
+            v.scale[b] = v_scale;
+        }
+    }
+}
+
+extern "C" mc_status mc_cuda_adam8(mc_device *d, int64_t count, mc_adam_step step,
+                                   mc_matrix gradient, mc_state8 m, mc_state8 v, float *master,
+                                   void *parameter, mc_dtype parameter_dtype)
+{
+    if (count == 0) return MC_OK;
+    maps map;
+    mc_dynamic_map(true, map.sign);
+    mc_dynamic_map(false, map.plain);
+    int64_t blocks = mc_ceil_div(count, MC_STATE_BLOCK);
+    unsigned grid = (unsigned)mc_least(blocks, mc_resident_blocks(d, adam8, THREADS, 0));
+    adam8<<<grid, THREADS, 0, mc_cuda_of(d)->stream>>>(
+        count, step, mc_view_of(gradient, 1, 4), m, v, master ? master : (float *)parameter,
+        mc_view_of({master ? parameter : NULL, parameter_dtype, 0}, 1, 4), map);
+    return mc_cuda_launched(d, "adam8");
 }
 
 /* ---- SGD ------------------------------------------------------------------------------------- */

@@ -87,6 +87,65 @@ extern "C" mc_status mc_cuda_token_positions(mc_device *d, const mc_lengths *len
     return mc_cuda_launched(d, "token_positions");
 }
 
+/* The first row from `row` on that has the token; `end`: none has it. A warp looks together. */
+__device__ int32_t find_token(const int32_t *ids, int32_t row, int32_t end, int32_t token, int lane)
+{
+    for (; row < end; row += 32) {
+        const bool here = row + lane < end && ids[row + lane] == token;
+        const unsigned those = __ballot_sync(0xffffffffu, here);
+        if (those) return row + __ffs((int)those) - 1;
+    }
+    return end;
+}
+
+/* See mc_blanks_call, and the CPU's kernel, whose words are the same. */
+__device__ void place_rows(const mc_blanks_call &c, int32_t begin, int32_t first, int32_t end,
+                           int32_t mask, int32_t mark, int lane)
+{
+    for (int32_t k = first + lane; k < end; k += 32) {
+        c.mark[k] = mark;
+        c.position[k] = (mark || mask < 0 ? k : mask) - begin;
+        c.block[k] = mark ? 0 : k - first + 1;
+    }
+}
+
+/* A warp for each sequence, and one for the rows after the last. */
+__global__ void place_blanks(const int32_t *lengths, int count, int64_t capacity, mc_blanks_call c)
+{
+    const int64_t sequence = (int64_t)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
+    const int lane = (int)threadIdx.x % 32;
+    if (sequence > count) return;
+    const int32_t begin = lengths[count + sequence];
+    if (sequence == count) {
+        for (int64_t k = begin + lane; k < capacity; k += 32)
+            c.mark[k] = c.position[k] = c.block[k] = 0;
+        return;
+    }
+    const int32_t end = begin + lengths[sequence];
+    int32_t start = find_token(c.ids, begin, end, c.start, lane);
+    int32_t next_mask = find_token(c.ids, begin, end, c.mask, lane), mask = -1;
+    place_rows(c, begin, begin, start, -1, 1, lane);
+    for (int32_t next; start < end; start = next) {
+        next = find_token(c.ids, start + 1, end, c.start, lane);
+        do {
+            if (next_mask == end) break;
+            mask = next_mask;
+            next_mask = find_token(c.ids, mask + 1, end, c.mask, lane);
+        } while (next == end);
+        place_rows(c, begin, start, next, mask, 0, lane);
+    }
+}
+
+extern "C" mc_status mc_cuda_find_blanks(mc_device *d, const mc_lengths *lengths,
+                                         const int32_t *device_lengths, const mc_blanks_call *call)
+{
+    if (lengths->capacity == 0) return MC_OK;
+    const int warps = 8;
+    place_blanks<<<(unsigned)(lengths->count / warps + 1), warps * 32, 0, mc_cuda_of(d)->stream>>>(
+        device_lengths, lengths->count, lengths->capacity, *call);
+    return mc_cuda_launched(d, "find_blanks");
+}
+
 struct gather_call {
     mc_view x, y;
     const int32_t *index;

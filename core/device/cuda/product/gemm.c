@@ -65,6 +65,11 @@ static cublasStatus_t describe_operation(const mc_gemm_descriptors *d, const mc_
     if (!s && c->bias) s = set(d, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &k->out, sizeof(int32_t));
     if (!s && c->aux) s = set(d, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &c->aux, sizeof c->aux);
     if (!s && c->aux) s = set(d, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &k->ldaux, sizeof(int64_t));
+    if (s || !c->a_scale) return s;
+    const int8_t fast = k->fast != 0;
+    s = set(d, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &c->a_scale, sizeof c->a_scale);
+    if (!s) s = set(d, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &c->b_scale, sizeof c->b_scale);
+    if (!s) s = set(d, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof fast);
     return s;
 }
 
@@ -86,7 +91,8 @@ static cublasStatus_t describe_batch(const mc_gemm_descriptors *s, const mc_gemm
 static mc_status descriptors_init(mc_device *d, mc_gemm_descriptors *s, const mc_gemm_call *c)
 {
     const mc_gemm_key *k = &c->key;
-    cudaDataType_t in = (cudaDataType_t)k->in, out = (cudaDataType_t)k->out;
+    cudaDataType_t in = (cudaDataType_t)k->in, in_b = (cudaDataType_t)k->in_b,
+                   out = (cudaDataType_t)k->out;
     *s = (mc_gemm_descriptors){.lt = &mc_cuda_of(d)->gemm->lt};
     cublasStatus_t status = s->lt->MatmulDescCreate(&s->operation, CUBLAS_COMPUTE_32F, CUDA_R_32F);
     if (!status) status = describe_operation(s, c);
@@ -94,7 +100,7 @@ static mc_status descriptors_init(mc_device *d, mc_gemm_descriptors *s, const mc
         status = s->lt->MatrixLayoutCreate(&s->a, in, (uint64_t)(k->transpose_a ? k->k : k->m),
                                            (uint64_t)(k->transpose_a ? k->m : k->k), k->lda);
     if (!status)
-        status = s->lt->MatrixLayoutCreate(&s->b, in, (uint64_t)(k->transpose_b ? k->n : k->k),
+        status = s->lt->MatrixLayoutCreate(&s->b, in_b, (uint64_t)(k->transpose_b ? k->n : k->k),
                                            (uint64_t)(k->transpose_b ? k->k : k->n), k->ldb);
     if (!status)
         status = s->lt->MatrixLayoutCreate(&s->c, out, (uint64_t)k->m, (uint64_t)k->n, k->ldc);
@@ -145,8 +151,7 @@ static bool is_good(const mc_cuda_device *cuda, const mc_gemm_plan *p)
     return p->care != MC_GEMM_QUICK || mc_gemm_care_now(cuda) != MC_GEMM_SUSTAINED;
 }
 
-/* Runs a call; MC_ERR_UNSUPPORTED where cuBLASLt has nothing for it. */
-static mc_status multiply(mc_device *d, const mc_gemm_call *c)
+mc_status mc_gemm_multiply(mc_device *d, const mc_gemm_call *c)
 {
     mc_cuda_device *cuda = mc_cuda_of(d);
     mc_gemm_descriptors s;
@@ -164,8 +169,8 @@ static mc_status multiply(mc_device *d, const mc_gemm_call *c)
 
 /* ---- products of any types ------------------------------------------------------------------- */
 
-static mc_gemm_call call_of(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k,
-                            float alpha, mc_matrix a, mc_matrix b, float beta, mc_matrix c)
+mc_gemm_call mc_gemm_call_of(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k,
+                             float alpha, mc_matrix a, mc_matrix b, float beta, mc_matrix c)
 {
     mc_gemm_call out;
     memset(&out, 0, sizeof out);
@@ -183,7 +188,7 @@ static mc_gemm_call call_of(bool transpose_a, bool transpose_b, int64_t m, int64
     out.key.ldc = c.stride > n ? c.stride : n;
     out.key.transpose_a = transpose_b;
     out.key.transpose_b = transpose_a;
-    out.key.in = type_of(a.dtype);
+    out.key.in = out.key.in_b = type_of(a.dtype);
     out.key.out = type_of(c.dtype);
     out.key.epilogue = CUBLASLT_EPILOGUE_DEFAULT;
     out.key.accumulate = beta != 0;
@@ -194,7 +199,7 @@ static mc_gemm_call call_of(bool transpose_a, bool transpose_b, int64_t m, int64
     return out;
 }
 
-static void call_bias(mc_gemm_call *c, const void *bias)
+void mc_gemm_call_bias(mc_gemm_call *c, const void *bias)
 {
     c->bias = bias;
     c->key.alignment[3] = alignment_of(bias);
@@ -248,9 +253,9 @@ static mc_status gemm_mixed(mc_device *d, bool transpose_a, bool transpose_b, in
     }
     bool direct = c.dtype == MC_F32;
     if (!status) {
-        mc_gemm_call product =
-            call_of(transpose_a, transpose_b, m, n, k, alpha, ca, cb, direct ? beta : 0, cc);
-        status = multiply(d, &product);
+        mc_gemm_call product = mc_gemm_call_of(transpose_a, transpose_b, m, n, k, alpha, ca, cb,
+                                               direct ? beta : 0, cc);
+        status = mc_gemm_multiply(d, &product);
     }
     if (!status && !direct) status = copy_matrix(d, m, n, cc, c, beta != 0);
     if (ca.data != a.data) d->free(d, ca.data, a_bytes);
@@ -276,8 +281,8 @@ mc_status mc_cuda_gemm(mc_device *d, bool transpose_a, bool transpose_b, int64_t
     if (k == 0) return clear(d, m, n, c);
     if (a.dtype != b.dtype || !is_supported(a.dtype, c.dtype))
         return gemm_mixed(d, transpose_a, transpose_b, m, n, k, alpha, a, b, beta, c);
-    mc_gemm_call product = call_of(transpose_a, transpose_b, m, n, k, alpha, a, b, beta, c);
-    mc_status status = multiply(d, &product);
+    mc_gemm_call product = mc_gemm_call_of(transpose_a, transpose_b, m, n, k, alpha, a, b, beta, c);
+    mc_status status = mc_gemm_multiply(d, &product);
     /* operands that lie at odd addresses or strides are copied to where they are supported */
     if (status == MC_ERR_UNSUPPORTED && a.dtype != MC_F32)
         status = gemm_mixed(d, transpose_a, transpose_b, m, n, k, alpha, a, b, beta, c);
@@ -304,7 +309,7 @@ static mc_status gemm_together(mc_device *d, int64_t batch, bool transpose_a, bo
 {
     if (a.dtype != b.dtype || !is_supported(a.dtype, c.dtype) || k == 0 || batch > INT32_MAX)
         return MC_ERR_UNSUPPORTED;
-    mc_gemm_call product = call_of(transpose_a, transpose_b, m, n, k, 1, a, b, beta, c);
+    mc_gemm_call product = mc_gemm_call_of(transpose_a, transpose_b, m, n, k, 1, a, b, beta, c);
     mc_gemm_key *key = &product.key;
     key->batch = (int32_t)batch;
     key->step[0] = b_step;
@@ -313,7 +318,7 @@ static mc_status gemm_together(mc_device *d, int64_t batch, bool transpose_a, bo
     key->alignment[0] = alignment_of_steps(key->alignment[0], b_step, b.dtype);
     key->alignment[1] = alignment_of_steps(key->alignment[1], a_step, a.dtype);
     key->alignment[2] = alignment_of_steps(key->alignment[2], c_step, c.dtype);
-    return multiply(d, &product);
+    return mc_gemm_multiply(d, &product);
 }
 
 mc_status mc_cuda_batched_gemm(mc_device *d, int64_t batch, bool transpose_a, bool transpose_b,
@@ -359,12 +364,12 @@ static mc_status linear_fused(mc_device *d, const mc_product *p)
     bool direct =
         p->x.dtype == p->weight.dtype && is_supported(p->x.dtype, p->y.dtype) && p->terms > 0;
     if (epilogue == CUBLASLT_EPILOGUE_DEFAULT || !direct) return MC_ERR_UNSUPPORTED;
-    mc_gemm_call product =
-        call_of(false, true, p->rows, p->columns, p->terms, p->alpha, p->x, p->weight, 0, p->y);
+    mc_gemm_call product = mc_gemm_call_of(false, true, p->rows, p->columns, p->terms, p->alpha,
+                                           p->x, p->weight, 0, p->y);
     product.key.epilogue = (int32_t)epilogue;
-    if (p->bias.data) call_bias(&product, p->bias.data);
+    if (p->bias.data) mc_gemm_call_bias(&product, p->bias.data);
     if (p->activation != MC_ACTIVATION_NONE && p->pre.data) call_aux(&product, p->pre);
-    return multiply(d, &product);
+    return mc_gemm_multiply(d, &product);
 }
 
 /* By cuBLASLt, with passes after the product for what it cannot take along. */
@@ -397,11 +402,11 @@ static mc_status backward_input(mc_device *d, const mc_product *p)
                  p->pre.dtype == p->y.dtype && p->pre.stride % 8 == 0 &&
                  (uintptr_t)p->pre.data % 16 == 0;
     if (fused) {
-        mc_gemm_call product = call_of(false, false, p->rows, p->columns, p->terms, p->alpha, p->x,
-                                       p->weight, p->beta, p->y);
+        mc_gemm_call product = mc_gemm_call_of(false, false, p->rows, p->columns, p->terms,
+                                               p->alpha, p->x, p->weight, p->beta, p->y);
         product.key.epilogue = CUBLASLT_EPILOGUE_DGELU;
         call_aux(&product, p->pre);
-        mc_status status = multiply(d, &product);
+        mc_status status = mc_gemm_multiply(d, &product);
         if (status != MC_ERR_UNSUPPORTED) return status;
     }
     mc_status status = mc_cuda_gemm(d, false, false, p->rows, p->columns, p->terms, p->alpha, p->x,
@@ -541,7 +546,7 @@ static file_header header_of(const mc_cuda_device *cuda)
     const struct mc_cuda_gemm *g = cuda->gemm;
     file_header h;
     memset(&h, 0, sizeof h);
-    memcpy(h.magic, "mcgemm5", 8);
+    memcpy(h.magic, "mcgemm6", 8);
     h.version = g->lt.GetVersion();
     h.plan_size = sizeof(mc_gemm_plan);
     h.sum = MC_HASH_START;

@@ -14,7 +14,8 @@ extern "C" {
 typedef struct mc_gemm_key {
     int64_t m, n, k, lda, ldb, ldc, ldaux; /* of the call as cuBLASLt sees it */
     int32_t transpose_a, transpose_b;
-    int32_t in, out; /* cudaDataType_t */
+    int32_t in, in_b, out; /* cudaDataType_t of A, B and C */
+    int32_t fast;          /* sums of 8-bit operands may have fewer digits */
     int32_t epilogue;
     int32_t accumulate;
     int32_t alignment[5]; /* of A, B, C, bias and aux, in bytes, at most 64 */
@@ -51,8 +52,17 @@ typedef struct mc_gemm_call {
     mc_gemm_key key;
     const void *a, *b, *bias;
     void *c, *aux;
+    /* Factors of 8-bit operands, in device memory; NULL of others. */
+    const float *a_scale, *b_scale;
     float alpha; /* no plan depends on it */
 } mc_gemm_call;
+
+/* C = alpha op(A) op(B) + beta C as a call, and a bias for its epilogue. */
+mc_gemm_call mc_gemm_call_of(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k,
+                             float alpha, mc_matrix a, mc_matrix b, float beta, mc_matrix c);
+void mc_gemm_call_bias(mc_gemm_call *call, const void *bias);
+/* Runs a call; MC_ERR_UNSUPPORTED where cuBLASLt has nothing for it. */
+mc_status mc_gemm_multiply(mc_device *d, const mc_gemm_call *call);
 
 typedef struct mc_gemm_descriptors {
     const mc_cublaslt *lt;

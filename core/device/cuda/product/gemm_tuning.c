@@ -149,7 +149,7 @@ static void add_variants(tuning *t)
 {
     const mc_cublaslt *lt = t->s->lt;
     int proposals = t->count, base = 0;
-    if (t->cuda->capability != 90) return;
+    if (t->cuda->capability != 90 || t->c->a_scale) return;
     for (int i = 0; i < 3; i++)
         if (t->c->key.alignment[i] < 16) return;
     while (base < proposals &&

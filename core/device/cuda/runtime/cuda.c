@@ -28,7 +28,7 @@ mc_status mc_cuda_check(mc_device *d, cudaError_t error, const char *what)
 {
     if (error == cudaSuccess) return MC_OK;
     mc_status status = error == cudaErrorMemoryAllocation ? MC_ERR_NOMEM : MC_ERR_DEVICE;
-    if (status == MC_ERR_NOMEM) cudaGetLastError(); /* or the next launch would tell it again */
+    if (status == MC_ERR_NOMEM) cudaGetLastError(); /* or the next launch would report it again */
     return mc_cuda_fail(d, status, "%s: %s (CUDA error %d, %s)", what, cudaGetErrorString(error),
                         (int)error, cudaGetErrorName(error));
 }
@@ -59,7 +59,7 @@ void *mc_cuda_driver_function(const char *name)
     enum cudaDriverEntryPointQueryResult found;
     cudaError_t error =
         cudaGetDriverEntryPointByVersion(name, &function, 12000, cudaEnableDefault, &found);
-    if (error) cudaGetLastError(); /* or the next launch would tell it */
+    if (error) cudaGetLastError(); /* or the next launch would report it */
     return error || found != cudaDriverEntryPointSuccess ? NULL : function;
 }
 
@@ -450,10 +450,9 @@ static bool choose_gpu(mc_context *ctx, mc_cuda_device *c, int gpu)
     if (gpu >= 0) return take_gpu(ctx, c, gpu, count);
     c->ordinal = count == 1 ? 0 : ctx->local_rank;
     if (c->ordinal < 0) {
-        mc_fail(
-            ctx, MC_ERR_ARGUMENT,
-            "device \"cuda\": the launcher does not tell which of this host's ranks this is: set "
-            "LOCAL_RANK, or give the GPU's number as \"cuda:0\"");
+        mc_fail(ctx, MC_ERR_ARGUMENT,
+                "device \"cuda\": the launcher does not give this rank's number on its host: set "
+                "LOCAL_RANK, or give the GPU's number as \"cuda:0\"");
         return false;
     }
     if (c->ordinal >= count) {
@@ -473,6 +472,7 @@ static bool read_properties(mc_context *ctx, mc_cuda_device *c)
         return false;
     c->multiprocessors = p.multiProcessorCount;
     c->capability = 10 * p.major + p.minor;
+    c->device.fp8_tn = c->capability == 90;
     snprintf(c->gpu, sizeof c->gpu, "%s", p.name);
     if (c->capability >= 80) return true;
     mc_fail(ctx, MC_ERR_UNSUPPORTED,

@@ -137,7 +137,22 @@ static mc_status plan_linear_quantized(mc_device *d, int64_t rows, float alpha, 
     return status || route->takes ? status : mc_plan_scratch(d, mc_quantized_copy_bytes(&p));
 }
 
+static mc_status plan_fp8_cast(mc_device *d, const mc_fp8_cast_call *c)
+{
+    if (!c->sums || !c->scale || !c->rows || !c->columns) return MC_OK;
+    ASK(d, fp8_cast, c);
+}
+
+/* By cuBLASLt none but the workspace; as numbers of 16 bits both operands. */
+static mc_status plan_fp8_gemm(mc_device *d, const mc_fp8_gemm_call *c)
+{
+    if (mc_plan_like(d)->fp8_tn || !c->m || !c->n) return MC_OK;
+    return mc_plan_scratch(d, (size_t)((c->m + c->n) * c->k) * 2);
+}
+
 const mc_kernels mc_cuda_planning_kernels = {
+    .fp8_cast = plan_fp8_cast,
+    .fp8_gemm = plan_fp8_gemm,
     .linear_quantized = plan_linear_quantized,
     .linear_backward_input = plan_linear_backward_input,
     .column_sums = plan_column_sums,

@@ -1,6 +1,7 @@
 /* Attention on Hopper's matrix instructions for what cuDNN has no plans for, or slow ones: packed
- * sequences of queries and other keys, a bias by distance (T5, CPM-1), token marks (CPM-1). Which
- * calls it takes, and the forward pass; attention_tensor_backward.cu has the backward pass.
+ * sequences of queries and other keys, a bias by distance (T5, CPM-1, MPNet), token marks (CPM-1),
+ * windows (ModernBERT). Which calls it takes, and the forward pass; attention_tensor_backward.cu
+ * has the backward pass.
  *
  * Forward goes over the keys of a block of queries with a running softmax (Dao et al., 2022). The
  * powers are taken relative to a maximum that is only raised where a score exceeds it by more than
@@ -350,7 +351,8 @@ call call_of(const mc_attention_shape *s)
     c.heads = s->heads;
     c.head_dim = s->head_dim;
     c.groups = 1;
-    c.causal = s->causal;
+    c.left = s->window_left ? (int)mc_least(s->window_left, FAR) : FAR;
+    c.right = s->causal ? 1 : s->window_right ? (int)mc_least(s->window_right, FAR) : FAR;
     c.scale = s->scale;
     c.scale_log2 = s->scale * MC_LOG2_E;
     c.marks = s->marks;
@@ -415,6 +417,16 @@ enum { LONGEST = 4096, LONGEST_OF_LARGE = 2048 };
 
 } // namespace tensor
 
+/* Of what the plain kernels take, windows alone are taken here, without a bias or marks. */
+static const char *needs(const mc_attention_shape *s)
+{
+    mc_attention_shape rest = *s;
+    rest.window_left = rest.window_right = 0;
+    if (mc_attention_needs(&rest)) return mc_attention_needs(&rest);
+    const bool windows = s->window_left || s->window_right;
+    return windows && (s->marks || s->position_bias) ? "a window with marks or a bias" : NULL;
+}
+
 /* Why a call is not taken; NULL: it is. */
 static const char *refusal(mc_device *d, const mc_attention_call *c)
 {
@@ -431,7 +443,7 @@ static const char *refusal(mc_device *d, const mc_attention_call *c)
         return "a head size that is no multiple of 8 up to 256";
     if (!tensor::is_fit(q) || !tensor::is_fit(k) || !tensor::is_fit(v) || !tensor::is_fit(out))
         return "a matrix that is not aligned to 16 bytes";
-    if (mc_attention_needs(s)) return mc_attention_needs(s);
+    if (needs(s)) return needs(s);
     if (s->key_mask) return "a key mask";
     if (s->bias.data) return "a bias that is not one by distance";
     if (!(s->scale > 0)) return "a scale that is not positive";

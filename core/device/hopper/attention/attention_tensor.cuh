@@ -23,7 +23,8 @@ enum {
     SIDE = 64,   /* rows of a group */
     BOX_ROW = 128,
     BOX = SIDE * BOX_ROW, /* bytes of 64 rows and columns */
-    SCORE = SIDE / 2      /* of 64 x 64 elements a thread has as many */
+    SCORE = SIDE / 2,     /* of 64 x 64 elements a thread has as many */
+    FAR = 1 << 30
 };
 
 /* ---- products -------------------------------------------------------------------------------- */
@@ -65,7 +66,9 @@ struct call {
     const int32_t *length, *offset, *key_length, *key_offset;
     int heads, head_dim;
     int blocks, groups; /* of rows of the longest sequence; of columns of the results */
-    bool causal;
+    /* A query sees keys less than `left` before it and less than `right` after it; FAR: all, which
+     * no sequence is as long as. With marks neither counts. */
+    int left, right;
     float scale, scale_log2; /* scale log2(e) */
     const int32_t *marks;
     const float *bias; /* by distance */
@@ -165,8 +168,10 @@ __device__ __forceinline__ kind kind_of(const call &c, const summary *all, int f
                                         int first_key, int end_key)
 {
     if (first >= end || first_key >= end_key) return HIDDEN;
-    if (!c.marks && !c.causal) return SEEN;
-    if (!c.marks) return first_key >= end ? HIDDEN : end_key - 1 > first ? MIXED : SEEN;
+    if (!c.marks && (first_key - (end - 1) >= c.right || first - (end_key - 1) >= c.left))
+        return HIDDEN;
+    if (!c.marks)
+        return end_key - 1 - first < c.right && end - 1 - first_key < c.left ? SEEN : MIXED;
     const summary q = summary_of(all, first, end), k = summary_of(all, first_key, end_key);
     if (q.first_span > k.last_span || q.last_span < k.first_span) return HIDDEN;
     if (!k.any_context && (!q.any_plain || first_key >= end)) return HIDDEN;
@@ -253,7 +258,8 @@ template <int COLUMNS> struct biases {
 
 __device__ __forceinline__ bool sees(const call &c, int query, int mark, int key, int key_mark)
 {
-    if (!c.marks) return !c.causal || key <= query;
+    if (!c.marks) /* both bounds at once: what lies before them is a large number */
+        return (unsigned)(key - query + c.left - 1) < (unsigned)(c.left + c.right - 1);
     return mark >> 1 == key_mark >> 1 && ((key_mark & 1) || (!(mark & 1) && key <= query));
 }
 

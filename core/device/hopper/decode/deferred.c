@@ -8,6 +8,10 @@
 /* Steps of more than ALWAYS_ROWS rows are deferred where their norms are as wide as these. Narrower
  * models are as fast by kernels one by one; wide rows leave weights too little shared memory. */
 enum { ALWAYS_ROWS = 2, LEAST_WIDTH = 1024, MOST_WIDTH = 2048 };
+/* Nor does a list pay with wider gates of 16-bit weights than this, for each block computes all of
+ * them for itself. Llama 3 8B takes 4.60 ms so and 4.09 by separate kernels; with weights in 8
+ * bits, 2.73 and 3.88 (one row, an H200). */
+enum { MOST_GATES = 8192 };
 
 enum { READS = 5, WRITES = 3, PARAMETERS = 3, FREES = 4 * MC_PERSISTENT_MOST };
 
@@ -22,8 +26,45 @@ typedef struct touched {
     range reads[READS], writes[WRITES], parameters[PARAMETERS];
 } touched;
 
+/* A call's arguments, for one that is launched by itself after all. */
+typedef union arguments {
+    mc_linear_call linear;
+    struct {
+        int64_t rows;
+        float alpha;
+        mc_matrix x;
+        mc_matrix8 q;
+        mc_matrix bias;
+        mc_activation activation;
+        mc_matrix y;
+    } quantized;
+    mc_residual_norm_call norm;
+    struct {
+        int64_t rows, columns;
+        mc_matrix x, f;
+        mc_dropout_mask dropout;
+        mc_matrix s;
+    } sum;
+    struct {
+        int64_t rows, n;
+        mc_activation activation;
+        mc_matrix x, y;
+    } gated;
+    struct {
+        int64_t rows;
+        mc_rotation rotation;
+        const int32_t *positions;
+        mc_matrix x;
+    } rotary;
+    struct {
+        mc_cached_attention shape;
+        mc_matrix q, k, v, out;
+    } attention;
+} arguments;
+
 typedef struct late_call {
     mc_persistent_step step;
+    arguments call;
     touched memory;
     int level; /* calls of one level do not depend on each other, but for those without a phase */
 } late_call;
@@ -35,6 +76,8 @@ typedef struct late_free {
 
 struct mc_cuda_defer {
     int count, frees, levels;
+    bool asked;       /* MC_ROUTE names the persistent kernel */
+    bool one_by_one;  /* the list's calls are being launched by themselves */
     mc_status failed; /* what a launch came to whose caller could not tell */
     char why[sizeof((mc_device *)0)->failure];
     late_call call[MC_PERSISTENT_MOST];
@@ -113,6 +156,7 @@ static bool reuses(const late_call *later, const late_call *earlier)
 mc_status mc_cuda_defer_takes(mc_device *d, const void *call, bool asked)
 {
     const mc_decode_call *c = call;
+    if (list_of(d)) list_of(d)->asked = asked;
     if (!is_possible(d))
         return mc_cuda_fail(d, MC_ERR_UNSUPPORTED, "several ranks, or %s, which is not a Hopper",
                             mc_cuda_of(d)->gpu);
@@ -135,7 +179,7 @@ static late_call *next_call(mc_device *d, int64_t rows, int64_t norm_width)
 {
     struct mc_cuda_defer *p = list_of(d);
     const mc_route *route = NULL;
-    if (!p || !d->decoding || mc_cuda_is_planning(d)) return NULL;
+    if (!p || !d->decoding || p->one_by_one || mc_cuda_is_planning(d)) return NULL;
     const mc_decode_call call = {rows, norm_width, p->count > 0};
     if (!p->failed) fail_later(d, mc_route_choose(d, MC_ROUTE_DECODE, &call, &route));
     if (!route || route->takes != mc_cuda_defer_takes) return NULL;
@@ -222,11 +266,70 @@ static void free_late(mc_device *d)
     p->frees = 0;
 }
 
-static mc_status launch(mc_device *d)
+/* Whether one kernel is the faster way to run the list: see MOST_GATES. */
+static bool pays(const struct mc_cuda_defer *p)
+{
+    int64_t gates = 0, widest = 0; /* of 16-bit weights: a linear's result */
+    for (int i = 0; i < p->count; i++) {
+        const mc_persistent_step *s = &p->call[i].step;
+        if (s->kind == MC_PERSISTENT_GATED && s->gated.n > gates) gates = s->gated.n;
+        if (s->kind == MC_PERSISTENT_LINEAR && !s->linear.scale && s->linear.out > widest)
+            widest = s->linear.out;
+    }
+    return gates <= MOST_GATES || widest < 2 * gates;
+}
+
+static mc_status call_now(mc_device *d, const late_call *c)
+{
+    const mc_kernels *k = d->kernels;
+    const arguments *a = &c->call;
+    switch ((mc_persistent_kind)c->step.kind) {
+    case MC_PERSISTENT_LINEAR:
+        if (!c->step.linear.scale) return k->linear(d, &a->linear);
+        return k->linear_quantized(d, a->quantized.rows, a->quantized.alpha, a->quantized.x,
+                                   a->quantized.q, a->quantized.bias, a->quantized.activation,
+                                   a->quantized.y);
+    case MC_PERSISTENT_NORM:
+        if (c->step.norm.weight) return k->residual_norm(d, &a->norm);
+        return k->residual_sum(d, a->sum.rows, a->sum.columns, a->sum.x, a->sum.f, a->sum.dropout,
+                               a->sum.s);
+    case MC_PERSISTENT_GATED:
+        return k->gated(d, a->gated.rows, a->gated.n, a->gated.activation, a->gated.x, a->gated.y);
+    case MC_PERSISTENT_ROTARY:
+        return k->rotary(d, a->rotary.rows, a->rotary.rotation, a->rotary.positions, a->rotary.x);
+    case MC_PERSISTENT_ATTENTION:
+        return k->attention_cached(d, &a->attention.shape, a->attention.q, a->attention.k,
+                                   a->attention.v, a->attention.out);
+    }
+    return MC_ERR_UNSUPPORTED;
+}
+
+/* The calls as they came, each by its own kernel. */
+static mc_status launch_one_by_one(mc_device *d)
+{
+    struct mc_cuda_defer *p = list_of(d);
+    const int count = p->count;
+    const bool decoding = d->decoding;
+    mc_status status = MC_OK;
+    p->one_by_one = d->decoding = true;
+    p->count = 0; /* nothing waits for what these calls launch */
+    for (int i = 0; i < count && !status; i++) status = call_now(d, &p->call[i]);
+    p->one_by_one = false;
+    d->decoding = decoding;
+    return status;
+}
+
+static mc_status launch_together(mc_device *d)
 {
     struct mc_cuda_defer *p = list_of(d);
     sort(p);
-    mc_status status = mc_persistent_run(d, &p->list);
+    return mc_persistent_run(d, &p->list);
+}
+
+static mc_status launch(mc_device *d)
+{
+    struct mc_cuda_defer *p = list_of(d);
+    mc_status status = p->asked || pays(p) ? launch_together(d) : launch_one_by_one(d);
     p->count = p->levels = p->list.count = p->list.shapes = 0;
     free_late(d); /* what comes later on the stream may have it */
     return status;
@@ -267,6 +370,7 @@ bool mc_cuda_defer_linear(mc_device *d, const mc_linear_call *l)
 {
     late_call *c = next_call(d, l->rows, 0);
     if (!c || !mc_persistent_take_linear(d, l, &c->step)) return leave(d, c, l->rows);
+    c->call.linear = *l;
     c->memory =
         (touched){.reads = {rows_of(l->x, l->rows, l->in)},
                   .writes = {rows_of(l->y, l->rows, l->out)},
@@ -281,6 +385,7 @@ bool mc_cuda_defer_linear_quantized(mc_device *d, int64_t rows, float alpha, mc_
     late_call *c = next_call(d, rows, 0);
     if (!c || !mc_persistent_take_quantized(d, rows, alpha, x, q, bias, activation, y, &c->step))
         return leave(d, c, rows);
+    c->call = (arguments){.quantized = {rows, alpha, x, q, bias, activation, y}};
     c->memory = (touched){.reads = {rows_of(x, rows, q.columns)},
                           .writes = {rows_of(y, rows, q.rows)},
                           .parameters = {range_of(q.data, (size_t)(q.rows * q.columns)),
@@ -295,6 +400,7 @@ bool mc_cuda_defer_residual_norm(mc_device *d, const mc_residual_norm_call *call
     late_call *c = next_call(d, n.rows, n.columns);
     if (!n.f.data && n.s.data == n.x.data) n.s.data = NULL;
     if (!c || !mc_persistent_take_norm(&n, &c->step)) return leave(d, c, n.rows);
+    c->call.norm = *call;
     c->memory =
         (touched){.reads = {rows_of(n.x, n.rows, n.columns), rows_of(n.f, n.rows, n.columns)},
                   .writes = {rows_of(n.s, n.rows, n.columns), rows_of(n.y, n.rows, n.columns)},
@@ -308,6 +414,7 @@ bool mc_cuda_defer_residual_sum(mc_device *d, int64_t rows, int64_t columns, mc_
     late_call *c = next_call(d, rows, 0);
     if (!c || !mc_persistent_take_sum(d, rows, columns, x, f, dropout, s, &c->step))
         return leave(d, c, rows);
+    c->call = (arguments){.sum = {rows, columns, x, f, dropout, s}};
     c->memory = (touched){.reads = {rows_of(x, rows, columns), rows_of(f, rows, columns)},
                           .writes = {rows_of(s, rows, columns)}};
     return put(d, c);
@@ -319,6 +426,7 @@ bool mc_cuda_defer_gated(mc_device *d, int64_t rows, int64_t n, mc_activation ac
     late_call *c = next_call(d, rows, 0);
     if (!c || !mc_persistent_take_gated(d, rows, n, activation, x, y, &c->step))
         return leave(d, c, rows);
+    c->call = (arguments){.gated = {rows, n, activation, x, y}};
     c->memory = (touched){.reads = {rows_of(x, rows, 2 * n)}, .writes = {rows_of(y, rows, n)}};
     return put(d, c);
 }
@@ -329,6 +437,7 @@ bool mc_cuda_defer_rotary(mc_device *d, int64_t rows, mc_rotation rotation,
     late_call *c = next_call(d, rows, 0);
     if (!c || !mc_persistent_take_rotary(d, rows, rotation, positions, x, &c->step))
         return leave(d, c, rows);
+    c->call = (arguments){.rotary = {rows, rotation, positions, x}};
     range turned = rows_of(x, rows, (int64_t)rotation.heads * rotation.head_dim);
     c->memory = (touched){.reads = {turned}, .writes = {turned}};
     return put(d, c);
@@ -339,16 +448,18 @@ bool mc_cuda_defer_rotary(mc_device *d, int64_t rows, mc_rotation rotation,
 bool mc_cuda_defer_attention_cached(mc_device *d, const mc_cached_attention *shape, mc_matrix q,
                                     mc_matrix k, mc_matrix v, mc_matrix out)
 {
-    int64_t rows = shape->sequences, width = (int64_t)shape->heads * shape->head_dim;
+    int64_t rows = shape->sequences, width = (int64_t)shape->heads * shape->head_dim,
+            kept_width = (int64_t)mc_cached_key_heads(shape) * shape->head_dim;
     int64_t kept = shape->first || shape->pages ? 1 : rows * shape->capacity;
     late_call *c = next_call(d, rows, 0);
     if (!c || !mc_persistent_take_attention(d, &list_of(d)->list, shape, q, k, v, out, &c->step))
         return leave(d, c, rows);
-    range keys = rows_of(k, kept, width), values = rows_of(v, kept, width), none = {0};
+    c->call = (arguments){.attention = {*shape, q, k, v, out}};
+    range keys = rows_of(k, kept, kept_width), values = rows_of(v, kept, kept_width), none = {0};
     bool grows = shape->new_k.data;
     c->memory = (touched){
-        .reads = {rows_of(q, rows, width), rows_of(shape->new_k, rows, width),
-                  rows_of(shape->new_v, rows, width), keys, values},
+        .reads = {rows_of(q, rows, width), rows_of(shape->new_k, rows, kept_width),
+                  rows_of(shape->new_v, rows, kept_width), keys, values},
         .writes = {rows_of(out, rows, width), grows ? keys : none, grows ? values : none}};
     return put(d, c);
 }

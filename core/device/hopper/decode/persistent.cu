@@ -172,6 +172,7 @@ template <class T, int ROWS, int N> __device__ void run_norm(place &b, const mc_
 
 template <class T, int ROWS> __device__ void run_gated(place &b, const mc_persistent_step &s)
 {
+    constexpr int N = ROWS == 1 ? 4 : ROWS == 2 ? 2 : 1;
     const mc_persistent_gated &g = s.gated;
     const int quads = g.n / 4;
     const input left = input_of(b, s, 0, g.x, g.x_stride);
@@ -182,22 +183,28 @@ template <class T, int ROWS> __device__ void run_gated(place &b, const mc_persis
         right.words += g.n;
     sync();
 #pragma unroll 1
-    for (int i = threadIdx.x; i < quads; i += THREADS)
-#pragma unroll 1
-        for (int q = 0; q < ROWS; q++) {
-            uint2 x[1][1], y[1][1];
-            float v[4], w[4];
-            fetch(row_of(left, q), i, quads, q < s.rows, x);
-            fetch(row_of(right, q), i, quads, q < s.rows, y);
-            unpack<T>(x[0][0], v);
-            unpack<T>(y[0][0], w);
+    for (int first = threadIdx.x; first < quads; first += N * THREADS) {
+        uint2 x[N][ROWS], y[N][ROWS];
+        fetch(left, first, quads, s.rows, x);
+        fetch(right, first, quads, s.rows, y);
 #pragma unroll
-            for (int k = 0; k < 4; k++)
-                v[k] = mc_few_activated((mc_activation)s.activation, v[k]) * w[k];
-            ((uint2 *)b.x(q))[i] = pack<T>(v);
-            if (q < s.rows && b.writes())
-                *(uint2 *)((uint16_t *)g.y + (int64_t)q * g.y_stride + 4 * i) = pack<T>(v);
-        }
+        for (int e = 0; e < N; e++)
+#pragma unroll
+            for (int q = 0; q < ROWS; q++) {
+                const int i = first + e * THREADS;
+                float v[4], w[4];
+                if (i >= quads) continue;
+                unpack<T>(x[e][q], v);
+                unpack<T>(y[e][q], w);
+#pragma unroll
+                for (int k = 0; k < 4; k++)
+                    v[k] = mc_few_activated((mc_activation)s.activation, v[k]) * w[k];
+                const uint2 bits = pack<T>(v);
+                ((uint2 *)b.x(q))[i] = bits;
+                if (q < s.rows && b.writes())
+                    *(uint2 *)((uint16_t *)g.y + (int64_t)q * g.y_stride + 4 * i) = bits;
+            }
+    }
     sync();
 }
 

@@ -16,7 +16,9 @@ enum { KEYS = MC_PERSISTENT_KEYS };
 
 /* A part of a (sequence, head)'s keys. */
 struct part {
-    int sequence, head, column, first, keys, fresh, lanes;
+    int sequence, head, first, keys, fresh, lanes;
+    int query, column; /* first column of the head's query, and of its keys and values */
+    bool keeps;        /* of the heads that share keys, this one writes the new token's */
     int64_t begin;
     const float *bias; /* of the part's first key; NULL: none */
 
@@ -27,10 +29,14 @@ struct part {
         const int index = item & (a.parts - 1);
         head = item >> shift;
         for (sequence = 0; head >= h.heads; sequence++) head -= h.heads;
-        column = head * h.head_dim;
+        query = head * h.head_dim;
+        column = head / h.sharing * h.head_dim;
+        keeps = head % h.sharing == 0;
         for (lanes = 1; lanes * EACH < h.head_dim;) lanes *= 2;
-        const int length = __ldg(h.lengths + sequence), size = (length + a.parts - 1) >> shift;
-        first = index * size;
+        const int length = __ldg(h.lengths + sequence),
+                  unseen = h.window && length > h.window ? length - h.window : 0,
+                  size = (length - unseen + a.parts - 1) >> shift;
+        first = unseen + index * size;
         begin = h.first ? __ldg(h.first + sequence) : sequence * h.capacity;
         keys = max(0, min(size, length - first));
         fresh = a.new_k && keys > 0 && first + keys == length ? keys - 1 : -1;
@@ -155,10 +161,16 @@ __device__ __forceinline__ void attend_strip(const part &p, float scale, const s
 __device__ __forceinline__ float2 turn_of(const mc_persistent_rotary &r, int position, int pair)
 {
     constexpr double TURN = 6.283185307179586477; /* 2 pi */
-    double turned = position * exp2(-(double)pair / r.pairs * r.log2_base) / TURN;
+    double angle = exp2(-(double)pair / r.pairs * r.log2_base);
+    if (r.factor != 0) { /* as mc_rotary_angle */
+        const double kept = r.keep[0] + (double)r.keep[1] * pair + r.keep[2] * angle,
+                     share = fmin(fmax(kept, 0.0), 1.0);
+        angle *= share + (1 - share) / r.factor;
+    }
+    const double turned = position * angle / TURN;
     float cosine, sine;
     sincosf((float)((turned - rint(turned)) * TURN), &sine, &cosine);
-    return make_float2(cosine, r.sign * sine);
+    return make_float2(r.magnitude * cosine, r.magnitude * r.sign * sine);
 }
 
 /* Turns a pair of a row in shared memory. */
@@ -204,15 +216,18 @@ struct head_quad {
         to = NULL;
         if (which >= (a.new_k ? 3 : 1)) return;
         const void *from = which == 0 ? a.q : which == 1 ? a.new_k : a.new_v;
-        const int stride = which == 0 ? h.q_stride : which == 1 ? h.new_k_stride : h.new_v_stride;
+        const int stride = which == 0   ? h.q_stride
+                           : which == 1 ? h.new_k_stride
+                                        : h.new_v_stride,
+                  column = which == 0 ? p.query : p.column;
         const input in = input_of(b, s, which, from, stride);
         to = (uint2 *)(rows + which * h.head_dim) + i;
         tag = in.tag;
         words = NULL;
         if (in.data) {
-            v = __ldcg((const uint2 *)(in.data + p.sequence * in.stride + p.column * 2) + i);
+            v = __ldcg((const uint2 *)(in.data + p.sequence * in.stride + column * 2) + i);
         } else {
-            words = in.words + p.sequence * in.stride + p.column + 4 * i;
+            words = in.words + p.sequence * in.stride + column + 4 * i;
             w = load_words(words);
         }
     }
@@ -232,8 +247,8 @@ __device__ __forceinline__ void store_turned(const mc_persistent_attention &a,
     const int i = (int)threadIdx.x;
     if (i >= h.head_dim) return;
     if (a.rotary[0] >= 0)
-        ((uint16_t *)a.q)[(int64_t)p.sequence * h.q_stride + p.column + i] = rows[i];
-    if (a.rotary[1] >= 0)
+        ((uint16_t *)a.q)[(int64_t)p.sequence * h.q_stride + p.query + i] = rows[i];
+    if (a.rotary[1] >= 0 && p.keeps)
         ((uint16_t *)a.new_k)[(int64_t)p.sequence * h.new_k_stride + p.column + i] =
             rows[h.head_dim + i];
 }
@@ -317,12 +332,12 @@ __device__ __forceinline__ void store_head(const place &b, const mc_persistent_s
 {
     const uint32_t bits = narrow<T>(x);
     const int copies = (int)copies_of(s.rows);
-    uint32_t *to = b.words(s.publish) + p.sequence * MC_PERSISTENT_WIDEST + p.column + i;
+    uint32_t *to = b.words(s.publish) + p.sequence * MC_PERSISTENT_WIDEST + p.query + i;
 #pragma unroll
     for (int c = 0; c < MOST_COPIES; c++)
         if (s.publish >= 0 && c < copies)
             store_word(to + c * s.rows * MC_PERSISTENT_WIDEST, bits, b.tag(step));
-    ((uint16_t *)s.attention.out)[(int64_t)p.sequence * h.out_stride + p.column + i] =
+    ((uint16_t *)s.attention.out)[(int64_t)p.sequence * h.out_stride + p.query + i] =
         (uint16_t)bits;
 }
 
@@ -355,7 +370,7 @@ __device__ void attend_item(place &b, const mc_persistent_step &s, int step, int
     }
     uint4 q = make_uint4(0, 0, 0, 0);
     if (lane * EACH < h.head_dim) q = ((const uint4 *)rows)[lane];
-    if (p.fresh >= 0 && (int)threadIdx.x < 2 * h.head_dim / EACH) {
+    if (p.fresh >= 0 && p.keeps && (int)threadIdx.x < 2 * h.head_dim / EACH) {
         const bool second = (int)threadIdx.x >= h.head_dim / EACH;
         const int i = (int)threadIdx.x - (second ? h.head_dim / EACH : 0);
         uint16_t *to = (uint16_t *)(second ? a.v : a.k) + p.column +

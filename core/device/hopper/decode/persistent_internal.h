@@ -16,8 +16,9 @@ enum {
     MC_PERSISTENT_ROWS = 4,   /* of a step, at most */
     MC_PERSISTENT_MOST = 360, /* steps of a list: with its shapes it is an argument of a kernel */
     MC_PERSISTENT_SHAPES = 4, /* of attention, in a list */
-    MC_PERSISTENT_WIDEST = 16384, /* columns that steps hand to each other */
-    MC_PERSISTENT_SLOTS = 8,      /* see persistent.cu */
+    MC_PERSISTENT_WIDEST = 32768,  /* columns that steps hand to each other */
+    MC_PERSISTENT_LONGEST = 16384, /* terms of a product: every block keeps the rows */
+    MC_PERSISTENT_SLOTS = 8,       /* see persistent.cu */
     /* of mc_cuda_device.persistent: device memory, zeros at first */
     MC_PERSISTENT_MEMORY =
         ((MC_PERSISTENT_SLOTS + 1) * MC_PERSISTENT_ROWS * MC_PERSISTENT_WIDEST + 1024) * 4,
@@ -64,9 +65,10 @@ typedef struct mc_persistent_rotary {
     void *x;
     const int32_t *positions;
     double log2_base;
-    int32_t heads, head_dim, pairs, x_stride;
-    float sign;
+    int32_t x_stride;
+    int16_t heads, head_dim, pairs;
     bool halves;
+    float sign, magnitude, factor, keep[3]; /* see mc_rotation */
 } mc_persistent_rotary;
 
 /* What the attentions of a list have in common; see mc_cached_attention. */
@@ -75,6 +77,7 @@ typedef struct mc_persistent_shape {
     const float *bias;
     int64_t capacity, longest, limit;
     int32_t heads, head_dim, page_shift;
+    int32_t sharing, window; /* heads that share keys and values, 1: none; 0: no window */
     float scale;
     int32_t q_stride, new_k_stride, new_v_stride, k_stride, v_stride, out_stride;
 } mc_persistent_shape;
@@ -94,7 +97,7 @@ typedef struct mc_persistent_step {
     uint8_t turn : 3;    /* see mc_persistent_divide */
     int8_t publish;      /* the slot of the exchange that the result goes to; -1: none */
     int16_t from[3]; /* where inputs come from: a step that publishes them, or see persistent.cu */
-    uint16_t words[3];     /* and where that is: slot * 4096 + the first column / 4 */
+    uint16_t words[3];     /* and where that is: slot * 8192 + the first column / 4 */
     uint8_t chunks, split; /* of a weight's row, see mc_persistent_divide */
     uint16_t next;         /* the next linear after this step, or the list's end */
     union {

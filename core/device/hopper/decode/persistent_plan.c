@@ -12,6 +12,8 @@
  * they read there: see `known`. */
 #include "core/device/hopper/decode/persistent_plan_internal.h"
 
+#include <string.h>
+
 typedef struct plan {
     mc_persistent_list *list;
     int blocks;
@@ -112,8 +114,8 @@ static void inputs_of(const mc_persistent_list *list, const mc_persistent_step *
         const mc_persistent_attention *a = &s->attention;
         const mc_persistent_shape *h = &list->shape[a->shape];
         in[0] = (input){a->q, h->heads * h->head_dim, h->q_stride};
-        in[1] = (input){a->new_k, h->heads * h->head_dim, h->new_k_stride};
-        in[2] = (input){a->new_v, h->heads * h->head_dim, h->new_v_stride};
+        in[1] = (input){a->new_k, h->heads / h->sharing * h->head_dim, h->new_k_stride};
+        in[2] = (input){a->new_v, h->heads / h->sharing * h->head_dim, h->new_v_stride};
     }
     }
 }
@@ -201,31 +203,49 @@ static void find_inputs(plan *p, int k)
 static bool same_turns(const mc_persistent_rotary *a, const mc_persistent_rotary *b)
 {
     return a->positions == b->positions && a->log2_base == b->log2_base && a->sign == b->sign &&
-           a->pairs == b->pairs && a->halves == b->halves;
+           a->pairs == b->pairs && a->halves == b->halves && a->magnitude == b->magnitude &&
+           a->factor == b->factor && memcmp(a->keep, b->keep, sizeof a->keep) == 0;
 }
 
-/* Whether a rotation turns all heads of an attention's rows at `data`. */
-static bool turns(const mc_persistent_step *s, const mc_persistent_shape *h, const void *data,
-                  int stride)
+/* Whether a rotation turns all of the heads of an attention's rows at `data`. */
+static bool turns(const mc_persistent_step *s, const mc_persistent_shape *h, int heads,
+                  const void *data, int stride)
 {
     const mc_persistent_rotary *r = &s->rotary;
     int64_t at = ((const char *)data - (const char *)r->x) / 2, size = (int64_t)r->head_dim;
     return data && r->head_dim == h->head_dim && at >= 0 && at % size == 0 &&
-           at / size + h->heads <= r->heads && (s->rows == 1 || r->x_stride == stride) &&
+           at / size + heads <= r->heads && (s->rows == 1 || r->x_stride == stride) &&
            r->pairs <= MC_PERSISTENT_THREADS;
 }
 
-/* Attention k takes in the rotations directly in front of it. */
-static void take_rotations(mc_persistent_list *list, int k)
+/* Whether attention k may turn the new token's key. It is turned in place, so heads that share it
+ * must not read it from memory. */
+static bool may_turn_key(const plan *p, int k, int rotary)
 {
+    const mc_persistent_list *list = p->list;
+    const mc_persistent_shape *h = &list->shape[list->step[k].attention.shape];
+    if (h->sharing == 1) return true;
+    input in[3];
+    inputs_of(list, &list->step[k], in);
+    int from = writer_of(list, rotary, in[1].data);
+    return p->together && from >= 0 && is_published(list, from, k, in[1]);
+}
+
+/* Attention k takes in the rotations directly in front of it. */
+static void take_rotations(const plan *p, int k)
+{
+    mc_persistent_list *list = p->list;
     mc_persistent_attention *a = &list->step[k].attention;
     const mc_persistent_shape *h = &list->shape[a->shape];
+    const int shared = h->heads / h->sharing;
     a->rotary[0] = a->rotary[1] = -1;
     for (int i = k - 1; i >= 0 && list->step[i].kind == MC_PERSISTENT_ROTARY; i--) {
         mc_persistent_step *s = &list->step[i];
-        bool q = a->rotary[0] < 0 && turns(s, h, a->q, h->q_stride),
-             key = a->rotary[1] < 0 && turns(s, h, a->new_k, h->new_k_stride);
-        int heads = (q + key) * h->heads, other = a->rotary[0] >= 0 ? a->rotary[0] : a->rotary[1];
+        bool q = a->rotary[0] < 0 && turns(s, h, h->heads, a->q, h->q_stride),
+             key = a->rotary[1] < 0 && turns(s, h, shared, a->new_k, h->new_k_stride) &&
+                   may_turn_key(p, k, i);
+        int heads = q * h->heads + key * shared,
+            other = a->rotary[0] >= 0 ? a->rotary[0] : a->rotary[1];
         if (heads != s->rotary.heads || s->rows != list->step[k].rows ||
             (other >= 0 && !same_turns(&s->rotary, &list->step[other].rotary)))
             return;
@@ -361,7 +381,7 @@ void mc_persistent_plan(mc_persistent_list *list, int blocks, bool together)
         s->publish = -1;
     }
     for (int k = 0; k < list->count; k++)
-        if (list->step[k].kind == MC_PERSISTENT_ATTENTION) take_rotations(list, k);
+        if (list->step[k].kind == MC_PERSISTENT_ATTENTION) take_rotations(&p, k);
     for (int k = 0; k < list->count; k++)
         if (!list->step[k].skip) find_inputs(&p, k);
     for (int k = 0; k < list->count; k++) {

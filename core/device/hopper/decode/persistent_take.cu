@@ -35,7 +35,7 @@ mc_persistent_step step_of(mc_persistent_kind kind, int64_t rows, mc_dtype dtype
 bool take_linear(mc_device *d, const mc_linear_call *c, mc_persistent_step *step)
 {
     mc_dtype dtype = mc_common_dtype(c->y, c->x, c->bias);
-    if (!is_half(dtype) || c->in < 64 || c->in > MC_PERSISTENT_WIDEST || c->in % 8 != 0 ||
+    if (!is_half(dtype) || c->in < 64 || c->in > MC_PERSISTENT_LONGEST || c->in % 8 != 0 ||
         c->out < 1 || c->out / mc_cuda_of(d)->multiprocessors >= UINT16_MAX ||
         !is_whole(c->x, c->rows) || c->y.stride >= INT32_MAX)
         return false;
@@ -77,7 +77,7 @@ bool heads_fit(const mc_cached_attention *c, mc_matrix q, mc_matrix k, mc_matrix
 {
     mc_dtype dtype = mc_common_dtype(q, k, v, out, c->new_k, c->new_v);
     int64_t rows = c->sequences;
-    return !mc_cached_needs_more(c) && is_half(dtype) && c->head_dim % 8 == 0 &&
+    return mc_cached_value_dim(c) == c->head_dim && is_half(dtype) && c->head_dim % 8 == 0 &&
            c->head_dim <= MOST_HEAD && (int64_t)c->heads * c->head_dim <= MC_PERSISTENT_WIDEST &&
            is_whole(q, rows) && is_whole(k, 2) && is_whole(v, 2) && is_whole(out, rows) &&
            (!c->new_k.data == !c->new_v.data) && (!c->new_k.data || is_whole(c->new_k, rows)) &&
@@ -136,7 +136,7 @@ extern "C" bool mc_persistent_take_gated(mc_device *, int64_t rows, int64_t n,
                                          mc_persistent_step *step)
 {
     mc_dtype dtype = mc_common_dtype(x, y);
-    if (!is_half(dtype) || n % 8 != 0 || 2 * n > MC_PERSISTENT_WIDEST || !is_whole(x, rows) ||
+    if (!is_half(dtype) || n % 8 != 0 || n > MC_PERSISTENT_LONGEST || !is_whole(x, rows) ||
         !is_whole(y, rows))
         return false;
     *step = step_of(MC_PERSISTENT_GATED, rows, dtype);
@@ -153,17 +153,19 @@ extern "C" bool mc_persistent_take_rotary(mc_device *, int64_t rows, mc_rotation
 {
     if (!is_half(x.dtype) || !is_whole(x, rows) ||
         rotation.rotary_dim / 2 > MC_PERSISTENT_THREADS || rotation.head_dim % 8 != 0 ||
-        rotation.factor != 0 || mc_rotary_magnitude(&rotation) != 1)
+        rotation.heads > INT16_MAX || rotation.head_dim > INT16_MAX)
         return false;
     *step = step_of(MC_PERSISTENT_ROTARY, rows, x.dtype);
     mc_persistent_rotary *r = &step->rotary;
     r->x = x.data, r->positions = positions;
     r->log2_base = log2((double)rotation.base);
-    r->heads = rotation.heads, r->head_dim = rotation.head_dim;
-    r->pairs = rotation.rotary_dim / 2;
+    r->heads = (int16_t)rotation.heads, r->head_dim = (int16_t)rotation.head_dim;
+    r->pairs = (int16_t)(rotation.rotary_dim / 2);
     r->x_stride = (int32_t)(rows > 1 ? x.stride : 0);
     r->sign = rotation.inverse ? -1.0f : 1.0f;
     r->halves = rotation.halves;
+    r->magnitude = mc_rotary_magnitude(&rotation), r->factor = rotation.factor;
+    for (int i = 0; i < 3; i++) r->keep[i] = (float)rotation.keep[i];
     return true;
 }
 
@@ -179,6 +181,7 @@ extern "C" bool mc_persistent_take_attention(mc_device *, mc_persistent_list *li
     h.capacity = c->capacity, h.longest = c->longest;
     h.limit = c->position_bias ? c->position_limit : 0;
     h.heads = c->heads, h.head_dim = c->head_dim, h.page_shift = c->page_shift;
+    h.sharing = c->heads / mc_cached_key_heads(c), h.window = c->window_left;
     h.scale = c->scale;
     h.q_stride = stride(q), h.out_stride = stride(out);
     h.new_k_stride = c->new_k.data ? stride(c->new_k) : 0;

@@ -1,0 +1,56 @@
+/* Products of matrices of bytes: by cuBLASLt where the GPU has them (mc_device.fp8_tn), else of the
+ * same numbers in bf16, which has room for all of them. */
+#include "core/device/cuda/product/fp8_internal.h"
+#include "core/device/cuda/product/gemm_internal.h"
+
+static int32_t type_of(mc_fp8_format format)
+{
+    return format == MC_FP8_E4M3 ? CUDA_R_8F_E4M3 : CUDA_R_8F_E5M2;
+}
+
+/* cuBLASLt's first operand is our second one, as in gemm.c: it is transposed, and ours is not. */
+static mc_status by_cublas(mc_device *d, const mc_fp8_gemm_call *c)
+{
+    mc_matrix a = {(void *)(uintptr_t)c->a.data, MC_BF16, c->a.stride};
+    mc_matrix b = {(void *)(uintptr_t)c->b.data, MC_BF16, c->b.stride};
+    mc_gemm_call call =
+        mc_gemm_call_of(false, true, c->m, c->n, c->k, c->alpha, a, b, c->beta, c->c);
+    call.key.in = type_of(c->b.format);
+    call.key.in_b = type_of(c->a.format);
+    call.key.fast = c->fast;
+    call.a_scale = c->b.inverse;
+    call.b_scale = c->a.inverse;
+    if (c->bias.data) {
+        call.key.epilogue = CUBLASLT_EPILOGUE_BIAS;
+        mc_gemm_call_bias(&call, c->bias.data);
+    }
+    return mc_gemm_multiply(d, &call);
+}
+
+static mc_status by_16_bits(mc_device *d, const mc_fp8_gemm_call *c)
+{
+    bool ta = c->transpose_a, tb = c->transpose_b;
+    int64_t a_rows = ta ? c->k : c->m, a_columns = ta ? c->m : c->k;
+    int64_t b_rows = tb ? c->n : c->k, b_columns = tb ? c->k : c->n;
+    size_t a_bytes = (size_t)(a_rows * a_columns) * 2, b_bytes = (size_t)(b_rows * b_columns) * 2;
+    mc_matrix a = {d->alloc(d, a_bytes), MC_BF16, a_columns};
+    mc_matrix b = {a.data ? d->alloc(d, b_bytes) : NULL, MC_BF16, b_columns};
+    mc_status status = b.data ? MC_OK : MC_ERR_NOMEM;
+    if (!status) {
+        mc_cuda_fp8_decode(d, &c->a, a_rows, a_columns, a);
+        mc_cuda_fp8_decode(d, &c->b, b_rows, b_columns, b);
+        status = mc_cuda_gemm(d, ta, tb, c->m, c->n, c->k, c->alpha, a, b, c->beta, c->c);
+    }
+    if (!status && c->bias.data)
+        status = mc_cuda_bias_activation(d, c->m, c->n, c->c, c->bias, MC_ACTIVATION_NONE, c->c);
+    d->free(d, b.data, b_bytes);
+    d->free(d, a.data, a_bytes);
+    return status;
+}
+
+mc_status mc_cuda_fp8_gemm(mc_device *d, const mc_fp8_gemm_call *c)
+{
+    if (!c->m || !c->n || !c->k) return by_16_bits(d, c);
+    mc_status status = d->fp8_tn ? by_cublas(d, c) : MC_ERR_UNSUPPORTED;
+    return status == MC_ERR_UNSUPPORTED ? by_16_bits(d, c) : status;
+}

@@ -1,0 +1,17 @@
+/* Between fp8.cu and fp8_gemm.c. */
+#ifndef MC_DEVICE_CUDA_PRODUCT_FP8_INTERNAL_H
+#define MC_DEVICE_CUDA_PRODUCT_FP8_INTERNAL_H
+
+#include "core/device/cuda/runtime/cuda_internal.h"
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Launches y (rows, columns) = x. */
+void mc_cuda_fp8_decode(mc_device *d, const mc_fp8_matrix *x, int64_t rows, int64_t columns,
+                        mc_matrix y);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,253 @@
+#include "core/nn/fp8_internal.h"
+
+#include "core/autograd/step_internal.h"
+#include "core/dist/comm.h"
+
+enum { UNIT = 16 /* sizes of layers are multiples of it, as products take them */ };
+_Static_assert(sizeof(mc_fp8_scale) % 16 == 0, "every scale of an array is aligned");
+
+/* ---- setting --------------------------------------------------------------------------------- */
+
+static mc_device *device_of(const mc_module_root *root) { return root->ctx->device; }
+
+static size_t slots(const mc_fp8_state *f) { return (size_t)f->count * MC_FP8_ROLES; }
+
+static void free_bytes(mc_stored *s)
+{
+    mc_device *device = s->owner->ctx->device;
+    if (s->fp8_data) device->free(device, s->fp8_data, (size_t)s->count);
+    if (s->fp8_transposed) device->free(device, s->fp8_transposed, (size_t)s->count);
+    s->fp8_data = s->fp8_transposed = NULL;
+    s->fp8_epoch = 0;
+}
+
+void mc_fp8_free(mc_module_root *root)
+{
+    mc_fp8_state *f = root->fp8;
+    mc_device *device = device_of(root);
+    if (!f) return;
+    for (int i = 0; i < f->count; i++) {
+        free_bytes(f->weights[i]);
+        f->weights[i]->fp8 = 0;
+    }
+    size_t bytes = slots(f) * sizeof *f->seen;
+    device->free(device, f->scales, slots(f) * sizeof *f->scales);
+    device->free(device, f->seen, bytes);
+    if (f->parts) device->free(device, f->parts, bytes * (size_t)root->ctx->mesh.shard.size);
+    mc_free(f->weights);
+    mc_free(f);
+    root->fp8 = NULL;
+}
+
+bool mc_fp8_may_take_part(const mc_stored *s)
+{
+    const mc_module *parent = s->owner->parent;
+    return parent && parent->holds_blocks && s->product_scale != 0 && s->shape.ndim == 2 &&
+           !s->quantized.data && /* see quantized_internal.h */
+           s->shape.dim[0] % UNIT == 0 && s->shape.dim[1] % UNIT == 0;
+}
+
+/* Numbers the layers of the recipe. */
+static void find_layers(mc_module_root *root, mc_fp8_state *f)
+{
+    mc_fp8_kind kinds[MC_FP8_KINDS];
+    uint64_t only = f->recipe.fp8 == MC_FP8_AUTO ? f->recipe.fp8_kinds : 0;
+    int count = only ? mc_fp8_list_kinds(root, kinds) : 0;
+    for (size_t i = 0; i < root->stored_count; i++) {
+        mc_stored *s = root->stored[i];
+        int kind = only ? mc_fp8_kind_of(kinds, count, s) : 0;
+        if (!mc_fp8_may_take_part(s) || (only && (kind < 0 || !(only >> kind & 1)))) continue;
+        f->weights[f->count++] = s;
+        s->fp8 = f->count;
+    }
+}
+
+static bool is_within(mc_context *ctx, const char *field, int value, int least, int most)
+{
+    if (value >= least && value <= most) return true;
+    return !mc_fail(ctx, MC_ERR_ARGUMENT, "a recipe's %s is %d, expected %d to %d", field, value,
+                    least, most);
+}
+
+static bool check_recipe(mc_module_root *root, const mc_recipe *r)
+{
+    mc_context *ctx = root->ctx;
+    if (!is_within(ctx, "fp8", (int)r->fp8, MC_FP8_NONE, MC_FP8_ALL) ||
+        !is_within(ctx, "scaling", (int)r->scaling, MC_FP8_DELAYED, MC_FP8_CURRENT) ||
+        !is_within(ctx, "fp8_margin", r->fp8_margin, -32, 32))
+        return false;
+    if (root->dtype != MC_F16) return true;
+    return !mc_fail(ctx, MC_ERR_DTYPE, "fp8: the model is f16, expected bf16 or f32");
+}
+
+/* Memory for the state, zeros and scales of 1. */
+static bool make_state(mc_module_root *root, mc_fp8_state *f)
+{
+    mc_device *device = device_of(root);
+    const mc_rank_group *group = &root->ctx->mesh.shard;
+    size_t bytes = slots(f) * sizeof *f->seen, scales = slots(f) * sizeof *f->scales;
+    f->scales = device->alloc(device, scales);
+    f->seen = device->alloc(device, bytes);
+    if (group->comm) f->parts = device->alloc(device, bytes * (size_t)group->size);
+    mc_fp8_scale *ones = mc_calloc(slots(f), sizeof *ones);
+    bool good = f->scales && f->seen && (f->parts || !group->comm) && ones;
+    for (size_t i = 0; good && i < slots(f); i++) ones[i].scale = ones[i].inverse = 1;
+    if (good) device->copy_in(device, f->scales, ones, scales);
+    if (good) good = !device->kernels->zero(device, f->seen, bytes);
+    mc_free(ones);
+    return good;
+}
+
+mc_status mc_module_set_recipe(mc_module *module, const mc_recipe *recipe)
+{
+    if (!module) return MC_ERR_ARGUMENT;
+    mc_module_root *root = module->root;
+    mc_context *ctx = root->ctx;
+    if (mc_failed(ctx) || (recipe && !check_recipe(root, recipe))) return mc_error_status(ctx);
+    if (mc_is_on_open_tape(ctx, root, NULL))
+        return mc_fail(ctx, MC_ERR_STATE,
+                       "fp8: a tape is open that uses model \"%s\": end the tape first",
+                       root->module->name);
+    mc_fp8_free(root);
+    if (!recipe || !recipe->fp8) return MC_OK;
+    mc_fp8_state *f = root->fp8 = mc_calloc(1, sizeof *f);
+    if (f) f->weights = mc_calloc(root->stored_count + 1, sizeof(mc_stored *));
+    if (!f || !f->weights) {
+        mc_free(f);
+        root->fp8 = NULL;
+        return mc_fail_nomem(ctx, "fp8");
+    }
+    f->recipe = *recipe;
+    find_layers(root, f);
+    if (!f->count)
+        mc_fail(ctx, MC_ERR_UNSUPPORTED,
+                "fp8: model \"%s\" has no linear layer in a block with sizes that are multiples of "
+                "%d",
+                root->module->name, UNIT);
+    else if (!make_state(root, f))
+        mc_fail_nomem(ctx, "fp8");
+    if (mc_failed(ctx)) mc_fp8_free(root);
+    return mc_error_status(ctx);
+}
+
+int mc_module_fp8_linears(const mc_module *module)
+{
+    return module && module->root->fp8 ? module->root->fp8->count : 0;
+}
+
+/* ---- weights --------------------------------------------------------------------------------- */
+
+/* Casts to memory that is there. */
+static bool cast(mc_tape *t, const mc_fp8_use *use, mc_tensor *weight, bool noted,
+                 mc_fp8_operand *out)
+{
+    mc_fp8_scale *own = &use->scales[MC_FP8_WEIGHT];
+    mc_fp8_source w = {.rows = out->rows, .columns = out->columns, .x = mc_saved_matrix(t, weight)};
+    const mc_fp8_scale *scale = mc_fp8_scale_for(t, use, MC_FP8_WEIGHT, &w, own);
+    return scale && mc_fp8_cast_into(t, use, MC_FP8_WEIGHT, &w, scale, noted, out);
+}
+
+static bool has_memory(mc_stored *s)
+{
+    mc_context *ctx = s->owner->ctx;
+    mc_device *device = ctx->device;
+    size_t bytes = (size_t)s->count;
+    if (!s->fp8_data) s->fp8_data = device->alloc(device, bytes);
+    if (device->fp8_tn && !s->fp8_transposed) s->fp8_transposed = device->alloc(device, bytes);
+    if (s->fp8_data && (s->fp8_transposed || !device->fp8_tn)) return true;
+    mc_fail_memory(ctx, device, bytes, MC_HELP_MODEL, "\"%s\" in 8 bits", s->parts[0]->name);
+    return false;
+}
+
+uint64_t mc_fp8_kept_bytes(const mc_module_root *root)
+{
+    uint64_t bytes = 0;
+    for (int i = 0; root->fp8 && i < root->fp8->count; i++) {
+        const mc_stored *s = root->fp8->weights[i];
+        bytes += (uint64_t)s->count * ((s->fp8_data ? 1 : 0) + (s->fp8_transposed ? 1 : 0));
+    }
+    return bytes;
+}
+
+/* Bytes that are kept until the values change. What is recorded casts for itself: it runs again
+ * when they have changed. */
+static bool kept(mc_tape *t, const mc_fp8_use *use, mc_tensor *weight, mc_fp8_operand *out)
+{
+    mc_stored *s = use->owner;
+    const uint64_t recorded = (uint64_t)1 << 63;
+    uint64_t epoch = mc_step_is_recording(s->owner->ctx) ? recorded | mc_tape_id(t)
+                                                         : s->owner->root->values_epoch;
+    if (!has_memory(s)) return false;
+    out->data = s->fp8_data;
+    out->transposed = s->fp8_transposed;
+    out->format = mc_fp8_format_of(MC_FP8_WEIGHT);
+    out->inverse = &use->scales[MC_FP8_WEIGHT].inverse;
+    if (s->fp8_epoch == epoch) return true;
+    s->fp8_epoch = 0;
+    if (!cast(t, use, weight, true, out)) return false;
+    s->fp8_epoch = epoch;
+    return true;
+}
+
+/* Where ranks share values, the bytes come and go with them. */
+static bool weight_operand(mc_tape *t, const mc_fp8_use *use, mc_tensor *weight, bool transposed,
+                           mc_fp8_operand *out)
+{
+    mc_stored *s = use->owner;
+    int64_t rows = s->shape.dim[0], columns = s->shape.dim[1];
+    *out = (mc_fp8_operand){.rows = rows, .columns = columns, .padded = rows};
+    if (!mc_bucket_shares_values(s->bucket)) return kept(t, use, weight, out);
+    mc_fp8_forms forms = mc_fp8_forms_of(t, !transposed, transposed);
+    forms.noted = !transposed && !mc_tape_replaying(t);
+    mc_fp8_source w = {.rows = rows, .columns = columns, .x = mc_saved_matrix(t, weight)};
+    const mc_fp8_scale *scale =
+        mc_fp8_scale_for(t, use, MC_FP8_WEIGHT, &w, &use->scales[MC_FP8_WEIGHT]);
+    return mc_fp8_cast_new(t, use, MC_FP8_WEIGHT, &w, scale, forms, out);
+}
+
+/* ---- products -------------------------------------------------------------------------------- */
+
+mc_tensor *mc_stored_fp8_product(mc_tape *t, mc_tensor *x, mc_stored *s, mc_tensor *weight,
+                                 mc_tensor *bias, mc_activation activation, bool defers)
+{
+    const mc_fp8_state *f = s->owner->root->fp8;
+    int first = (s->fp8 - 1) * MC_FP8_ROLES;
+    mc_fp8_use use = {.scales = f->scales + first,
+                      .seen = f->seen + first,
+                      .current = f->recipe.scaling == MC_FP8_CURRENT || !f->advanced,
+                      .defers = defers,
+                      .margin = f->recipe.fp8_margin,
+                      .weight = weight_operand,
+                      .owner = s};
+    return mc_scaled_linear_fp8(t, x, weight, bias, activation, s->product_scale, &use);
+}
+
+/* ---- updates --------------------------------------------------------------------------------- */
+
+mc_status mc_fp8_advance_scales(mc_module_root *root, mc_fp8_total *total)
+{
+    mc_fp8_state *f = root->fp8;
+    const mc_rank_group *group = &root->ctx->mesh.shard;
+    mc_device *device = device_of(root);
+    if (!f) return mc_error_status(root->ctx);
+    mc_fp8_update_call call = {.count = (int)slots(f),
+                               .ranks = group->comm ? group->size : 1,
+                               .margin = f->recipe.fp8_margin,
+                               .seen = group->comm ? f->parts : f->seen,
+                               .scales = f->scales,
+                               .clear = f->seen,
+                               .total = total};
+    mc_status status = mc_error_status(root->ctx);
+    if (!status && group->comm)
+        status = mc_comm_all_gather(group->comm, f->seen, f->parts,
+                                    (int64_t)(slots(f) * sizeof *f->seen), MC_U8);
+    if (!status) status = device->kernels->fp8_update(device, &call);
+    f->advanced = true;
+    return status;
+}
+
+void mc_fp8_restored(mc_module_root *root, bool stepped)
+{
+    root->values_epoch++;
+    if (root->fp8) root->fp8->advanced = stepped;
+}

@@ -1,0 +1,276 @@
+/* Training in 8 bits against its definition, in double: for the CPU's tables and the GPU. */
+#ifndef MC_TESTS_FP8_TEST_H
+#define MC_TESTS_FP8_TEST_H
+
+#include "tests/device/kernel_test.h"
+
+/* What a byte stands for: a sign, an exponent and a mantissa; exponent 0: units of the least normal
+ * number's last digit. E4M3's all ones is NaN; E5M2's largest exponent is infinity and NaN. */
+static inline double fp8_value(mc_fp8_format format, int code)
+{
+    int digits = format == MC_FP8_E4M3 ? 3 : 2, bias = format == MC_FP8_E4M3 ? 7 : 15;
+    int exponent = (code & 127) >> digits, mantissa = code & ((1 << digits) - 1);
+    double value = exponent ? ldexp(1 + ldexp(mantissa, -digits), exponent - bias)
+                            : ldexp(mantissa, 1 - bias - digits);
+    if (format == MC_FP8_E4M3 ? (code & 127) == 127 : (code & 127) > 0x7c) return (double)NAN;
+    if (format == MC_FP8_E5M2 && (code & 127) == 0x7c) value = (double)INFINITY;
+    return code & 128 ? -value : value;
+}
+
+/* The code of the number nearest to x: of two that are as near the even one, the largest where x is
+ * beyond it. */
+static inline int fp8_nearest(mc_fp8_format format, double x)
+{
+    int sign = signbit(x) ? 128 : 0, best = 0;
+    double distance = (double)INFINITY;
+    if (isnan(x) || (isinf(x) && format == MC_FP8_E4M3)) return sign | 127;
+    if (isinf(x)) return sign | 0x7c;
+    double most = format == MC_FP8_E4M3 ? 448 : 57344, size = fabs(x) < most ? fabs(x) : most;
+    for (int code = 0; code < 128; code++) {
+        double value = fp8_value(format, code), d = fabs(value - size);
+        if (!isfinite(value) || d > distance || (d == distance && code % 2)) continue;
+        best = code;
+        distance = d;
+    }
+    return sign | best;
+}
+
+/* A cast as it should come out. */
+typedef struct fp8_cast_case {
+    matrix x;
+    mc_fp8_format format;
+    mc_fp8_scale scale;
+    int64_t padded;
+    uint8_t *data, *transposed; /* what the kernel is to write */
+    mc_fp8_seen seen;           /* what it is to see */
+} fp8_cast_case;
+
+/* Numbers of many sizes: some saturate, some vanish; with `bad` some are not finite. */
+static inline fp8_cast_case fp8_cast_new(mc_dtype dtype, mc_fp8_format format, int64_t rows,
+                                         int64_t columns, bool bad)
+{
+    fp8_cast_case c = {.x = matrix_new(dtype, rows, columns, 3, -1, 1), .format = format};
+    static const double special[] = {NAN, INFINITY, -INFINITY};
+    for (int64_t i = 0; i < rows * columns; i++) {
+        double value = c.x.v[i] * ldexp(1, (int)(random_bits() % 18) - 13);
+        if (i % 7 == 3) value = ldexp(value, 3); /* beyond what the scale is for */
+        c.x.v[i] = fabs(value) < 6.2e-5 ? 0 : nearest(dtype, value);
+    }
+    matrix_reset(&c.x);
+    /* E5M2 has room for all of these sizes, at any scale: some do one, some the other */
+    c.scale.scale = format == MC_FP8_E4M3 ? 16 : rows % 2 ? 0x1p-6f : 0x1p14f;
+    c.scale.inverse = 1 / c.scale.scale;
+    c.padded = (rows + 15) / 16 * 16;
+    c.data = calloc((size_t)(rows * columns) + 1, 1);
+    c.transposed = calloc((size_t)(c.padded * columns) + 1, 1);
+    assert_non_null(c.data);
+    assert_non_null(c.transposed);
+    for (int i = 0; bad && i < 3; i++) {
+        uint16_t half[] = {0x7e00, 0x7c00, 0xfc00}, brain[] = {0x7fc0, 0x7f80, 0xff80};
+        int64_t at = 5 + 11 * i, place = at / columns * c.x.m.stride + at % columns;
+        c.x.v[at] = special[i];
+        if (dtype == MC_F32)
+            ((float *)c.x.m.data)[place] = (float)special[i];
+        else
+            ((uint16_t *)c.x.m.data)[place] = dtype == MC_F16 ? half[i] : brain[i];
+    }
+    float largest = 0;
+    bool nan = false;
+    for (int64_t i = 0; i < rows * columns; i++) {
+        double scaled = c.x.v[i] * (double)c.scale.scale;
+        int code = fp8_nearest(format, scaled);
+        c.data[i] = (uint8_t)code;
+        c.transposed[i % columns * c.padded + i / columns] = (uint8_t)code;
+        largest = fmaxf(largest, fabsf((float)c.x.v[i]));
+        nan |= isnan(c.x.v[i]);
+        c.seen.saturated +=
+            isfinite(scaled) && fabs(scaled) > (format == MC_FP8_E4M3 ? 448 : 57344);
+        c.seen.vanished += scaled != 0 && !(code & 127);
+    }
+    memcpy(&c.seen.largest, &largest, sizeof largest);
+    if (nan) c.seen.largest = 0x7fc00000;
+    c.seen.elements = (uint64_t)(rows * columns);
+    return c;
+}
+
+static inline void fp8_cast_free(fp8_cast_case *c)
+{
+    free(c->data);
+    free(c->transposed);
+    matrix_free(&c->x);
+}
+
+static inline void assert_bytes(const uint8_t *got, const uint8_t *expected, int64_t n,
+                                const char *isa, const char *what)
+{
+    for (int64_t i = 0; i < n; i++)
+        if (got[i] != expected[i])
+            fail_msg("%s, %s at %lld: got 0x%02x, expected 0x%02x", what, isa, (long long)i, got[i],
+                     expected[i]);
+}
+
+static inline void assert_seen(const mc_fp8_seen *got, const mc_fp8_seen *expected)
+{
+    assert_int_equal(got->largest, expected->largest);
+    assert_int_equal(got->elements, expected->elements);
+    assert_int_equal(got->saturated, expected->saturated);
+    assert_int_equal(got->vanished, expected->vanished);
+}
+
+/* ---- casts with an activation ---------------------------------------------------------------- */
+
+/* What a cast leaves behind. */
+typedef struct fp8_cast_result {
+    uint8_t *data, *transposed;
+    float *sums;
+    mc_fp8_seen seen, looked;
+} fp8_cast_result;
+
+static inline void fp8_cast_result_free(fp8_cast_result *r)
+{
+    free(r->data);
+    free(r->transposed);
+    free(r->sums);
+}
+
+/* A cast by the kernels of a device, whose memory the matrices and the scale lie in; `apart`: by
+ * the activation's own kernel, and a cast of what it wrote. */
+static inline fp8_cast_result fp8_run_cast(mc_device *d, const mc_kernels *k, mc_fp8_cast_call call,
+                                           bool apart)
+{
+    size_t bytes = (size_t)(call.rows * call.columns),
+           turned = (size_t)(call.padded * call.columns),
+           sums = (size_t)call.columns * sizeof(float), wide = bytes * mc_dtype_size(call.x.dtype);
+    fp8_cast_result r = {malloc(bytes), malloc(turned), calloc(1, sums), {0}, {0}};
+    assert_true(r.data && r.transposed && r.sums);
+    mc_matrix y = {d->alloc(d, wide), call.x.dtype, call.columns};
+    mc_fp8_seen *seen = d->alloc(d, 2 * sizeof *seen), none[2] = {{0}, {0}};
+    call.data = d->alloc(d, bytes);
+    call.transposed = d->alloc(d, turned);
+    float *there = d->alloc(d, sums);
+    assert_true(y.data && seen && call.data && call.transposed && there);
+    d->copy_in(d, seen, none, sizeof none);
+    d->copy_in(d, there, r.sums, sums);
+    call.seen = seen;
+    if (call.pre.data) call.sums = there;
+    if (apart && call.pre.data) {
+        assert_int_equal(k->activation_backward(d, call.rows, call.columns, call.activation,
+                                                call.pre, 1, call.x, y, false),
+                         MC_OK);
+        assert_int_equal(k->column_sums(d, call.rows, call.columns, y, there), MC_OK);
+    } else if (apart) {
+        assert_int_equal(k->activation(d, call.rows, call.columns, call.activation, call.x, y),
+                         MC_OK);
+    }
+    if (apart) {
+        call.x = y;
+        call.activation = MC_ACTIVATION_NONE;
+        call.pre = (mc_matrix){0};
+        call.sums = NULL;
+    }
+    assert_int_equal(k->fp8_cast(d, &call), MC_OK);
+    uint8_t *data = call.data, *transposed = call.transposed;
+    call.scale = NULL;
+    call.seen = seen + 1;
+    call.sums = NULL;
+    assert_int_equal(k->fp8_cast(d, &call), MC_OK);
+    assert_true(d->copy_out(d, r.data, data, bytes) &&
+                d->copy_out(d, r.transposed, transposed, turned) &&
+                d->copy_out(d, r.sums, there, sums) && d->copy_out(d, none, seen, sizeof none));
+    r.seen = none[0];
+    r.looked = none[1];
+    d->free(d, there, sums);
+    d->free(d, transposed, turned);
+    d->free(d, data, bytes);
+    d->free(d, seen, 2 * sizeof *seen);
+    d->free(d, y.data, wide);
+    return r;
+}
+
+/* Both ways give the same bytes and see the same; sums are of the same numbers in another order. */
+static inline void fp8_check_fused(mc_device *d, const mc_kernels *k, const char *isa,
+                                   mc_fp8_cast_call call)
+{
+    fp8_cast_result fused = fp8_run_cast(d, k, call, false), apart = fp8_run_cast(d, k, call, true);
+    assert_bytes(fused.data, apart.data, call.rows * call.columns, isa, "fused cast");
+    assert_bytes(fused.transposed, apart.transposed, call.padded * call.columns, isa,
+                 "fused cast, transposed");
+    assert_seen(&fused.seen, &apart.seen);
+    assert_seen(&fused.looked, &apart.looked);
+    for (int64_t i = 0; i < call.columns; i++)
+        if (!(fabsf(fused.sums[i] - apart.sums[i]) <= 2e-6f * (float)call.rows))
+            fail_msg("sums, %s at %lld: got %.9g, expected %.9g", isa, (long long)i,
+                     (double)fused.sums[i], (double)apart.sums[i]);
+    fp8_cast_result_free(&fused);
+    fp8_cast_result_free(&apart);
+}
+
+/* ---- products -------------------------------------------------------------------------------- */
+
+/* A product of random bytes, and what it is in double. The caller points the call at `inverse`. */
+typedef struct fp8_product_case {
+    mc_fp8_gemm_call call;
+    float inverse[2];
+    uint8_t *a, *b;
+    int64_t a_bytes, b_bytes;
+    matrix c, bias;
+    double *expected; /* (m, n) */
+} fp8_product_case;
+
+static inline uint8_t *fp8_random(mc_fp8_format format, int64_t count)
+{
+    uint8_t *codes = malloc((size_t)count + 1);
+    assert_non_null(codes);
+    for (int64_t i = 0; i < count; i++) {
+        int code = (int)(random_bits() & 255);
+        /* of the sizes that a cast gives most numbers, so that sums are not of a few alone */
+        bool usual = fabs(fp8_value(format, code)) <= 4 && fabs(fp8_value(format, code)) > 0.01;
+        codes[i] = (uint8_t)(usual ? code : 0x38);
+    }
+    return codes;
+}
+
+static inline fp8_product_case fp8_product_new(const int64_t shape[3], bool ta, bool tb,
+                                               mc_fp8_format format_a, mc_dtype dtype, bool biased,
+                                               bool accumulate)
+{
+    int64_t m = shape[0], n = shape[1], k = shape[2];
+    fp8_product_case p = {.inverse = {0.25f, 0.5f}, .a_bytes = m * k, .b_bytes = n * k};
+    p.a = fp8_random(format_a, p.a_bytes);
+    p.b = fp8_random(MC_FP8_E4M3, p.b_bytes);
+    p.c = matrix_new(dtype, m, n, 0, -1, 1);
+    p.bias = matrix_new(dtype, 1, n, 0, -1, 1);
+    p.expected = doubles(m * n);
+    p.call = (mc_fp8_gemm_call){.transpose_a = ta,
+                                .transpose_b = tb,
+                                .m = m,
+                                .n = n,
+                                .k = k,
+                                .alpha = 0.5f,
+                                .beta = accumulate ? 1 : 0,
+                                .a = {p.a, ta ? m : k, format_a, NULL},
+                                .b = {p.b, tb ? k : n, MC_FP8_E4M3, NULL},
+                                .c = p.c.m};
+    if (biased) p.call.bias = p.bias.m;
+    for (int64_t i = 0; i < m * n; i++) {
+        int64_t row = i / n, column = i % n;
+        double sum = 0;
+        for (int64_t l = 0; l < k; l++)
+            sum += fp8_value(format_a, p.a[ta ? l * m + row : row * k + l]) *
+                   fp8_value(MC_FP8_E4M3, p.b[tb ? column * k + l : l * n + column]);
+        p.expected[i] =
+            0.5 * 0.25 * 0.5 * sum + (biased ? p.bias.v[column] : 0) + (accumulate ? p.c.v[i] : 0);
+    }
+    return p;
+}
+
+static inline void fp8_product_free(fp8_product_case *p)
+{
+    free(p->a);
+    free(p->b);
+    free(p->expected);
+    matrix_free(&p->c);
+    matrix_free(&p->bias);
+}
+
+#endif

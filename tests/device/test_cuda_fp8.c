@@ -1,0 +1,217 @@
+/* Training in 8 bits on the GPU: against its definition, in double. Where the GPU multiplies bytes
+ * (compute capability 9.0) products go to cuBLASLt, elsewhere by way of bf16. */
+#include "core/device/fp8_measure_internal.h"
+#include "tests/device/fp8_test.h"
+#include "tests/device/gpu_test.h"
+
+static void take(void *host, void *there, size_t bytes)
+{
+    assert_true(gpu->copy_out(gpu, host, there, bytes));
+    gpu->free(gpu, there, bytes);
+}
+
+static void run_cast(mc_dtype dtype, mc_fp8_format format, int64_t rows, int64_t columns, bool bad)
+{
+    fp8_cast_case c = fp8_cast_new(dtype, format, rows, columns, bad);
+    size_t bytes = (size_t)(rows * columns), turned = (size_t)(c.padded * columns);
+    uint8_t *data = malloc(bytes), *transposed = malloc(turned);
+    assert_non_null(data);
+    assert_non_null(transposed);
+    memset(transposed, 0xff, turned);
+    mc_fp8_seen seen = {0}, looked = {0}, most = {.largest = c.seen.largest};
+    mc_matrix x = upload_matrix(&c.x);
+    void *scale = upload(&c.scale, sizeof c.scale), *seen_there = upload(&seen, sizeof seen),
+         *looked_there = upload(&looked, sizeof looked), *data_there = upload(transposed, bytes),
+         *transposed_there = upload(transposed, turned);
+    mc_fp8_cast_call call = {.rows = rows,
+                             .columns = columns,
+                             .padded = c.padded,
+                             .x = x,
+                             .format = format,
+                             .scale = scale,
+                             .seen = seen_there,
+                             .data = data_there,
+                             .transposed = transposed_there};
+    assert_ok(gpu->kernels->fp8_cast(gpu, &call));
+    call.scale = NULL;
+    call.seen = looked_there;
+    assert_ok(gpu->kernels->fp8_cast(gpu, &call));
+    take(data, data_there, bytes);
+    take(transposed, transposed_there, turned);
+    take(&seen, seen_there, sizeof seen);
+    take(&looked, looked_there, sizeof looked);
+    gpu->free(gpu, scale, sizeof c.scale);
+    take_matrix(x, &c.x);
+    assert_bytes(data, c.data, (int64_t)bytes, "cuda", "cast");
+    assert_bytes(transposed, c.transposed, (int64_t)turned, "cuda", "transposed");
+    /* any NaN */
+    if (bad && seen.largest > 0x7f800000) seen.largest = c.seen.largest;
+    if (bad && looked.largest > 0x7f800000) looked.largest = c.seen.largest;
+    assert_seen(&seen, &c.seen);
+    assert_seen(&looked, &most);
+    free(data);
+    free(transposed);
+    fp8_cast_free(&c);
+}
+
+/* Whole tiles, parts of them, and columns that fill no word. */
+static void test_cast(void **state)
+{
+    (void)state;
+    static const int64_t shapes[][2] = {{1, 48}, {128, 64}, {300, 144}, {48, 1030}, {130, 17}};
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) FOR_TYPES(d)
+    for (int f = MC_FP8_E4M3; f <= MC_FP8_E5M2; f++)
+        run_cast(float_types[d], (mc_fp8_format)f, shapes[s][0], shapes[s][1], s == 2);
+}
+
+/* An activation or its slope within the cast: to the bit what two kernels give. */
+static void test_fused_cast(void **state)
+{
+    (void)state;
+    static const int64_t shapes[][2] = {{1, 48}, {128, 64}, {300, 144}, {130, 17}};
+    const mc_fp8_scale scale = {.scale = 128, .inverse = 1 / 128.0f};
+    void *scale_there = upload(&scale, sizeof scale);
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) FOR_TYPES(d)
+    for (int a = MC_ACTIVATION_RELU; a <= MC_ACTIVATION_SILU; a++) {
+        int64_t rows = shapes[s][0], columns = shapes[s][1];
+        matrix x = matrix_new(float_types[d], rows, columns, 4, -4, 4),
+               pre = matrix_new(float_types[d], rows, columns, 0, -4, 4);
+        mc_fp8_cast_call call = {.rows = rows,
+                                 .columns = columns,
+                                 .padded = (rows + 15) / 16 * 16,
+                                 .x = upload_matrix(&x),
+                                 .activation = (mc_activation)a,
+                                 .scale = scale_there};
+        fp8_check_fused(gpu, gpu->kernels, "cuda", call);
+        call.format = MC_FP8_E5M2;
+        call.pre = upload_matrix(&pre);
+        fp8_check_fused(gpu, gpu->kernels, "cuda", call);
+        take_matrix(call.pre, &pre);
+        take_matrix(call.x, &x);
+        matrix_free(&pre);
+        matrix_free(&x);
+    }
+    gpu->free(gpu, scale_there, sizeof scale);
+}
+
+static void test_update(void **state)
+{
+    (void)state;
+    enum { COUNT = 3, RANKS = 2 };
+    mc_fp8_scale scales[COUNT] = {0};
+    mc_fp8_seen seen[RANKS * COUNT], own[COUNT];
+    mc_fp8_total total = {0};
+    for (int i = 0; i < RANKS * COUNT; i++) seen[i] = (mc_fp8_seen){0x3f800000, 0, 10, 2, 1};
+    seen[COUNT].largest = 0x40800000; /* 4.0 */
+    memset(own, 0xff, sizeof own);
+    void *seen_there = upload(seen, sizeof seen), *scales_there = upload(scales, sizeof scales),
+         *own_there = upload(own, sizeof own), *total_there = upload(&total, sizeof total);
+    mc_fp8_update_call call = {.count = COUNT,
+                               .ranks = RANKS,
+                               .seen = seen_there,
+                               .scales = scales_there,
+                               .clear = own_there,
+                               .total = total_there};
+    assert_ok(gpu->kernels->fp8_update(gpu, &call));
+    take(seen, seen_there, sizeof seen);
+    take(scales, scales_there, sizeof scales);
+    take(own, own_there, sizeof own);
+    take(&total, total_there, sizeof total);
+    assert_true(scales[0].scale == 64 && scales[0].history[0] == 4);
+    assert_true(scales[1].scale == 256 && scales[2].scale == 32768);
+    for (int i = 0; i < COUNT; i++) assert_int_equal(own[i].elements + own[i].largest, 0);
+    assert_int_equal(total.elements, 10 * RANKS * COUNT);
+    assert_int_equal(total.saturated, 2 * RANKS * COUNT);
+    assert_int_equal(total.vanished, RANKS * COUNT);
+}
+
+/* A product of bytes. Hopper's matrix units add 32 products with some 14 bits below the largest;
+ * `fast` sums stay so, others are added up in f32. */
+static void run_product(const int64_t shape[3], bool ta, bool tb, mc_dtype dtype, bool biased,
+                        bool accumulate, bool fast)
+{
+    mc_fp8_format format = ta ? MC_FP8_E5M2 : MC_FP8_E4M3;
+    fp8_product_case p = fp8_product_new(shape, ta, tb, format, dtype, biased, accumulate);
+    mc_fp8_gemm_call call = p.call;
+    /* each where the scale of a tensor has it */
+    mc_fp8_scale scales[2] = {{.inverse = p.inverse[0]}, {.inverse = p.inverse[1]}};
+    void *a = upload(p.a, (size_t)p.a_bytes), *b = upload(p.b, (size_t)p.b_bytes);
+    mc_fp8_scale *there = upload(scales, sizeof scales);
+    mc_matrix c = upload_matrix(&p.c), bias = upload_matrix(&p.bias);
+    call.fast = fast;
+    call.a.data = a;
+    call.b.data = b;
+    call.a.inverse = &there[0].inverse;
+    call.b.inverse = &there[1].inverse;
+    call.c = c;
+    if (biased) call.bias = bias;
+    assert_ok(gpu->kernels->fp8_gemm(gpu, &call));
+    gpu->free(gpu, a, (size_t)p.a_bytes);
+    gpu->free(gpu, b, (size_t)p.b_bytes);
+    gpu->free(gpu, there, sizeof scales);
+    take_matrix(bias, &p.bias);
+    take_matrix(c, &p.c);
+    double tolerance = fast ? 0x1p-10 : 0x1p-13;
+    /* where the product is rounded before what is added: by us a bias, by cuBLASLt C (16 x 16) */
+    if ((biased || accumulate) && dtype != MC_F32) tolerance += 0x1p-8;
+    assert_matrix(&p.c, p.expected, tolerance, "cuda", "product of bytes");
+    fp8_product_free(&p);
+}
+
+/* Rows by rows, as every product of a training step is on Hopper: forward with a bias, the input's
+ * gradient, the weight's added to f32. */
+static void test_rows_by_rows(void **state)
+{
+    (void)state;
+    static const int64_t shapes[][3] = {
+        {16, 16, 16}, {48, 96, 64}, {33, 144, 272}, {128, 64, 1024}};
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
+        run_product(shapes[s], false, true, MC_BF16, false, false, true);
+        run_product(shapes[s], false, true, MC_BF16, true, false, true);
+        run_product(shapes[s], false, true, MC_BF16, false, true, false);
+        run_product(shapes[s], false, true, MC_F32, false, true, false);
+        run_product(shapes[s], false, true, MC_F32, false, false, false);
+    }
+}
+
+/* As other GPUs have all of them: by way of bf16, in any order. */
+static void test_other_orders(void **state)
+{
+    (void)state;
+    static const int64_t shapes[][3] = {{16, 16, 16}, {20, 48, 80}, {64, 33, 17}};
+    bool rows_by_rows = gpu->fp8_tn;
+    gpu->fp8_tn = false;
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
+        for (int way = 0; way < 4; way++) {
+            run_product(shapes[s], way & 1, way & 2, MC_BF16, way == 2, way == 1, false);
+            run_product(shapes[s], way & 1, way & 2, MC_F32, way == 2, way == 1, false);
+        }
+    gpu->fp8_tn = rows_by_rows;
+}
+
+/* What --fp8 auto chooses by, with rows that fill no word. */
+static void test_measure(void **state)
+{
+    (void)state;
+    mc_fp8_times t;
+    size_t used = gpu->memory.in_use;
+    assert_ok(mc_fp8_measure(gpu, MC_BF16, 37, 48, 32, 1, 1, &t));
+    for (int i = 0; i < MC_FP8_PRODUCTS; i++) {
+        assert_true(t.wide[i] > 0 && t.wide[i] < 60);
+        assert_true(t.eight[i] > 0 && t.eight[i] < 60);
+    }
+    assert_true(t.cast_x > 0 && t.cast_x_again > 0 && t.cast_dy > 0 && t.cast_weight > 0);
+    double casts = t.cast_x + t.cast_x_again + t.cast_dy;
+    assert_true(mc_fp8_casts_of(&t, 4) == casts + t.cast_weight / 4);
+    assert_int_equal(gpu->memory.in_use, used);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_cast),         cmocka_unit_test(test_fused_cast),
+        cmocka_unit_test(test_update),       cmocka_unit_test(test_rows_by_rows),
+        cmocka_unit_test(test_other_orders), cmocka_unit_test(test_measure),
+    };
+    return RUN_ON_GPU(tests);
+}

@@ -1,0 +1,604 @@
+/* Training in 8 bits: a linear against a reference in double, which layers take part, updates of
+ * scales, recompute, resuming, and what is noticed. */
+#include "core/nn/adapter_internal.h"
+#include "core/nn/fp8_internal.h"
+#include "core/ops/general.h"
+#include "core/checkpoint/optim_state.h"
+#include "core/nn/stored.h"
+#include "tests/device/fp8_test.h"
+#include "tests/models/gpt2_test.h"
+
+enum { ROWS = 24, IN = 32, OUT = 48, COUNT_W = OUT * IN };
+
+/* ---- a linear in a block --------------------------------------------------------------------- */
+
+typedef struct one_linear {
+    mc_module block;
+    mc_linear *linear;
+} one_linear;
+
+static void *new_block(mc_module *parent, const char *name, int index, void *config)
+{
+    (void)index;
+    one_linear *b = mc_module_add(parent, name, sizeof *b);
+    if (b) b->linear = mc_linear_add(&b->block, "w", IN, OUT, config);
+    return b;
+}
+
+static mc_tensor *run_block(mc_tape *t, void *block, mc_tensor *x, const mc_call *call)
+{
+    (void)call;
+    return mc_linear_forward_activated(t, ((one_linear *)block)->linear, x, MC_ACTIVATION_NONE);
+}
+
+/* A root with one linear of scale 0.5, and numbers that are exact in bf16. */
+typedef struct linear_test {
+    mc_module *root;
+    mc_block_list *list;
+    mc_parameter *weight, *bias;
+    float x[ROWS * IN], w[COUNT_W], b[OUT], dy[ROWS * OUT];
+} linear_test;
+
+static float short_noise(uint64_t *state, float size)
+{
+    return (float)nearest(MC_BF16, (double)(size * noise(state)));
+}
+
+static linear_test *linear_test_new(mc_context *ctx, mc_dtype dtype, const mc_recipe *recipe)
+{
+    static linear_test l;
+    uint64_t state = 5;
+    mc_linear_options options = {.scale = 0.5f};
+    l.root = new_root(ctx, dtype);
+    l.list = mc_block_list_new(l.root, "blocks", 1, new_block, run_block,
+                               &(mc_block_options){.config = &options});
+    assert_good(ctx);
+    assert_int_equal(mc_module_set_recipe(l.root, recipe), MC_OK);
+    l.weight = mc_module_find_parameter(l.root, "blocks.0.w.weight");
+    l.bias = mc_module_find_parameter(l.root, "blocks.0.w.bias");
+    assert_non_null(l.weight);
+    assert_non_null(l.bias);
+    for (int i = 0; i < ROWS * IN; i++) l.x[i] = short_noise(&state, i % 11 ? 1 : 9);
+    for (int i = 0; i < COUNT_W; i++) l.w[i] = short_noise(&state, 0.3f);
+    for (int i = 0; i < OUT; i++) l.b[i] = short_noise(&state, 1);
+    for (int i = 0; i < ROWS * OUT; i++) l.dy[i] = short_noise(&state, i % 7 ? 1e-5f : 3e-7f);
+    mc_parameter_write(l.weight, l.w);
+    mc_parameter_write(l.bias, l.b);
+    assert_good(ctx);
+    return &l;
+}
+
+/* What a pass computes, as it should be and as it was. */
+typedef struct pass_result {
+    double y[ROWS * OUT], dx[ROWS * IN], dw[COUNT_W], db[OUT];
+} pass_result;
+
+/* The scale of the largest magnitude. */
+static double scale_of(mc_fp8_format format, double largest)
+{
+    return exp2(floor(log2((format == MC_FP8_E4M3 ? 448 : 57344) / largest)));
+}
+
+static double largest_of(const float *x, int count)
+{
+    double largest = 0;
+    for (int i = 0; i < count; i++) largest = fmax(largest, fabs((double)x[i]));
+    return largest;
+}
+
+/* x as its bytes have it. */
+static void cast_as(mc_fp8_format format, double scale, const float *x, int count, double *out)
+{
+    for (int i = 0; i < count; i++)
+        out[i] = fp8_value(format, fp8_nearest(format, (double)x[i] * scale)) / scale;
+}
+
+static void expect(const linear_test *l, const double scale[MC_FP8_ROLES], pass_result *p)
+{
+    static double x[ROWS * IN], w[COUNT_W], dy[ROWS * OUT];
+    cast_as(MC_FP8_E4M3, scale[MC_FP8_X], l->x, ROWS * IN, x);
+    cast_as(MC_FP8_E4M3, scale[MC_FP8_WEIGHT], l->w, COUNT_W, w);
+    cast_as(MC_FP8_E5M2, scale[MC_FP8_DY], l->dy, ROWS * OUT, dy);
+    memset(p, 0, sizeof *p);
+    for (int r = 0; r < ROWS; r++)
+        for (int o = 0; o < OUT; o++) {
+            double sum = 0, g = dy[r * OUT + o];
+            for (int i = 0; i < IN; i++) {
+                sum += x[r * IN + i] * w[o * IN + i];
+                p->dx[r * IN + i] += 0.5 * g * w[o * IN + i];
+                p->dw[o * IN + i] += 0.5 * g * x[r * IN + i];
+            }
+            p->y[r * OUT + o] = 0.5 * sum + (double)l->b[o];
+            p->db[o] += (double)l->dy[r * OUT + o]; /* not of bytes */
+        }
+}
+
+/* Host numbers as a tensor of the tape. */
+static mc_tensor *given(mc_tape *t, mc_dtype dtype, mc_shape shape, const float *values, bool leaf)
+{
+    static uint8_t bytes[ROWS * OUT * 4];
+    for (int64_t i = 0; i < mc_shape_count(shape); i++)
+        set_element(dtype, bytes, i, (double)values[i]);
+    return mc_tape_input(t, dtype, shape, bytes, leaf);
+}
+
+static void run_pass(mc_context *ctx, linear_test *l, mc_dtype dtype, pass_result *p)
+{
+    static float out[COUNT_W + ROWS * OUT];
+    mc_tape *t = mc_tape_begin(ctx);
+    mc_module_zero_grad(l->root);
+    mc_tensor *x = given(t, dtype, MC_SHAPE(ROWS, IN), l->x, true);
+    mc_tensor *y = mc_block_list_forward(t, l->list, x, NULL);
+    mc_tensor *dy = given(t, dtype, MC_SHAPE(ROWS, OUT), l->dy, false);
+    mc_tensor_read_f32(ctx, y, out, ROWS * OUT);
+    for (int i = 0; i < ROWS * OUT; i++) p->y[i] = (double)out[i];
+    mc_tape_backward(t, y, dy);
+    mc_tensor_read_f32(ctx, mc_tensor_gradient(x), out, ROWS * IN);
+    for (int i = 0; i < ROWS * IN; i++) p->dx[i] = (double)out[i];
+    mc_parameter_read_gradient(l->weight, out);
+    for (int i = 0; i < COUNT_W; i++) p->dw[i] = (double)out[i];
+    mc_parameter_read_gradient(l->bias, out);
+    for (int i = 0; i < OUT; i++) p->db[i] = (double)out[i];
+    mc_tape_end(t);
+    assert_good(ctx);
+}
+
+/* f32: sums of at most 48 products differ in their order; bf16: results are rounded, y twice,
+ * before its bias and after it. */
+static void compare(const double *got, const double *expected, int count, double tolerance,
+                    const char *what)
+{
+    double largest = 0;
+    for (int i = 0; i < count; i++) largest = fmax(largest, fabs(expected[i]));
+    for (int i = 0; i < count; i++)
+        if (!(fabs(got[i] - expected[i]) <= tolerance * largest))
+            fail_msg("%s[%d]: got %.9g, expected %.9g", what, i, got[i], expected[i]);
+}
+
+static void check_pass(mc_context *ctx, linear_test *l, mc_dtype dtype,
+                       const double scale[MC_FP8_ROLES])
+{
+    static pass_result expected, got;
+    double tolerance = dtype == MC_F32 ? 1e-6 : 0x1p-8, sums = 1e-6;
+    expect(l, scale, &expected);
+    run_pass(ctx, l, dtype, &got);
+    compare(got.y, expected.y, ROWS * OUT, 2 * tolerance, "y");
+    compare(got.dx, expected.dx, ROWS * IN, tolerance, "dx");
+    compare(got.dw, expected.dw, COUNT_W, sums, "dw");
+    compare(got.db, expected.db, OUT, sums, "db");
+}
+
+static void own_scales(const linear_test *l, double scale[MC_FP8_ROLES])
+{
+    scale[MC_FP8_X] = scale_of(MC_FP8_E4M3, largest_of(l->x, ROWS * IN));
+    scale[MC_FP8_WEIGHT] = scale_of(MC_FP8_E4M3, largest_of(l->w, COUNT_W));
+    scale[MC_FP8_DY] = scale_of(MC_FP8_E5M2, largest_of(l->dy, ROWS * OUT));
+}
+
+/* The first update's scales are those of the tensors. After it delayed ones stay what they were,
+ * also for tensors that have grown, whose large elements saturate; current ones follow. */
+static void test_linear(void **state)
+{
+    mc_context *ctx = *state;
+    for (int i = 0; i < 4; i++) {
+        mc_dtype dtype = i & 1 ? MC_BF16 : MC_F32;
+        mc_recipe recipe = {.fp8 = MC_FP8_ALL, .scaling = i & 2 ? MC_FP8_CURRENT : MC_FP8_DELAYED};
+        linear_test *l = linear_test_new(ctx, dtype, &recipe);
+        double scale[MC_FP8_ROLES];
+        assert_int_equal(mc_module_fp8_linears(l->root), 1);
+        own_scales(l, scale);
+        check_pass(ctx, l, dtype, scale);
+        assert_int_equal(mc_fp8_advance_scales(l->root->root, NULL), MC_OK);
+        check_pass(ctx, l, dtype, scale);
+        for (int k = 0; k < ROWS * IN; k++) l->x[k] *= 4;
+        for (int k = 0; k < COUNT_W; k++) l->w[k] *= 2;
+        for (int k = 0; k < ROWS * OUT; k++) l->dy[k] *= 8;
+        mc_parameter_write(l->weight, l->w);
+        if (recipe.scaling == MC_FP8_CURRENT) own_scales(l, scale);
+        check_pass(ctx, l, dtype, scale);
+        assert_int_equal(mc_fp8_advance_scales(l->root->root, NULL), MC_OK);
+        own_scales(l, scale);
+        mc_parameter_write(l->weight, l->w); /* as an update would: the weight is cast anew */
+        check_pass(ctx, l, dtype, scale);
+        mc_module_free(l->root);
+    }
+}
+
+/* ---- two linears with an activation between them --------------------------------------------- */
+
+typedef struct two_linears {
+    mc_module block;
+    mc_parameter *weight[2], *bias[2];
+} two_linears;
+
+static bool linears_apart;
+
+static void *new_pair(mc_module *parent, const char *name, int index, void *config)
+{
+    static const char *const names[] = {"in.weight", "in.bias", "out.weight", "out.bias"};
+    const int64_t sizes[] = {IN, OUT, IN};
+    two_linears *b = mc_module_add(parent, name, sizeof *b);
+    (void)index;
+    (void)config;
+    for (int i = 0; b && i < 2; i++) {
+        b->weight[i] = mc_parameter_new(&b->block, names[2 * i], MC_SHAPE(sizes[i + 1], sizes[i]),
+                                        mc_init_normal(0, 0.3f));
+        b->bias[i] = mc_parameter_new(&b->block, names[2 * i + 1], MC_SHAPE(sizes[i + 1]),
+                                      mc_init_normal(0, 0.3f));
+        mc_weight_declare(b->weight[i], 1);
+    }
+    return b;
+}
+
+/* `linears_apart`: the activation is computed, and read by more than the second linear. */
+static mc_tensor *run_pair(mc_tape *t, void *block, mc_tensor *x, const mc_call *call)
+{
+    two_linears *b = block;
+    (void)call;
+    mc_tensor *h = linears_apart
+                       ? mc_weight_product(t, x, b->weight[0], b->bias[0], MC_ACTIVATION_GELU_NEW)
+                       : mc_weight_product_for(t, x, b->weight[0], b->bias[0],
+                                               MC_ACTIVATION_GELU_NEW, b->weight[1]);
+    assert_int_equal(!linears_apart, h && h->pre);
+    mc_tensor *y = mc_weight_product(t, h, b->weight[1], b->bias[1], MC_ACTIVATION_NONE);
+    return linears_apart ? mc_add(t, y, mc_slice(t, mc_scale(t, h, 0), 1, 0, IN)) : y;
+}
+
+typedef struct pair_result {
+    float y[ROWS * IN], dx[ROWS * IN], dweight[2][COUNT_W], dbias[2][OUT];
+    mc_fp8_seen seen[2 * MC_FP8_ROLES];
+} pair_result;
+
+static void run_pair_pass(mc_context *ctx, mc_dtype dtype, mc_recompute recompute, bool apart,
+                          mc_fp8_scaling scaling, pair_result *p)
+{
+    const mc_recipe recipe = {.fp8 = MC_FP8_ALL, .scaling = scaling};
+    float x[ROWS * IN], dy[ROWS * IN];
+    uint64_t state = 11;
+    linears_apart = apart;
+    mc_module *root = new_root(ctx, dtype);
+    mc_block_list *list = mc_block_list_new(root, "blocks", 1, new_pair, run_pair,
+                                            &(mc_block_options){.recompute = recompute});
+    assert_int_equal(mc_module_set_recipe(root, &recipe), MC_OK);
+    for (int i = 0; i < ROWS * IN; i++) x[i] = short_noise(&state, 1);
+    for (int i = 0; i < ROWS * IN; i++) dy[i] = short_noise(&state, 1e-4f);
+    for (int pass = 0; pass < 2; pass++) { /* with scales of tensors, and of an update */
+        mc_module_zero_grad(root);
+        mc_tape *t = mc_tape_begin(ctx);
+        mc_tensor *in = given(t, dtype, MC_SHAPE(ROWS, IN), x, true);
+        mc_tensor *y = mc_block_list_forward(t, list, in, NULL);
+        mc_tensor_read_f32(ctx, y, p->y, ROWS * IN);
+        mc_tape_backward(t, y, given(t, dtype, MC_SHAPE(ROWS, IN), dy, false));
+        mc_tensor_read_f32(ctx, mc_tensor_gradient(in), p->dx, ROWS * IN);
+        mc_tape_end(t);
+        assert_good(ctx);
+        memcpy(p->seen, root->root->fp8->seen, sizeof p->seen);
+        mc_fp8_advance_scales(root->root, NULL);
+    }
+    memset(p->dbias, 0, sizeof p->dbias);
+    const char *const names[] = {"in.weight", "out.weight", "in.bias", "out.bias"};
+    for (int i = 0; i < 4; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "blocks.0.%s", names[i]);
+        mc_parameter_read_gradient(mc_module_find_parameter(root, name),
+                                   i < 2 ? p->dweight[i] : p->dbias[i - 2]);
+    }
+    assert_good(ctx);
+    mc_module_free(root);
+}
+
+/* The casts that compute an activation, or its slope, see and give what casts of its results do:
+ * to the bit, but for the order of the sums of a bias. */
+static void test_fused_pair(void **state)
+{
+    mc_context *ctx = *state;
+    static pair_result fused, apart;
+    for (int i = 0; i < 12; i++) {
+        mc_dtype dtype = i & 1 ? MC_BF16 : MC_F32;
+        mc_recompute recompute = (mc_recompute)((int)MC_RECOMPUTE_NONE + i / 2 % 3);
+        mc_fp8_scaling scaling = i < 6 ? MC_FP8_DELAYED : MC_FP8_CURRENT;
+        run_pair_pass(ctx, dtype, recompute, false, scaling, &fused);
+        run_pair_pass(ctx, dtype, recompute, true, scaling, &apart);
+        assert_memory_equal(fused.y, apart.y, sizeof fused.y);
+        assert_memory_equal(fused.dx, apart.dx, sizeof fused.dx);
+        assert_memory_equal(fused.dweight, apart.dweight, sizeof fused.dweight);
+        assert_memory_equal(fused.seen, apart.seen, sizeof fused.seen);
+        for (int k = 0; k < 2 * OUT; k++)
+            assert_near((double)fused.dbias[k / OUT][k % OUT],
+                        (double)apart.dbias[k / OUT][k % OUT], 1e-7);
+    }
+}
+
+/* A weight is cast once, however many passes there are, until its values change. */
+static void test_weight_once(void **state)
+{
+    mc_context *ctx = *state;
+    linear_test *l = linear_test_new(ctx, MC_F32, &(mc_recipe){.fp8 = MC_FP8_ALL});
+    static pass_result p;
+    mc_fp8_seen *seen = l->root->root->fp8->seen;
+    for (int i = 0; i < 3; i++) run_pass(ctx, l, MC_F32, &p);
+    assert_int_equal(seen[MC_FP8_WEIGHT].elements, COUNT_W);
+    assert_int_equal(seen[MC_FP8_X].elements, 3 * ROWS * IN);
+    assert_int_equal(seen[MC_FP8_DY].elements, 3 * ROWS * OUT);
+    mc_parameter_write(l->weight, l->w);
+    run_pass(ctx, l, MC_F32, &p);
+    assert_int_equal(seen[MC_FP8_WEIGHT].elements, 2 * COUNT_W);
+    mc_module_free(l->root);
+}
+
+/* ---- models ---------------------------------------------------------------------------------- */
+
+enum { STEPS = 6, MOST_STEPS = 40 };
+
+typedef struct fp8_run {
+    mc_model *model;
+    mc_optim_manager *optim;
+    double loss[MOST_STEPS], norm[MOST_STEPS], saturated, vanished;
+    int steps;
+} fp8_run;
+
+static fp8_run run_new(mc_context *ctx, mc_dtype dtype, mc_recompute recompute, mc_recipe recipe)
+{
+    mc_gpt2_config config = small_config();
+    config.dim_ff = 48;
+    config.dropout = config.embedding_dropout = config.attention_dropout = 0;
+    fp8_run r = {.model = mc_gpt2_new(
+                     ctx, &config, NULL,
+                     &(mc_load_options){.dtype = dtype, .recompute = recompute, .recipe = recipe})};
+    mc_optimizer *adam = mc_adam_new(ctx, &(mc_adam_options){.lr = 3e-3f});
+    mc_optimizer_add(adam, mc_model_module(r.model));
+    r.optim = mc_optim_manager_new(ctx, NULL);
+    mc_optim_manager_add(r.optim, adam, NULL);
+    assert_good(ctx);
+    return r;
+}
+
+static void run_steps(mc_context *ctx, fp8_run *r, int steps)
+{
+    for (int i = 0; i < steps; i++, r->steps++) {
+        mc_step_report report;
+        mc_optim_manager_zero_grad(r->optim);
+        mc_tape *t = mc_tape_begin(ctx);
+        mc_optim_manager_backward(r->optim, t, batch_loss(t, r->model, PACKED));
+        mc_tape_end(t);
+        mc_optim_manager_step(r->optim);
+        assert_good(ctx);
+        r->loss[r->steps] = mc_optim_manager_mean_loss(r->optim);
+        r->norm[r->steps] = mc_optim_manager_grad_norm(r->optim);
+        assert_true(mc_optim_manager_report(r->optim, 0, &report));
+        if (!(report.fp8_saturated <= r->saturated)) r->saturated = report.fp8_saturated;
+        if (!(report.fp8_vanished <= r->vanished)) r->vanished = report.fp8_vanished;
+    }
+}
+
+static void run_free(fp8_run *r)
+{
+    mc_optim_manager_free(r->optim);
+    mc_model_free(r->model);
+}
+
+static const mc_recipe all = {.fp8 = MC_FP8_ALL};
+
+/* Linear layers of blocks alone, whose sizes are multiples of 16: not the head, not positions. */
+static void test_who_takes_part(void **state)
+{
+    mc_context *ctx = *state;
+    fp8_run r = run_new(ctx, MC_F32, MC_RECOMPUTE_NONE, all);
+    assert_int_equal(mc_module_fp8_linears(mc_model_module(r.model)), 4 * 3);
+    run_free(&r);
+    mc_gpt2_config config = small_config(); /* dim_ff is 40 */
+    mc_model *part = mc_gpt2_new(ctx, &config, NULL, &(mc_load_options){.recipe = all});
+    assert_int_equal(mc_module_fp8_linears(mc_model_module(part)), 2 * 3);
+    mc_model_free(part);
+    assert_int_equal(mc_module_fp8_linears(NULL), 0);
+}
+
+static void test_errors(void **state)
+{
+    mc_context *ctx = *state;
+    mc_gpt2_config config = small_config();
+    assert_null(
+        mc_gpt2_new(ctx, &config, NULL, &(mc_load_options){.dtype = MC_F16, .recipe = all}));
+    assert_error(ctx, MC_ERR_DTYPE, "fp8", "f16", "bf16");
+    mc_recipe bad = {.fp8 = MC_FP8_ALL, .fp8_margin = 33};
+    assert_null(mc_gpt2_new(ctx, &config, NULL, &(mc_load_options){.recipe = bad}));
+    assert_error(ctx, MC_ERR_ARGUMENT, "fp8_margin", "33");
+    mc_model *used = mc_gpt2_new(ctx, &config, NULL, NULL);
+    mc_tape *t = mc_tape_begin(ctx);
+    assert_non_null(batch_loss(t, used, PACKED));
+    assert_int_equal(mc_module_set_recipe(mc_model_module(used), &all), MC_ERR_STATE);
+    assert_error(ctx, MC_ERR_STATE, "fp8", "a tape is open");
+    mc_tape_end(t);
+    assert_int_equal(mc_module_set_recipe(mc_model_module(used), &all), MC_OK);
+    mc_model_free(used);
+    config.dim = 24;
+    config.dim_ff = 40;
+    assert_null(mc_gpt2_new(ctx, &config, NULL, &(mc_load_options){.recipe = all}));
+    assert_error(ctx, MC_ERR_UNSUPPORTED, "no linear layer", "16");
+}
+
+/* ---- choosing -------------------------------------------------------------------------------- */
+
+/* Kinds are shapes, in the order of their first layers; bits take them in. */
+static void test_kinds(void **state)
+{
+    mc_context *ctx = *state;
+    const mc_recipe recipe = {.fp8 = MC_FP8_AUTO};
+    fp8_run r = run_new(ctx, MC_F32, MC_RECOMPUTE_NONE, recipe);
+    mc_module *module = mc_model_module(r.model);
+    mc_fp8_kind kinds[MC_FP8_KINDS];
+    int count = mc_fp8_list_kinds(module->root, kinds), layers = 0;
+    assert_int_equal(count, 3); /* q, k and v together have the shape of w_in */
+    for (int i = 0; i < count; i++) layers += kinds[i].layers;
+    assert_int_equal(layers, mc_module_fp8_linears(module));
+    assert_string_equal(kinds[2].name, "ffn.ffn.w_out.weight");
+    assert_int_equal(kinds[2].in, 48);
+    mc_recipe two = {.fp8 = MC_FP8_AUTO, .fp8_kinds = 5};
+    assert_int_equal(mc_module_set_recipe(module, &two), MC_OK);
+    assert_int_equal(mc_module_fp8_linears(module), kinds[0].layers + kinds[2].layers);
+    for (size_t i = 0; i < module->root->stored_count; i++) {
+        int kind = mc_fp8_kind_of(kinds, count, module->root->stored[i]);
+        assert_int_equal(module->root->stored[i]->fp8 > 0, kind == 0 || kind == 2);
+    }
+    run_steps(ctx, &r, 3);
+    assert_true(r.loss[2] < r.loss[0]);
+    run_free(&r);
+}
+
+/* On a device that multiplies bytes each kind is measured; those that are faster stay in. (The CPU
+ * computes what such a device does, too.) */
+static void test_choice(void **state)
+{
+    mc_context *ctx = *state;
+    fp8_run r = run_new(ctx, MC_BF16, MC_RECOMPUTE_NONE, (mc_recipe){.fp8 = MC_FP8_AUTO});
+    mc_module *module = mc_model_module(r.model);
+    mc_fp8_kind kinds[MC_FP8_KINDS];
+    int all_layers = mc_module_fp8_linears(module), chosen = 0;
+    assert_int_equal(mc_module_choose_fp8(module, 40, 2, kinds), 0); /* it multiplies no bytes */
+    assert_int_equal(mc_module_fp8_linears(module), all_layers);
+    assert_int_equal(mc_module_choose_fp8(module, 0, 1, kinds), 0);
+    assert_error(ctx, MC_ERR_ARGUMENT, "0 rows", "expected 1 or more");
+    ctx->device->fp8_tn = true;
+    assert_int_equal(mc_module_choose_fp8(module, 40, 2, kinds), 3);
+    ctx->device->fp8_tn = false;
+    assert_good(ctx);
+    for (int i = 0; i < 3; i++) {
+        assert_true(kinds[i].plain > 0 && kinds[i].fp8 > 0 && kinds[i].casts > 0);
+        assert_int_equal(kinds[i].chosen, kinds[i].fp8 + kinds[i].casts < kinds[i].plain);
+        if (kinds[i].chosen) chosen += kinds[i].layers;
+    }
+    assert_int_equal(mc_module_fp8_linears(module), chosen);
+    run_free(&r);
+}
+
+/* A block that is run again casts with the scales of the first run, and is not counted twice. */
+static void test_recompute(void **state)
+{
+    mc_context *ctx = *state;
+    for (int scaling = 0; scaling < 2; scaling++) {
+        fp8_run first = {0};
+        mc_recipe recipe = {.fp8 = MC_FP8_ALL, .scaling = (mc_fp8_scaling)scaling};
+        for (mc_recompute how = MC_RECOMPUTE_NONE; how <= MC_RECOMPUTE_FULL; how++) {
+            fp8_run r = run_new(ctx, MC_BF16, how, recipe);
+            run_steps(ctx, &r, STEPS);
+            if (how == MC_RECOMPUTE_NONE) first = r;
+            assert_memory_equal(r.loss, first.loss, sizeof r.loss);
+            for (int i = 0; i < STEPS; i++) /* pairs of operations are fused otherwise */
+                assert_near(r.norm[i], first.norm[i], 1e-5 * first.norm[i]);
+            assert_true(r.saturated == first.saturated && r.vanished == first.vanished);
+            run_free(&r);
+        }
+    }
+}
+
+/* An evaluation computes as the saved model does, and leaves the scales alone. */
+static void test_evaluation(void **state)
+{
+    mc_context *ctx = *state;
+    fp8_run r = run_new(ctx, MC_F32, MC_RECOMPUTE_NONE, all),
+            plain = run_new(ctx, MC_F32, MC_RECOMPUTE_NONE, (mc_recipe){0});
+    double loss[2];
+    for (int i = 0; i < 2; i++) {
+        mc_tape *t = mc_tape_begin_eval(ctx);
+        loss[i] = mc_mean_loss(ctx, batch_loss(t, i ? plain.model : r.model, PACKED));
+        mc_tape_end(t);
+    }
+    assert_true(loss[0] == loss[1]);
+    const mc_fp8_state *f = mc_model_module(r.model)->root->fp8;
+    for (int i = 0; i < f->count * MC_FP8_ROLES; i++) assert_int_equal(f->seen[i].elements, 0);
+    run_free(&plain);
+    run_free(&r);
+}
+
+static void copy_parameters(mc_model *from, mc_model *to)
+{
+    mc_module_root *a = mc_model_module(from)->root, *b = mc_model_module(to)->root;
+    for (size_t i = 0; i < a->parameter_count; i++) {
+        float *values = malloc((size_t)mc_shape_count(a->parameters[i]->shape) * sizeof *values);
+        assert_non_null(values);
+        assert_int_equal(mc_parameter_read(a->parameters[i], values), MC_OK);
+        assert_int_equal(mc_parameter_write(b->parameters[i], values), MC_OK);
+        free(values);
+    }
+}
+
+/* A run that goes on from saved state goes on to the bit: histories are a part of it. */
+static void test_resume(void **state)
+{
+    mc_context *ctx = *state;
+    temp_folder folder = temp_folder_new();
+    const char *path = temp_path(&folder, "state.safetensors");
+    fp8_run r = run_new(ctx, MC_BF16, MC_RECOMPUTE_NONE, all);
+    fp8_run again = run_new(ctx, MC_BF16, MC_RECOMPUTE_NONE, all);
+    run_steps(ctx, &r, 3);
+    assert_int_equal(mc_optim_manager_save(r.optim, path), MC_OK);
+    copy_parameters(r.model, again.model);
+    assert_int_equal(mc_optim_manager_load(again.optim, path), MC_OK);
+    run_steps(ctx, &r, 3);
+    run_steps(ctx, &again, 3);
+    assert_memory_equal(again.loss, r.loss + 3, 3 * sizeof *r.loss);
+    assert_memory_equal(again.norm, r.norm + 3, 3 * sizeof *r.norm);
+    run_free(&again);
+    run_free(&r);
+    temp_folder_free(&folder);
+}
+
+/* ---- what is noticed ------------------------------------------------------------------------- */
+
+static int warnings;
+static void count_warnings(void *user, mc_log_level level, const char *message)
+{
+    (void)user;
+    if (level == MC_LOG_WARNING && strstr(message, "fp8")) warnings++;
+}
+
+/* How far two runs' mean losses of the last steps are apart, as a part of the second. */
+static double apart(const fp8_run *a, const fp8_run *b)
+{
+    double sums[2] = {0};
+    for (int i = MOST_STEPS / 2; i < MOST_STEPS; i++) {
+        sums[0] += a->loss[i];
+        sums[1] += b->loss[i];
+    }
+    return isfinite(sums[0]) ? fabs(sums[0] - sums[1]) / sums[1] : (double)INFINITY;
+}
+
+/* Training in 8 bits follows training in bf16. Scales that are far too large make it part from it,
+ * and are reported. */
+static void test_bad_scales(void **state)
+{
+    mc_context *ctx = *state;
+    ctx->log = count_warnings;
+    const int margins[] = {0, 0, -9, 24};
+    fp8_run runs[4];
+    for (int i = 0; i < 4; i++) {
+        mc_recipe recipe = {.fp8 = i ? MC_FP8_ALL : MC_FP8_NONE, .fp8_margin = margins[i]};
+        warnings = 0;
+        runs[i] = run_new(ctx, MC_BF16, MC_RECOMPUTE_NONE, recipe);
+        run_steps(ctx, &runs[i], MOST_STEPS);
+        run_free(&runs[i]);
+        printf("margin %d: loss %.4f, saturated %.3g, vanished %.3g, warnings %d\n", margins[i],
+               runs[i].loss[MOST_STEPS - 1], runs[i].saturated, runs[i].vanished, warnings);
+        assert_int_equal(warnings > 0, i >= 2);
+    }
+    assert_true(runs[0].loss[MOST_STEPS - 1] < 0.7 * runs[0].loss[0]);
+    assert_true(isnan(runs[0].saturated) || runs[0].saturated == 0);
+    assert_true(apart(&runs[1], &runs[0]) < 0.03);
+    assert_true(runs[1].saturated < 0.01 && runs[1].vanished < 0.05);
+    assert_true(apart(&runs[2], &runs[0]) > 0.1 && runs[2].saturated > 0.1);
+    assert_true(apart(&runs[3], &runs[0]) > 0.1 && runs[3].vanished > 0.1);
+    ctx->log = NULL;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_linear),         cmocka_unit_test(test_weight_once),
+        cmocka_unit_test(test_who_takes_part), cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_recompute),      cmocka_unit_test(test_evaluation),
+        cmocka_unit_test(test_resume),         cmocka_unit_test(test_bad_scales),
+        cmocka_unit_test(test_fused_pair),     cmocka_unit_test(test_kinds),
+        cmocka_unit_test(test_choice),
+    };
+    return cmocka_run_group_tests(tests, set_up_context, tear_down_context);
+}
