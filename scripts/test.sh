@@ -24,7 +24,7 @@ fi
 # build BUILD [OPTION...]
 build()
 {
-    echo "== building: $1"
+    echo "== building: $1 (since $(date +%T))"
     mkdir -p "build/$1"
     log=build/$1/build.log
     preset=$1
@@ -47,16 +47,18 @@ build_meanwhile()
 
 # run BUILD THREADS [OPTION...]: two tests more at a time than there are cores, with THREADS in each, which
 # sleep while they wait: many tests are of ranks that wait for each other, or for a deadline. (Tests of
-# ranks count as two, so two of them run at once on two cores.)
+# ranks count as two, so two of them run at once on two cores.) Without a limit ctest waits for ever for
+# a test that hangs; what a busy machine kept from its end begins once more.
 run()
 {
-    echo "== testing: $1"
+    echo "== testing: $1 (since $(date +%T))"
     rm -f "build/$1/tests.xml"
     folder=build/$1 threads=$2
     shift 2
     OMP_NUM_THREADS=$threads OMP_WAIT_POLICY=passive ctest --test-dir "$folder" \
-        --parallel "$((jobs + 2))" --tests-regex "$pattern" --output-junit tests.xml \
-        --test-output-size-passed 10000000 --test-output-size-failed 10000000 "$@" || failed=yes
+        --parallel "$((jobs + 2))" --tests-regex "$pattern" --timeout 400 --repeat after-timeout:2 \
+        --output-junit tests.xml --test-output-size-passed 10000000 \
+        --test-output-size-failed 10000000 "$@" || failed=yes
     results="$results $folder/tests.xml"
 }
 

@@ -12,6 +12,7 @@
 #include <signal.h>
 #include <sys/wait.h>
 #include "core/base/context_internal.h"
+#include "tests/child.h"
 #include "tests/null/live_objects.h"
 
 enum { NO_PLACE = -1, ALL_PLACES = -2, EACH_PLACE = -3 };
@@ -198,9 +199,7 @@ static const char *place_name(const null_call *c, int place)
 static int run(const null_call *c, int place, bool failed)
 {
     on_failed_context = failed;
-    fflush(NULL);
-    pid_t child = fork();
-    assert_true(child >= 0);
+    pid_t child = fork_child();
     if (child == 0) run_child(c, place);
     int end;
     assert_int_equal(waitpid(child, &end, 0), child);

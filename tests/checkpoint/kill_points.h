@@ -9,6 +9,7 @@
 #include <sys/types.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include "tests/child.h"
 
 static long kill_countdown; /* of calls until the one that does not return; 0: none */
 
@@ -47,8 +48,7 @@ ssize_t __wrap_write(int fd, const void *data, size_t size)
 static inline bool killed_at(long nth, void (*save)(void *user), void *user)
 {
     int status;
-    pid_t child = fork();
-    assert_true(child >= 0);
+    pid_t child = fork_child();
     if (child == 0) {
         kill_countdown = nth;
         save(user);

@@ -16,6 +16,7 @@
 #include "core/formats/safetensors_internal.h"
 #include "core/formats/tensor_file_internal.h"
 #include "tests/checkpoint/kill_points.h"
+#include "tests/child.h"
 #include "tests/temp_folder.h"
 
 typedef struct fixture {
@@ -398,8 +399,7 @@ static void a_full_disk_is_an_error(void **state)
     char small[600];
     snprintf(small, sizeof small, "%s/small", f->folder.path);
     assert_int_equal(mkdir(small, 0777), 0);
-    pid_t child = fork();
-    assert_true(child >= 0);
+    pid_t child = fork_child();
     if (child == 0) { /* a mount of its own, gone with the process */
         if (unshare(CLONE_NEWNS) != 0 && unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) _exit(77);
         mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL);

@@ -17,6 +17,7 @@
 #include "core/formats/safetensors.h"
 #include "core/formats/tensor_file.h"
 #include "datasets/prepare.h"
+#include "tests/child.h"
 #include "tests/datasets/lm_test.h"
 #include "datasets/token_files.h"
 
@@ -40,8 +41,7 @@ static void test_without(void **state)
     fixture *f = *state;
     const char *path = temp_path(&f->folder, "a.bin");
     write_u16_shard(path, TOKENS, 0);
-    fflush(NULL);
-    pid_t child = fork();
+    pid_t child = fork_child();
     if (child == 0) {
         signal(SIGBUS, SIG_DFL); /* not that of a sanitizer */
         int32_t tokens[8];

@@ -17,6 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 #include "core/dist/control/control_parts_internal.h"
+#include "tests/child.h"
 #include "tests/dist/free_port.h"
 
 /* Seconds: LONG is the deadline of jobs whose deadline is not to pass. */
@@ -127,9 +128,7 @@ static inline void run_rank(job *j, int rank)
 
 static inline void job_start_rank(job *j, int rank)
 {
-    fflush(NULL);
-    pid_t pid = fork();
-    assert_true(pid >= 0);
+    pid_t pid = fork_child();
     if (pid == 0) {
         own = &j->ranks[rank];
         run_rank(j, rank);
@@ -169,9 +168,11 @@ static inline void within_deadline(timed_job *play)
 /* Whether all ranks have begun their parts, rather than ended. */
 static inline bool all_begin(const job *j)
 {
+    double begun = now();
     for (int r = 0; r < j->world; r++)
         while (!j->ranks[r].ready) {
             if (j->ranks[r].done) return false;
+            if (now() - begun > LONG + TOLD_LATE) fail_msg("rank %d neither began nor ended", r);
             sleep_for(0.002);
         }
     return true;

@@ -16,6 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 #include "core/dist/world_internal.h"
+#include "tests/child.h"
 #include "tests/dist/comm_test.h"
 #include "tests/temp_folder.h"
 #ifdef MC_HAVE_MPI
@@ -82,7 +83,7 @@ static void killed(rank_state *s)
 
 static void suspended(rank_state *s)
 {
-    if (s->rank == 0 && fork() == 0) { /* who wakes it up, when all is over */
+    if (s->rank == 0 && fork_child() == 0) { /* who wakes it up, when all is over */
         wait_for_others(s);
         kill(getppid(), SIGCONT);
         _exit(0);

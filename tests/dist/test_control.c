@@ -284,10 +284,8 @@ static void test_many_jobs(void **state)
     (void)state;
     for (int world = 2; world <= 3; world++) {
         job *j = job_new(world, LONG, NULL);
-        fflush(NULL);
         for (int r = 0; r < world; r++) {
-            pid_t pid = fork();
-            assert_true(pid >= 0);
+            pid_t pid = fork_child();
             if (pid == 0) {
                 be_rank_of_many(j, r);
                 _exit(0);
@@ -814,6 +812,14 @@ static void close_all(void)
     for (int fd = 3; fd < 256; fd++) close(fd);
 }
 
+/* Waits for the stranger, which does not come so far if an assertion fails in it. */
+static void wait_until_set(const atomic_bool *flag)
+{
+    double begun = now();
+    for (; !*flag; sleep_for(0.01))
+        if (now() - begun > LONG + TOLD_LATE) fail_msg("the stranger failed");
+}
+
 /* Strangers during the rendezvous and during the run do no harm. They are a process's, so that all
  * their connections end with it. */
 static void test_strangers(void **state)
@@ -823,8 +829,7 @@ static void test_strangers(void **state)
     j->prepare[0] = j->prepare[1] = j->prepare[2] = close_all;
     job_start_rank(j, 0);
     job_start_rank(j, 1);
-    fflush(NULL);
-    pid_t stranger = fork();
+    pid_t stranger = fork_child();
     if (stranger == 0) {
         annoy(j->port);
         j->ranks[7].ready = true;
@@ -834,9 +839,9 @@ static void test_strangers(void **state)
         j->ranks[7].done = true;
         for (;;) pause();
     }
-    while (!j->ranks[7].ready) sleep_for(0.01);
+    wait_until_set(&j->ranks[7].ready);
     job_start_rank(j, 2);
-    while (!j->ranks[7].done) sleep_for(0.01);
+    wait_until_set(&j->ranks[7].done);
     j->finish = true;
     job_wait(j, now(), SOON);
     kill(stranger, SIGKILL);

@@ -19,6 +19,7 @@
 #include "core/dist/control/control_internal.h"
 #include "core/modelcenter.h"
 #include <modelcenter/more.h>
+#include "tests/child.h"
 #include "tests/dist/free_port.h"
 #ifdef MC_HAVE_NCCL
 #include <cuda_runtime_api.h>
@@ -230,7 +231,7 @@ static int count_gpus(void)
     int status = 0;
 #ifdef MC_HAVE_NCCL
     if (getenv("MC_CUDA_SIMULATED")) return 3;
-    pid_t pid = fork();
+    pid_t pid = fork_child();
     if (pid == 0) {
         int count = 0;
         _exit(cudaGetDeviceCount(&count) ? 0 : count);
@@ -255,12 +256,10 @@ static job *run_job(void (*part)(place *p), double timeout, int absent, double l
     j->port = free_port();
     j->timeout = timeout;
     j->part = part;
-    fflush(NULL);
     double begun = now();
     pid_t pids[MOST]; /* not in shared memory, where a child would write its 0 too */
     for (int r = 0; r < j->started; r++) {
-        pids[r] = fork();
-        assert_true(pids[r] >= 0);
+        pids[r] = fork_child();
         if (pids[r] > 0) continue;
         be_rank(j, r);
         _exit(0);

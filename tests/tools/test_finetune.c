@@ -23,6 +23,7 @@
     "E=\"--dropout 0 --lr 0.002 --dtype f32\" && G=\"$MC finetune gpt2 --task BoolQ "    \
     "--data data --config words $O\" && "                                                \
     "T=\"$F --config tiny $O\" && L=\"$F --pretrained base --lora-rank 4 $O\" && "
+#include "tests/child.h"
 #include "tests/tools/command_test.h"
 
 /* ---- data ------------------------------------------------------------------------------------ */
@@ -298,8 +299,7 @@ static bool start_and_kill(const char *options, int ms)
     int ends[2], status;
     assert_int_equal(pipe(ends), 0);
     assert_true(fcntl(ends[1], F_SETPIPE_SZ, 4096) >= 4096);
-    pid_t child = fork();
-    assert_true(child >= 0);
+    pid_t child = fork_child();
     if (child == 0) {
         dup2(ends[1], STDERR_FILENO);
         close(ends[0]);

@@ -19,6 +19,7 @@
     "U=\"$G --config tiny.json --batch-size 2 --seq-length 16 --tokens-per-step 64 " \
     "--lr 0.01 --dropout 0.2 --clip 0.5 --shuffle --seed 5\" && "                    \
     "T=\"$U --data train.bin\" && "
+#include "tests/child.h"
 #include "tests/tools/command_test.h"
 
 enum { VOCABULARY = 61 };
@@ -345,8 +346,7 @@ static void test_common_options(void **state)
 /* Starts the run that saves after every step, and kills it some time after it has begun to. */
 static void start_and_kill(int ms)
 {
-    pid_t child = fork();
-    assert_true(child >= 0);
+    pid_t child = fork_child();
     if (child == 0) {
         char line[2000];
         snprintf(line, sizeof line,

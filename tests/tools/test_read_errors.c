@@ -18,6 +18,7 @@
 #define COMMAND_VARIABLES                                                                     \
     "export OMP_NUM_THREADS=1 && P=\"$MC pretrain --data tokens.bin --seq-length 16 --steps " \
     "1000\" && "
+#include "tests/child.h"
 #include "tests/tools/command_test.h"
 
 enum { TOKENS = 200000, HEADER = 256, ROOT = FUSE_ROOT_ID, FILE_NODE = 2, ROOM = 1 << 18 };
@@ -112,8 +113,7 @@ static bool insert(disk *d, const char *path)
         print_message("SKIPPED: no FUSE file system may be mounted here\n");
         return false;
     }
-    d->server = fork();
-    assert_true(d->server >= 0);
+    d->server = fork_child();
     if (d->server > 0) return true;
     for (;;) {
         ssize_t got = read(d->fuse, request, sizeof request);

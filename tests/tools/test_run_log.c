@@ -19,6 +19,7 @@
 #include <cjson/cJSON.h>
 #include "tools/train/interrupt.h"
 #include "tools/log/run_log.h"
+#include "tests/child.h"
 
 static char folder[128];
 
@@ -745,8 +746,7 @@ static void test_interrupt(void **state)
 static int ended_by(int last)
 {
     int status;
-    pid_t child = fork();
-    assert_true(child >= 0);
+    pid_t child = fork_child();
     if (child == 0) {
         interrupt_init();
         raise(SIGTERM);
