@@ -45,11 +45,12 @@ typedef struct fp8_cast_case {
     mc_fp8_seen seen;           /* what it is to see */
 } fp8_cast_case;
 
-/* Numbers of many sizes: some saturate, some vanish; with `bad` some are not finite. */
+/* Numbers of many sizes: some saturate, some vanish; with `bad` some are not finite. Rows lie `gap`
+ * elements apart. */
 static inline fp8_cast_case fp8_cast_new(mc_dtype dtype, mc_fp8_format format, int64_t rows,
-                                         int64_t columns, bool bad)
+                                         int64_t columns, int64_t gap, bool bad)
 {
-    fp8_cast_case c = {.x = matrix_new(dtype, rows, columns, 3, -1, 1), .format = format};
+    fp8_cast_case c = {.x = matrix_new(dtype, rows, columns, gap, -1, 1), .format = format};
     static const double special[] = {NAN, INFINITY, -INFINITY};
     for (int64_t i = 0; i < rows * columns; i++) {
         double value = c.x.v[i] * ldexp(1, (int)(random_bits() % 18) - 13);

@@ -10,9 +10,10 @@ static void take(void *host, void *there, size_t bytes)
     gpu->free(gpu, there, bytes);
 }
 
-static void run_cast(mc_dtype dtype, mc_fp8_format format, int64_t rows, int64_t columns, bool bad)
+static void run_cast(mc_dtype dtype, mc_fp8_format format, int64_t rows, int64_t columns,
+                     int64_t gap, bool bad)
 {
-    fp8_cast_case c = fp8_cast_new(dtype, format, rows, columns, bad);
+    fp8_cast_case c = fp8_cast_new(dtype, format, rows, columns, gap, bad);
     size_t bytes = (size_t)(rows * columns), turned = (size_t)(c.padded * columns);
     uint8_t *data = malloc(bytes), *transposed = malloc(turned);
     assert_non_null(data);
@@ -54,27 +55,63 @@ static void run_cast(mc_dtype dtype, mc_fp8_format format, int64_t rows, int64_t
     fp8_cast_free(&c);
 }
 
-/* Whole tiles, parts of them, and columns that fill no word. */
+/* Whole tiles, parts of them, and columns that fill no word, with rows that begin at odd addresses;
+ * and in 16 bits rows of whole chunks of 16 bytes, which are loaded so. */
 static void test_cast(void **state)
 {
     (void)state;
-    static const int64_t shapes[][2] = {{1, 48}, {128, 64}, {300, 144}, {48, 1030}, {130, 17}};
+    static const int64_t shapes[][3] = {{1, 48, 3},    {128, 64, 3},  {300, 144, 3},
+                                        {48, 1030, 3}, {130, 17, 3},  {1, 8, 0},
+                                        {128, 64, 0},  {301, 136, 8}, {122, 1032, 0}};
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) FOR_TYPES(d)
     for (int f = MC_FP8_E4M3; f <= MC_FP8_E5M2; f++)
-        run_cast(float_types[d], (mc_fp8_format)f, shapes[s][0], shapes[s][1], s == 2);
+        run_cast(float_types[d], (mc_fp8_format)f, shapes[s][0], shapes[s][1], shapes[s][2],
+                 s == 2 || s == 7);
+}
+
+/* Bytes go where they may lie at any address, as many as are asked for, and no others. */
+static void test_odd_addresses(void **state)
+{
+    (void)state;
+    enum { ROWS = 37, COLUMNS = 72, PADDED = 42, DATA = ROWS * COLUMNS, TURNED = COLUMNS * PADDED };
+    uint8_t data[DATA + 2], turned[TURNED + 2];
+    fp8_cast_case c = fp8_cast_new(MC_BF16, MC_FP8_E4M3, ROWS, COLUMNS, 0, false);
+    memset(data, 0xff, sizeof data);
+    memset(turned, 0xff, sizeof turned);
+    mc_matrix x = upload_matrix(&c.x);
+    uint8_t *data_there = upload(data, sizeof data), *turned_there = upload(turned, sizeof turned);
+    void *scale = upload(&c.scale, sizeof c.scale);
+    assert_ok(gpu->kernels->fp8_cast(gpu, &(mc_fp8_cast_call){.rows = ROWS,
+                                                              .columns = COLUMNS,
+                                                              .padded = PADDED,
+                                                              .x = x,
+                                                              .scale = scale,
+                                                              .data = data_there + 1,
+                                                              .transposed = turned_there + 1}));
+    take(data, data_there, sizeof data);
+    take(turned, turned_there, sizeof turned);
+    gpu->free(gpu, scale, sizeof c.scale);
+    take_matrix(x, &c.x);
+    assert_bytes(data + 1, c.data, DATA, "cuda", "cast");
+    for (int j = 0; j < COLUMNS; j++)
+        for (int i = 0; i < PADDED; i++)
+            assert_int_equal(turned[1 + j * PADDED + i], i < ROWS ? c.data[i * COLUMNS + j] : 0);
+    assert_int_equal(data[0] & data[DATA + 1] & turned[0] & turned[TURNED + 1], 0xff);
+    fp8_cast_free(&c);
 }
 
 /* An activation or its slope within the cast: to the bit what two kernels give. */
 static void test_fused_cast(void **state)
 {
     (void)state;
-    static const int64_t shapes[][2] = {{1, 48}, {128, 64}, {300, 144}, {130, 17}};
+    static const int64_t shapes[][3] = {
+        {1, 48, 4}, {128, 64, 4}, {300, 144, 4}, {130, 17, 4}, {301, 136, 8}};
     const mc_fp8_scale scale = {.scale = 128, .inverse = 1 / 128.0f};
     void *scale_there = upload(&scale, sizeof scale);
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) FOR_TYPES(d)
     for (int a = MC_ACTIVATION_RELU; a <= MC_ACTIVATION_SILU; a++) {
         int64_t rows = shapes[s][0], columns = shapes[s][1];
-        matrix x = matrix_new(float_types[d], rows, columns, 4, -4, 4),
+        matrix x = matrix_new(float_types[d], rows, columns, shapes[s][2], -4, 4),
                pre = matrix_new(float_types[d], rows, columns, 0, -4, 4);
         mc_fp8_cast_call call = {.rows = rows,
                                  .columns = columns,
@@ -209,9 +246,10 @@ static void test_measure(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_cast),         cmocka_unit_test(test_fused_cast),
-        cmocka_unit_test(test_update),       cmocka_unit_test(test_rows_by_rows),
-        cmocka_unit_test(test_other_orders), cmocka_unit_test(test_measure),
+        cmocka_unit_test(test_cast),         cmocka_unit_test(test_odd_addresses),
+        cmocka_unit_test(test_fused_cast),   cmocka_unit_test(test_update),
+        cmocka_unit_test(test_rows_by_rows), cmocka_unit_test(test_other_orders),
+        cmocka_unit_test(test_measure),
     };
     return RUN_ON_GPU(tests);
 }

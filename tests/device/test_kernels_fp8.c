@@ -95,7 +95,7 @@ static void test_cast(void **state)
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) FOR_TYPES(d)
     for (int f = MC_FP8_E4M3; f <= MC_FP8_E5M2; f++) {
         fp8_cast_case c =
-            fp8_cast_new(float_types[d], (mc_fp8_format)f, shapes[s][0], shapes[s][1], s == 2);
+            fp8_cast_new(float_types[d], (mc_fp8_format)f, shapes[s][0], shapes[s][1], 3, s == 2);
         int64_t count = c.x.rows * c.x.columns;
         uint8_t *data = malloc((size_t)count), *turned = malloc((size_t)(c.padded * c.x.columns));
         assert_non_null(data);

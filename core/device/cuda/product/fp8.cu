@@ -8,10 +8,12 @@ namespace
 
 /* ---- casting --------------------------------------------------------------------------------- */
 
-/* A block casts a tile; a thread two pieces of 4 rows and 4 columns of it. */
-enum { THREADS = 256, TILE_ROWS = 128, TILE_COLUMNS = 64, PIECE = 4 };
-enum { GROUPS = TILE_ROWS / PIECE, PITCH = GROUPS + 1 /* words */ };
-enum { ACROSS = TILE_COLUMNS / PIECE, DOWN = THREADS / ACROSS /* threads */ };
+/* A block casts a tile. A thread casts pieces of 4 rows and a chunk of columns (mc_width): all loads
+ * of a piece are issued before the first is used, since it is the bytes in flight that limit the
+ * rate. With 16 bits in whole chunks (T is their type) a piece is 4 loads of 16 bytes, and the block
+ * has one a thread; T is mc_mixed for everything else. */
+enum { THREADS = 256, TILE_ROWS = 128, TILE_COLUMNS = 64, ROWS = 4 };
+enum { GROUPS = TILE_ROWS / ROWS, UNIT = 16 /* bytes of a column that are stored at once */ };
 
 /* What is cast: x, activation(x), or x * activation'(pre). */
 enum source { PLAIN, ACTIVATED, SLOPED };
@@ -24,7 +26,8 @@ struct cast_work {
     const mc_fp8_scale *scale;
     mc_fp8_seen *seen;
     uint8_t *data, *transposed;
-    bool whole; /* bytes may be stored four at a time */
+    bool whole;         /* bytes of a chunk may be stored at once */
+    bool whole_columns; /* and a unit of a column */
 };
 
 struct lost {
@@ -32,8 +35,7 @@ struct lost {
 };
 
 /* Four numbers as bytes, the first lowest. All are finite. */
-template <mc_fp8_format FORMAT>
-__device__ __forceinline__ uint32_t codes_of(const float (&v)[PIECE])
+template <mc_fp8_format FORMAT> __device__ __forceinline__ uint32_t codes_of(const float *v)
 {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
     uint16_t low, high;
@@ -47,175 +49,308 @@ __device__ __forceinline__ uint32_t codes_of(const float (&v)[PIECE])
     return low | (uint32_t)high << 16;
 #else
     uint32_t word = 0;
-    for (int i = 0; i < PIECE; i++) word |= (uint32_t)mc_fp8_code(FORMAT, v[i]) << 8 * i;
+    for (int i = 0; i < 4; i++) word |= (uint32_t)mc_fp8_code(FORMAT, v[i]) << 8 * i;
     return word;
 #endif
 }
 
-/* n elements of a row from `column` on, zeros after them. T: float, or a type of 16 bits where x is
- * of one. */
-template <source SOURCE, class T>
-__device__ __forceinline__ void load_piece(const cast_work &w, int64_t row, int64_t column, int n,
-                                           float (&v)[PIECE])
+/* The larger of two pairs of 16-bit numbers, each for itself. */
+__device__ __forceinline__ uint32_t larger_pair(uint32_t a, uint32_t b)
 {
-    mc_load<mc_mixed>(w.x, row * w.x.stride + column, n, v);
-    if (SOURCE == ACTIVATED) mc_activate<T>(w.activation, v);
-    if (SOURCE == SLOPED) {
-        float pre[PIECE];
-        mc_load<mc_mixed>(w.pre, row * w.pre.stride + column, n, pre);
-        mc_activate_backward<T>(w.activation, pre, v);
-    }
-    if (SOURCE != PLAIN) mc_unpack<mc_mixed>(w.x, mc_pack<mc_mixed>(w.x, v), v);
+#ifdef __CUDA_ARCH__
+    return __vmaxu2(a, b);
+#else
+    return max(a & 0xffff, b & 0xffff) | max(a >> 16, b >> 16) << 16;
+#endif
 }
 
-/* Most pieces have lost nothing: none of their elements is beyond the largest number, and no byte
- * is 0. Counting is for the others, since it takes as many instructions as the cast. */
-template <mc_fp8_format FORMAT>
-__device__ __forceinline__ void count_lost(const float (&v)[PIECE], float largest, uint32_t word,
-                                           lost &lost)
-{
-    const float most = FORMAT == MC_FP8_E4M3 ? 448.0f : 57344.0f;
-    bool a_zero = ((word & 0x7f7f7f7fu) - 0x01010101u) & 0x80808080u;
-    if (largest <= most && !a_zero) return;
-#pragma unroll
-    for (int i = 0; i < PIECE; i++) {
-        lost.saturated += fabsf(v[i]) > most && fabsf(v[i]) < INFINITY;
-        lost.vanished += v[i] != 0.0f && (word >> 8 * i & 0x7f) == 0;
-    }
-}
-
-/* As a word of bytes. */
-template <mc_fp8_format FORMAT>
-__device__ __forceinline__ uint32_t cast_piece(float (&v)[PIECE], float scale, lost &lost)
+/* The largest magnitude of a chunk, as the bits of an f32. */
+template <class T>
+__device__ __forceinline__ uint32_t largest_of(mc_bits b, const float (&v)[mc_width<T>])
 {
     uint32_t largest = 0;
+    if constexpr (mc_is_half<T>) { /* the order of its bits is that of the numbers */
 #pragma unroll
-    for (int i = 0; i < PIECE; i++) {
-        largest = max(largest, __float_as_uint(v[i]) & 0x7fffffffu);
-        v[i] *= scale;
+        for (int i = 0; i < 4; i++) largest = larger_pair(largest, b.word[i] & 0x7fff7fff);
+        largest = max(largest & 0xffff, largest >> 16);
+        constexpr bool f16 = std::is_same_v<T, __half>;
+        largest = f16 ? __float_as_uint(mc_unpack_f16(largest).x) : largest << 16;
+    } else {
+#pragma unroll
+        for (int i = 0; i < mc_width<T>; i++)
+            largest = max(largest, __float_as_uint(v[i]) & 0x7fffffffu);
     }
-    lost.largest = max(lost.largest, largest);
-    uint32_t word = 0;
-    if (largest < 0x7f800000)
-        word = codes_of<FORMAT>(v);
-    else
-        for (int i = 0; i < PIECE; i++) word |= (uint32_t)mc_fp8_code(FORMAT, v[i]) << 8 * i;
-    count_lost<FORMAT>(v, __uint_as_float(largest) * scale, word, lost);
-    return word;
+    return largest;
 }
 
-__device__ __forceinline__ void store_word(uint8_t *to, uint32_t word, int n, bool whole)
+/* What is cast, of what was loaded of x and of pre, in x's dtype. */
+template <source SOURCE, class T>
+__device__ __forceinline__ mc_bits transformed(const cast_work &w, mc_bits x, mc_bits pre)
 {
-    if (whole && n == PIECE) {
-        *(uint32_t *)to = word;
-        return;
-    }
-    for (int i = 0; i < PIECE; i++)
-        if (i < n) to[i] = (uint8_t)(word >> 8 * i);
+    if (SOURCE == PLAIN) return x;
+    float v[mc_width<T>], before[mc_width<T>];
+    mc_unpack<T>(w.x, x, v);
+    mc_unpack<T>(w.pre, pre, before);
+    const bool f32 = mc_is_f32<T>(w.x);
+    if (SOURCE == ACTIVATED && f32) mc_activate<float>(w.activation, v);
+    if (SOURCE == ACTIVATED && !f32) mc_activate<__nv_bfloat16>(w.activation, v);
+    if (SOURCE == SLOPED && f32) mc_activate_backward<float>(w.activation, before, v);
+    if (SOURCE == SLOPED && !f32) mc_activate_backward<__nv_bfloat16>(w.activation, before, v);
+    return mc_pack<T>(w.x, v);
 }
 
-/* How many of `count` elements from `first` on are left, PIECE at most. */
-__device__ __forceinline__ int left_of(int64_t count, int64_t first)
+/* How many of `count` elements from `first` on are left, `most` at most. */
+__device__ __forceinline__ int left_of(int64_t count, int64_t first, int most)
 {
     int64_t left = count - first;
-    return left < 0 ? 0 : left < PIECE ? (int)left : (int)PIECE;
+    return left < 0 ? 0 : left < most ? (int)left : most;
 }
+
+/* A chunk of each of some rows; zeros where there is no row or column. */
+template <int COUNT> struct piece {
+    mc_bits x[COUNT], pre[COUNT];
+};
+
+template <source SOURCE, class T, int COUNT>
+__device__ __forceinline__ piece<COUNT> load_piece(const cast_work &w, int64_t row, int64_t column)
+{
+    constexpr bool WHOLE = mc_whole<T>;
+    const int n = left_of(w.columns, column, mc_width<T>);
+    piece<COUNT> p;
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) {
+        int here = row + i < w.rows ? n : 0;
+        p.x[i] = mc_load_bits<T, WHOLE>(w.x, (row + i) * w.x.stride + column, here);
+        p.pre[i] = {{0, 0, 0, 0}};
+        if (SOURCE == SLOPED)
+            p.pre[i] = mc_load_bits<T, WHOLE>(w.pre, (row + i) * w.pre.stride + column, here);
+    }
+    return p;
+}
+
+/* A word of bytes has lost what is beyond the largest number, and what became zero. Most have lost
+ * neither. */
+template <mc_fp8_format FORMAT>
+__device__ __forceinline__ void count_lost(const float *v, float scale, float largest,
+                                           uint32_t word, lost &lost)
+{
+    const float most = FORMAT == MC_FP8_E4M3 ? 448.0f : 57344.0f;
+    /* the upper bit of each byte that is zero but for its sign */
+    uint32_t zeros = ~((word & 0x7f7f7f7fu) + 0x7f7f7f7fu) & 0x80808080u;
+    if (zeros) {
+        lost.vanished += __popc(zeros);
+#pragma unroll
+        for (int i = 0; i < 4; i++) lost.vanished -= v[i] == 0.0f;
+    }
+    if (largest * scale <= most) return;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        float size = fabsf(v[i] * scale);
+        lost.saturated += size > most && size < INFINITY;
+    }
+}
+
+/* A chunk as bytes, four a word. */
+template <mc_fp8_format FORMAT, class T>
+__device__ __forceinline__ void cast_chunk(mc_bits b, const float (&v)[mc_width<T>], float scale,
+                                           uint32_t (&word)[mc_width<T> / 4], lost &lost)
+{
+    constexpr int WORDS = mc_width<T> / 4;
+    const uint32_t largest = largest_of<T>(b, v);
+    lost.largest = max(lost.largest, largest);
+#pragma unroll
+    for (int k = 0; k < WORDS; k++) {
+        float scaled[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) scaled[i] = v[4 * k + i] * scale;
+        if (largest < 0x7f800000) {
+            word[k] = codes_of<FORMAT>(scaled);
+        } else {
+            word[k] = 0;
+            for (int i = 0; i < 4; i++)
+                word[k] |= (uint32_t)mc_fp8_code(FORMAT, scaled[i]) << 8 * i;
+        }
+        count_lost<FORMAT>(v + 4 * k, scale, __uint_as_float(largest), word[k], lost);
+    }
+}
+
+/* The first n bytes of some words; `whole`: `to` is aligned to all of them. */
+template <int WORDS>
+__device__ __forceinline__ void store_bytes(uint8_t *to, const uint32_t (&word)[WORDS], int n,
+                                            bool whole)
+{
+    if (whole && n == 4 * WORDS) {
+        if constexpr (WORDS == 1) *(uint32_t *)to = word[0];
+        if constexpr (WORDS == 2) *(uint2 *)to = make_uint2(word[0], word[1]);
+        if constexpr (WORDS == 4) mc_store_16_bytes(to, {{word[0], word[1], word[2], word[3]}});
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < 4 * WORDS; i++)
+        if (i < n) to[i] = (uint8_t)(word[i / 4] >> i % 4 * 8);
+}
+
+/* ---- the transposed copy --------------------------------------------------------------------- */
+
+/* Where a tile has the word of 4 rows of a column: units of a column are mixed by the column's
+ * chunk, so that neither the writes of a warp (one row group, all columns j of a chunk) nor its
+ * reads (8 units of a column) meet in a bank of shared memory. */
+__device__ __forceinline__ int place_of(int column, int group)
+{
+    return column * GROUPS + ((group / 4) ^ (column / 8)) * 4 + group % 4;
+}
+
+/* Bytes of a word or another, as __byte_perm numbers them. */
+__device__ __forceinline__ uint32_t choose_bytes(uint32_t low, uint32_t high, uint32_t selector)
+{
+#ifdef __CUDA_ARCH__
+    return __byte_perm(low, high, selector);
+#else
+    uint64_t both = low | (uint64_t)high << 32, word = 0;
+    for (int i = 0; i < 4; i++) word |= (both >> (selector >> 4 * i & 7) * 8 & 0xff) << 8 * i;
+    return (uint32_t)word;
+#endif
+}
+
+/* Four columns of four rows, of rows as words. */
+__device__ __forceinline__ void turn(uint32_t a, uint32_t b, uint32_t c, uint32_t d,
+                                     uint32_t (&column)[4])
+{
+    uint32_t low = choose_bytes(a, b, 0x5140), high = choose_bytes(c, d, 0x5140);
+    column[0] = choose_bytes(low, high, 0x5410);
+    column[1] = choose_bytes(low, high, 0x7632);
+    low = choose_bytes(a, b, 0x7362);
+    high = choose_bytes(c, d, 0x7362);
+    column[2] = choose_bytes(low, high, 0x5410);
+    column[3] = choose_bytes(low, high, 0x7632);
+}
+
+/* The tile's columns, a unit a thread at a time. */
+__device__ __forceinline__ void store_columns(const cast_work &w, const uint32_t *tile,
+                                              int64_t row0, int64_t column0)
+{
+    enum { UNITS = TILE_ROWS / UNIT };
+#pragma unroll
+    for (int i = (int)threadIdx.x; i < TILE_COLUMNS * UNITS; i += THREADS) {
+        const int j = i / UNITS, unit = i % UNITS;
+        const int64_t column = column0 + j, row = row0 + unit * UNIT;
+        const int n = column < w.columns ? left_of(w.padded, row, UNIT) : 0;
+        if (!n) continue;
+        uint4 v = *(const uint4 *)&tile[place_of(j, unit * 4)];
+        const uint32_t word[4] = {v.x, v.y, v.z, v.w};
+        store_bytes(w.transposed + column * w.padded + row, word, n, w.whole_columns);
+    }
+}
+
+/* ---- kernels --------------------------------------------------------------------------------- */
 
 __device__ __forceinline__ void note(mc_fp8_seen *seen, lost own)
 {
-    __shared__ uint32_t shared[3][THREADS / 32];
+    static_assert(TILE_ROWS * TILE_COLUMNS < 1 << 16, "both counts of a block in one word");
+    __shared__ uint32_t shared[2][THREADS / 32];
     own.largest = mc_block_largest(own.largest, shared[0]);
-    own.saturated = mc_block_sum(own.saturated, shared[1]);
-    own.vanished = mc_block_sum(own.vanished, shared[2]);
+    uint32_t both = mc_block_sum(own.saturated | own.vanished << 16, shared[1]);
     if (threadIdx.x) return;
     atomicMax(&seen->largest, own.largest);
-    if (own.saturated) atomicAdd((unsigned long long *)&seen->saturated, own.saturated);
-    if (own.vanished) atomicAdd((unsigned long long *)&seen->vanished, own.vanished);
+    if (both & 0xffff) atomicAdd((unsigned long long *)&seen->saturated, both & 0xffff);
+    if (both >> 16) atomicAdd((unsigned long long *)&seen->vanished, both >> 16);
 }
 
-/* The sums of a tile's columns, of those of its threads. */
-__device__ __forceinline__ void add_columns(const cast_work &w, const float (&sum)[PIECE],
+/* The sums of a tile's columns, of those of its threads, each of a chunk. */
+template <int WIDTH>
+__device__ __forceinline__ void add_columns(const cast_work &w, float (&sum)[WIDTH],
                                             int64_t column0)
 {
-    __shared__ float sums[DOWN][TILE_COLUMNS];
+    enum { ACROSS = TILE_COLUMNS / WIDTH, WARPS = THREADS / 32 };
+    __shared__ float sums[WARPS][TILE_COLUMNS];
 #pragma unroll
-    for (int j = 0; j < PIECE; j++)
-        sums[threadIdx.x / ACROSS][threadIdx.x % ACROSS * PIECE + j] = sum[j];
+    for (int j = 0; j < WIDTH; j++) {
+#pragma unroll
+        for (int lane = 16; lane >= ACROSS; lane /= 2)
+            sum[j] += __shfl_xor_sync(0xffffffffu, sum[j], lane);
+        if (threadIdx.x % 32 < ACROSS)
+            sums[threadIdx.x / 32][threadIdx.x % 32 * WIDTH + j] = sum[j];
+    }
     __syncthreads();
     int64_t column = column0 + threadIdx.x;
     if (threadIdx.x >= TILE_COLUMNS || column >= w.columns) return;
     float total = 0;
-    for (int i = 0; i < DOWN; i++) total += sums[i][threadIdx.x];
+    for (int i = 0; i < WARPS; i++) total += sums[i][threadIdx.x];
     w.partial[blockIdx.y * w.columns + column] = total;
+}
+
+/* A piece: its rows' bytes go to memory, its columns' to the tile. */
+template <mc_fp8_format FORMAT, source SOURCE, class T>
+__device__ __forceinline__ void cast_piece(const cast_work &w, int64_t row, int64_t column,
+                                           float scale, uint32_t *tile, int group, int across,
+                                           float (&sum)[mc_width<T>], lost &own)
+{
+    constexpr int WIDTH = mc_width<T>, WORDS = WIDTH / 4;
+    uint32_t word[ROWS][WORDS];
+    const piece<ROWS> p = load_piece<SOURCE, T, ROWS>(w, row, column);
+#pragma unroll
+    for (int i = 0; i < ROWS; i++) {
+        float v[WIDTH];
+        mc_bits b = transformed<SOURCE, T>(w, p.x[i], p.pre[i]);
+        mc_unpack<T>(w.x, b, v);
+#pragma unroll
+        for (int j = 0; j < WIDTH && SOURCE == SLOPED; j++) sum[j] += v[j];
+        cast_chunk<FORMAT, T>(b, v, scale, word[i], own);
+        int n = row + i < w.rows ? left_of(w.columns, column, WIDTH) : 0;
+        if (w.data && n) store_bytes(w.data + (row + i) * w.columns + column, word[i], n, w.whole);
+    }
+#pragma unroll
+    for (int k = 0; k < WORDS; k++) {
+        uint32_t turned[4];
+        turn(word[0][k], word[1][k], word[2][k], word[3][k], turned);
+#pragma unroll
+        for (int j = 0; j < 4; j++) tile[place_of(across * WIDTH + 4 * k + j, group)] = turned[j];
+    }
 }
 
 template <mc_fp8_format FORMAT, source SOURCE, class T>
 __global__ void __launch_bounds__(THREADS) cast(const __grid_constant__ cast_work w)
 {
-    __shared__ uint32_t tile[TILE_COLUMNS * PITCH];
+    constexpr int WIDTH = mc_width<T>, ACROSS = TILE_COLUMNS / WIDTH, DOWN = THREADS / ACROSS;
+    __shared__ uint4 tile[TILE_COLUMNS * TILE_ROWS / UNIT];
     const int64_t row0 = (int64_t)blockIdx.y * TILE_ROWS,
                   column0 = (int64_t)blockIdx.x * TILE_COLUMNS;
     const int across = (int)threadIdx.x % ACROSS;
-    const int64_t column = column0 + across * PIECE;
-    const float scale = w.scale->scale;
     lost own = {0, 0, 0};
-    float sum[PIECE] = {};
-    for (int down = (int)threadIdx.x / ACROSS; down < GROUPS; down += DOWN) {
-        uint32_t word[PIECE];
+    float sum[WIDTH] = {};
 #pragma unroll
-        for (int i = 0; i < PIECE; i++) {
-            int64_t row = row0 + down * PIECE + i;
-            int n = row < w.rows ? left_of(w.columns, column) : 0;
-            word[i] = 0;
-            if (!n) continue;
-            float v[PIECE];
-            load_piece<SOURCE, T>(w, row, column, n, v);
-#pragma unroll
-            for (int j = 0; j < PIECE && SOURCE == SLOPED; j++) sum[j] += v[j];
-            word[i] = cast_piece<FORMAT>(v, scale, own);
-            if (w.data) store_word(w.data + row * w.columns + column, word[i], n, w.whole);
-        }
-#pragma unroll
-        for (int j = 0; j < PIECE; j++) { /* the bytes of a column, of row after row */
-            uint32_t turned = 0;
-#pragma unroll
-            for (int i = 0; i < PIECE; i++) turned |= (word[i] >> 8 * j & 0xff) << 8 * i;
-            tile[(across * PIECE + j) * PITCH + down] = turned;
-        }
+    for (int pass = 0; pass < GROUPS / DOWN; pass++) {
+        int group = pass * DOWN + (int)threadIdx.x / ACROSS;
+        cast_piece<FORMAT, SOURCE, T>(w, row0 + group * ROWS, column0 + across * WIDTH,
+                                      w.scale->scale, (uint32_t *)tile, group, across, sum, own);
     }
     if (w.transposed) {
         __syncthreads();
-        int64_t row = row0 + (int64_t)(threadIdx.x % 32) * PIECE;
-        for (int j = (int)threadIdx.x / 32; j < TILE_COLUMNS; j += THREADS / 32) {
-            int n = column0 + j < w.columns ? left_of(w.padded, row) : 0;
-            if (n)
-                store_word(w.transposed + (column0 + j) * w.padded + row,
-                           tile[j * PITCH + (int)threadIdx.x % 32], n, w.whole);
-        }
+        store_columns(w, (const uint32_t *)tile, row0, column0);
     }
     if (SOURCE == SLOPED && w.partial) add_columns(w, sum, column0);
     if (!w.seen) return;
-    __syncthreads();
     note(w.seen, own);
     if (threadIdx.x == 0 && blockIdx.x == 0 && blockIdx.y == 0)
         atomicAdd((unsigned long long *)&w.seen->elements,
                   (unsigned long long)(w.rows * w.columns));
 }
 
-/* The largest magnitude alone: a thread looks at pieces one grid apart. */
+/* The largest magnitude alone: a thread looks at chunks one grid apart. */
 template <source SOURCE, class T>
 __global__ void __launch_bounds__(THREADS) look(const __grid_constant__ cast_work w)
 {
     __shared__ uint32_t shared[THREADS / 32];
     uint32_t largest = 0;
-    int64_t across = (w.columns + PIECE - 1) / PIECE, pieces = w.rows * across;
-    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < pieces;
+    int64_t across = (w.columns + mc_width<T> - 1) / mc_width<T>, chunks = w.rows * across;
+    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < chunks;
          i += (int64_t)gridDim.x * THREADS) {
-        float v[PIECE];
-        int64_t row = i / across, column = (i - row * across) * PIECE;
-        load_piece<SOURCE, T>(w, row, column, left_of(w.columns, column), v);
-#pragma unroll
-        for (int k = 0; k < PIECE; k++) largest = max(largest, __float_as_uint(v[k]) & 0x7fffffffu);
+        float v[mc_width<T>];
+        int64_t row = i / across;
+        piece<1> p = load_piece<SOURCE, T, 1>(w, row, (i - row * across) * mc_width<T>);
+        mc_bits b = transformed<SOURCE, T>(w, p.x[0], p.pre[0]);
+        mc_unpack<T>(w.x, b, v);
+        largest = max(largest, largest_of<T>(b, v));
     }
     largest = mc_block_largest(largest, shared);
     if (threadIdx.x == 0) atomicMax(&w.seen->largest, largest);
@@ -225,16 +360,31 @@ template <source SOURCE, class T>
 void launch(mc_device *d, const cast_work &w, mc_fp8_format format, dim3 grid)
 {
     cudaStream_t stream = mc_cuda_of(d)->stream;
-    int64_t pieces = w.rows * mc_ceil_div(w.columns, PIECE);
+    int64_t chunks = w.rows * mc_ceil_div(w.columns, mc_width<T>);
     if (w.scale && format == MC_FP8_E4M3) {
         cast<MC_FP8_E4M3, SOURCE, T><<<grid, THREADS, 0, stream>>>(w);
     } else if (w.scale) {
         cast<MC_FP8_E5M2, SOURCE, T><<<grid, THREADS, 0, stream>>>(w);
-    } else if (pieces) {
+    } else if (chunks) {
         int64_t resident = mc_resident_blocks(d, look<SOURCE, T>, THREADS, 0);
-        unsigned blocks = (unsigned)mc_least(mc_ceil_div(pieces, THREADS), resident);
+        unsigned blocks = (unsigned)mc_least(mc_ceil_div(chunks, THREADS), resident);
         look<SOURCE, T><<<blocks, THREADS, 0, stream>>>(w);
     }
+}
+
+template <class T>
+void launch_source(mc_device *d, cast_work w, const mc_fp8_cast_call *c, dim3 grid)
+{
+    constexpr int WIDTH = mc_width<T>;
+    w.x = mc_view_of(c->x, c->rows, WIDTH);
+    w.pre = mc_view_of(c->pre, c->rows, WIDTH);
+    w.whole = c->columns % WIDTH == 0 && mc_is(c->data, WIDTH);
+    if (c->activation == MC_ACTIVATION_NONE)
+        launch<PLAIN, T>(d, w, c->format, grid);
+    else if (!c->pre.data)
+        launch<ACTIVATED, T>(d, w, c->format, grid);
+    else
+        launch<SLOPED, T>(d, w, c->format, grid);
 }
 
 __global__ void update(const __grid_constant__ mc_fp8_update_call c)
@@ -277,37 +427,31 @@ struct decode {
 
 extern "C" mc_status mc_cuda_fp8_cast(mc_device *d, const mc_fp8_cast_call *c)
 {
-    bool whole = c->columns % PIECE == 0 && c->padded % PIECE == 0 && mc_is(c->data, PIECE) &&
-                 mc_is(c->transposed, PIECE);
-    cast_work w = {mc_view_of(c->x, c->rows, PIECE),
-                   mc_view_of(c->pre, c->rows, PIECE),
-                   c->activation,
-                   NULL,
-                   c->rows,
-                   c->columns,
-                   c->padded,
-                   c->scale,
-                   c->seen,
-                   c->data,
-                   c->transposed,
-                   whole};
+    cast_work w = {};
+    w.activation = c->activation;
+    w.rows = c->rows;
+    w.columns = c->columns;
+    w.padded = c->padded;
+    w.scale = c->scale;
+    w.seen = c->seen;
+    w.data = c->data;
+    w.transposed = c->transposed;
+    w.whole_columns = c->padded % UNIT == 0 && mc_is(c->transposed, UNIT);
     int64_t rows = c->transposed ? mc_most(c->rows, c->padded) : c->rows;
     if (!c->columns || !rows) return MC_OK;
     dim3 grid((unsigned)mc_ceil_div(c->columns, TILE_COLUMNS),
               (unsigned)mc_ceil_div(rows, TILE_ROWS));
     size_t bytes = c->sums && c->scale ? grid.y * (size_t)c->columns * sizeof(float) : 0;
     if (bytes && !(w.partial = (float *)d->alloc(d, bytes))) return MC_ERR_NOMEM;
-    bool half = c->x.dtype != MC_F32;
-    if (c->activation == MC_ACTIVATION_NONE)
-        launch<PLAIN, float>(d, w, c->format, grid);
-    else if (!c->pre.data && half)
-        launch<ACTIVATED, __nv_bfloat16>(d, w, c->format, grid);
-    else if (!c->pre.data)
-        launch<ACTIVATED, float>(d, w, c->format, grid);
-    else if (half)
-        launch<SLOPED, __nv_bfloat16>(d, w, c->format, grid);
+    bool active = c->activation != MC_ACTIVATION_NONE;
+    mc_dtype whole =
+        active ? mc_whole_dtype(c->columns, c->x, c->pre) : mc_whole_dtype(c->columns, c->x);
+    if (whole == MC_BF16)
+        launch_source<__nv_bfloat16>(d, w, c, grid);
+    else if (whole == MC_F16)
+        launch_source<__half>(d, w, c, grid);
     else
-        launch<SLOPED, float>(d, w, c->format, grid);
+        launch_source<mc_mixed>(d, w, c, grid);
     if (bytes) mc_add_partials(d, w.partial, grid.y, c->columns, {1, {c->sums}});
     if (bytes) d->free(d, w.partial, bytes);
     return mc_cuda_launched(d, "fp8_cast");
