@@ -38,6 +38,10 @@ MC_API mc_model *mc_model_new_like(mc_context *ctx, const mc_model *other,
 MC_API bool mc_model_config_text(const mc_model *model, char *text, size_t room);
 /* How data sets present texts to the model, for mc_dataset_options.prompt. Zeros for NULL. */
 MC_API mc_prompt mc_model_prompt(const mc_model *model);
+/* Returns the tokens that end the model's answers: eos_token_id of generation_config.json, or of
+ * config.json in a folder without that file. They live as long as the model; *count is how many
+ * there are. NULL, with *count 0, for NULL. */
+MC_API const int32_t *mc_model_end_tokens(const mc_model *model, int *count);
 /* How a model of images reads them, for mc_image_read and mc_dataset_options.image: the settings of
  * its folder's preprocessor_config.json. Size 0 for other models. */
 MC_API mc_image_form mc_model_image_form(const mc_model *model);

@@ -5,6 +5,7 @@
 #include "core/base/file_internal.h"
 #include "core/base/json_internal.h"
 #include "core/base/memory_internal.h"
+#include "models/details.h"
 #include "models/files/keys_internal.h"
 #include "models/generate/generate.h"
 #include "models/model_internal.h"
@@ -60,6 +61,13 @@ bool mc_generation_config_read(mc_model *m, const char *folder)
 int64_t mc_start_token(const mc_model *m)
 {
     return m->generation.start >= 0 ? m->generation.start : m->shape.start_token;
+}
+
+const int32_t *mc_model_end_tokens(const mc_model *m, int *count)
+{
+    const mc_generation_config *file = m ? &m->generation : NULL; /* overrides config.json */
+    if (count) *count = !m ? 0 : file->text ? file->eos_count : m->eos_count;
+    return !m ? NULL : file->text ? file->eos : m->eos;
 }
 
 /* ---- following it ---------------------------------------------------------------------------- */

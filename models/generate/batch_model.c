@@ -34,7 +34,8 @@ bool mc_model_check_decodes(mc_model *m)
 mc_decoder mc_model_decoder(mc_model *m)
 {
     int64_t positions = m->shape.positions;
-    const mc_generation_config *file = &m->generation; /* says more than config.json */
+    int eos_count;
+    const int32_t *eos = mc_model_end_tokens(m, &eos_count);
     return (mc_decoder){.ctx = m->module.ctx,
                         .model = m->family->title,
                         .of = m,
@@ -42,8 +43,8 @@ mc_decoder mc_model_decoder(mc_model *m)
                         .positions = positions ? positions : INT32_MAX,
                         .start = m->encoder ? (int32_t)mc_start_token(m) : -1,
                         .before = m->encoder ? 0 : mc_virtual_tokens(m),
-                        .eos = file->text ? file->eos : m->eos,
-                        .eos_count = file->text ? file->eos_count : m->eos_count};
+                        .eos = eos,
+                        .eos_count = eos_count};
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */

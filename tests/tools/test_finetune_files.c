@@ -277,6 +277,30 @@ static void test_texts(void **state)
     if (value_of("em") < 0.6) fail_msg("%s", out); /* by chance a third */
 }
 
+/* Every end token of generation_config.json ends a generated text, as in `generate`. */
+static void test_further_ends(void **state)
+{
+    (void)state;
+    const char *evaluate = "$MC eval gpt2 --data asked.csv --text letters --target reply "
+                           "--generate --max-target-length 4 --model";
+    char line[512];
+    train("gpt2", "--text letters --target reply --generate --max-target-length 4");
+    must("cp -r out-gpt2 ends");
+    write_text(temp_path(&folder, "ends/generation_config.json"),
+               "{\"eos_token_id\": [5, 2]}"); /* 2 is "c", see gpt2_json */
+    write_text(temp_path(&folder, "asked.csv"), "letters,reply\na a,b\nb b,c\nc c,d\n");
+    must("$MC generate --model out-gpt2 --prompt b --json --max-new-tokens 4");
+    must_hold(out, "\"ids\":[2,");
+    must("$MC generate --model ends --prompt b --json --max-new-tokens 4");
+    must_hold(out, "\"ids\":[2]");
+    snprintf(line, sizeof line, "%s out-gpt2", evaluate);
+    must(line);
+    assert_true(value_of("em") == 1);
+    snprintf(line, sizeof line, "%s ends", evaluate);
+    must(line); /* of "c" nothing is left */
+    assert_true(fabs(value_of("em") - 2.0 / 3) < 0.01);
+}
+
 /* 48 conversations in chats.jsonl: the answer to a letter is the next one. */
 static void write_chats(void)
 {
@@ -465,17 +489,12 @@ static void test_lengths_of_tokenizer(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_classes),
-        cmocka_unit_test(test_values),
-        cmocka_unit_test(test_validation_loss),
-        cmocka_unit_test(test_texts),
-        cmocka_unit_test(test_going_on),
-        cmocka_unit_test(test_numbered_labels),
-        cmocka_unit_test(test_fraction),
-        cmocka_unit_test(test_conversations),
-        cmocka_unit_test(test_chat_format),
-        cmocka_unit_test(test_errors),
-        cmocka_unit_test(test_lengths_of_tokenizer),
+        cmocka_unit_test(test_classes),         cmocka_unit_test(test_values),
+        cmocka_unit_test(test_validation_loss), cmocka_unit_test(test_texts),
+        cmocka_unit_test(test_going_on),        cmocka_unit_test(test_numbered_labels),
+        cmocka_unit_test(test_fraction),        cmocka_unit_test(test_further_ends),
+        cmocka_unit_test(test_conversations),   cmocka_unit_test(test_chat_format),
+        cmocka_unit_test(test_errors),          cmocka_unit_test(test_lengths_of_tokenizer),
     };
     set_up(NULL);
     write_rows("train.csv", 0, 54);

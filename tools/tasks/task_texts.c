@@ -160,23 +160,33 @@ static bool find_prompts(mc_context *ctx, const mc_batch *b, prompts *p)
     return true;
 }
 
-/* What ends a text: the model's end, T5's next blank, the end of a message. */
+enum { MOST_ENDS = 32 }; /* more than a model has (16), and the two of other kinds */
+
+/* What ends a text: the model's end tokens, T5's next blank, the end of a message. */
 typedef struct text_ends {
-    int32_t id[3];
-    int count;
+    int32_t id[MOST_ENDS];
+    int own, count;      /* the model's come first */
     const char *message; /* of a chat format; NULL: none. It may be several tokens */
 } text_ends;
 
+static void add_end(text_ends *ends, int32_t id)
+{
+    bool known = id < 0 || ends->count == MOST_ENDS;
+    for (int i = 0; i < ends->count; i++) known = known || ends->id[i] == id;
+    if (!known) ends->id[ends->count++] = id;
+}
+
 static text_ends ends_of(const task_exam *e, const mc_dataset *dataset)
 {
+    text_ends ends = {.count = 0};
     mc_chat_format format = mc_dataset_chat_format(dataset);
-    text_ends ends = {.id = {(int32_t)mc_model_get_shape(e->model).eos_token}, .count = 1};
-    int32_t blank =
-        has_blanks(dataset) ? mc_tokenizer_token_to_id(e->tokenizer, "<extra_id_1>") : -1;
+    int own;
+    const int32_t *id = mc_model_end_tokens(e->model, &own);
+    for (int i = 0; i < own; i++) add_end(&ends, id[i]);
+    ends.own = ends.count;
+    if (has_blanks(dataset)) add_end(&ends, mc_tokenizer_token_to_id(e->tokenizer, "<extra_id_1>"));
     if (format) ends.message = mc_chat_format_end(format, e->tokenizer);
-    int32_t turn = ends.message ? mc_tokenizer_token_to_id(e->tokenizer, ends.message) : -1;
-    if (blank >= 0) ends.id[ends.count++] = blank;
-    if (turn >= 0 && turn != ends.id[0]) ends.id[ends.count++] = turn;
+    if (ends.message) add_end(&ends, mc_tokenizer_token_to_id(e->tokenizer, ends.message));
     return ends;
 }
 
@@ -184,7 +194,7 @@ static text_ends ends_of(const task_exam *e, const mc_dataset *dataset)
 static int end_of(const text_ends *ends, bool blanks, const int32_t *ids, int count)
 {
     for (int i = 0; i < count; i++)
-        for (int k = 0; k < (blanks ? 1 : ends->count); k++)
+        for (int k = 0; k < (blanks ? ends->own : ends->count); k++)
             if (ids[i] == ends->id[k]) return i;
     return count;
 }
@@ -228,10 +238,8 @@ static mc_generation *write_texts(mc_context *ctx, const task_exam *e, const tex
                                   const prompts *p, int count, int room)
 {
     bool together = mc_world_size(ctx) > 1;
-    mc_generate_options options = {.max_new_tokens = room,
-                                   .ignore_eos = together,
-                                   .eos = ends->count > 1 ? ends->id : NULL,
-                                   .eos_count = ends->count > 1 ? ends->count : 0};
+    mc_generate_options options = {
+        .max_new_tokens = room, .ignore_eos = together, .eos = ends->id, .eos_count = ends->count};
     return mc_model_generate(e->model, p->prompt, p->length, count, &options);
 }
 
