@@ -5,7 +5,7 @@
 #include <string.h>
 #include "core/base/memory_internal.h"
 
-/* Free memory is poisoned for AddressSanitizer, so that it sees uses of what an ended tape made. */
+/* Free memory is poisoned, so that AddressSanitizer reports reads of an ended tape's objects. */
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/asan_interface.h>
 #define poison(data, bytes) __asan_poison_memory_region(data, bytes)
@@ -23,8 +23,8 @@ struct mc_arena_chunk {
     alignas(ALIGN) unsigned char bytes[];
 };
 
-/* Moves on to a chunk with room for `bytes`: the next kept one if it is large enough, else a new
- * one put in between. */
+/* Moves on to a chunk with room for `bytes`: the next kept chunk if it is large enough, else a new
+ * one inserted before it. */
 static mc_arena_chunk *next_chunk(mc_arena *arena, size_t bytes)
 {
     mc_arena_chunk **link = arena->current ? &arena->current->next : &arena->first;

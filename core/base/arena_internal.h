@@ -1,5 +1,5 @@
-/* A bump allocator for what lives as long as one tape. Reset keeps the chunks, so that a training
- * step in the steady state takes nothing from the system. */
+/* A bump allocator for objects that live as long as one tape. Reset keeps the chunks, so that a
+ * training step in the steady state allocates nothing from the system. */
 #ifndef MC_BASE_ARENA_INTERNAL_H
 #define MC_BASE_ARENA_INTERNAL_H
 
@@ -12,7 +12,7 @@ typedef struct mc_arena {
     size_t used;                     /* bytes of the current chunk */
 } mc_arena;
 
-/* Zeroed memory aligned to 16 bytes; NULL when memory is out. */
+/* Zeroed memory aligned to 16 bytes; NULL if memory is out. */
 void *mc_arena_alloc(mc_arena *arena, size_t bytes);
 void mc_arena_reset(mc_arena *arena);
 void mc_arena_release(mc_arena *arena);

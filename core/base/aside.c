@@ -18,14 +18,14 @@ _Static_assert(MC_ASIDE_PATH >= PATH_MAX, "realpath writes as much");
 enum {
     TAG_DIGITS = 16,
     MOST_LINKS = 40,
-    MOST_NAME = 200, /* bytes of a name that its temporaries begin with: names end at 255 */
-    MOST_OPEN = 512  /* descriptors from here on are closed once synced, and lose their lock */
+    MOST_NAME = 200, /* of the target's name, at the start of its temporaries' (255 at most) */
+    MOST_OPEN = 512  /* descriptors from here on are closed after the sync, and lose their lock */
 };
 static const char mark[] = ".tmp-";
 
 /* ---- resolving ------------------------------------------------------------------------------- */
 
-/* Splits a path in the real path of its folder and the name in it. */
+/* Splits a path into the real path of its folder and the name in that folder. */
 static int split(const char *path, char folder[MC_ASIDE_PATH], char name[MC_ASIDE_PATH])
 {
     const char *slash = strrchr(path, '/'), *last = slash ? slash + 1 : path;
@@ -50,7 +50,7 @@ static int join(char path[MC_ASIDE_PATH], const char *folder, const char *name)
     return 0;
 }
 
-/* Whether a folder is the system's list of a process' open files. */
+/* Whether a folder is /proc/.../fd, the list of a process's open files. */
 static bool lists_descriptors(const char *folder)
 {
     size_t length = strlen(folder);
@@ -117,7 +117,7 @@ static uint64_t random_tag(void)
     uint64_t tag;
     struct timespec now;
     if (getrandom(&tag, sizeof tag, 0) == (ssize_t)sizeof tag) return tag;
-    clock_gettime(CLOCK_REALTIME, &now); /* exclusive creation finds what is taken */
+    clock_gettime(CLOCK_REALTIME, &now); /* O_EXCL detects a tag that is already in use */
     return ((uint64_t)now.tv_nsec << 32) ^ (uint64_t)now.tv_sec ^ ((uint64_t)getpid() << 20);
 }
 
@@ -130,8 +130,9 @@ static bool is_temporary(const char *entry, const char *name)
     return strspn(digits, "0123456789abcdef") == TAG_DIGITS && !digits[TAG_DIGITS];
 }
 
-/* Whether nobody is at work on a temporary: it is a link of a caller that holds the lock of all who
- * make it, or a file whose lock is free, which is taken until *fd is closed. */
+/* Whether no process is writing a temporary: a link, whose creators all take the lock that the
+ * caller holds, or a file whose lock is free; the lock is then taken, and kept until *fd is
+ * closed. */
 static bool is_stale(int folder, const char *name, bool links, int *fd)
 {
     struct stat info;
@@ -158,12 +159,12 @@ static void remove_stale(const mc_aside *a, bool links)
     if (dir) closedir(dir);
 }
 
-/* Takes the lock. False where another process has taken the file for stale and removed it. */
+/* Locks the file. Returns false if another process considered the file stale and removed it. */
 static bool lock_temporary(int fd)
 {
     struct stat info;
     while (flock(fd, LOCK_EX) != 0)
-        if (errno != EINTR) return true; /* no locks here */
+        if (errno != EINTR) return true; /* this file system has no locks */
     return fstat(fd, &info) != 0 || info.st_nlink > 0;
 }
 
@@ -177,7 +178,7 @@ static int make_temporary(mc_aside *a)
         a->fd = open(a->path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
         if (a->fd < 0 && errno != EEXIST) return errno;
         if (a->fd >= 0 && lock_temporary(a->fd)) {
-            /* what is replaced keeps its permissions, where the file system can */
+            /* the new file gets the old one's permissions, if the file system can set them */
             int kept = lstat(a->target, &old) == 0 && S_ISREG(old.st_mode)
                            ? fchmod(a->fd, old.st_mode & 0777)
                            : 0;
@@ -191,7 +192,7 @@ static int make_temporary(mc_aside *a)
     return EEXIST;
 }
 
-/* The number of a file that this process has open, or -1. */
+/* The descriptor number if the target is an open file of this process, or -1. */
 static int own_descriptor(const char *target)
 {
     char folder[MC_ASIDE_PATH], own[64], thread[64];
@@ -223,7 +224,7 @@ int mc_aside_open(mc_aside *a, const char *path)
     return make_temporary(a);
 }
 
-/* The path of the name itself. */
+/* The path itself, without following a symbolic link in its last part. */
 static int resolve_here(const char *path, char target[MC_ASIDE_PATH])
 {
     char folder[MC_ASIDE_PATH], name[MC_ASIDE_PATH];
@@ -266,7 +267,7 @@ int mc_aside_join(mc_aside *a, const char *path, uint64_t tag)
     if (!a) return EINVAL;
     *a = (mc_aside){.fd = -1, .tag = tag};
     int failed = mc_aside_resolve(path, a->target, &a->direct);
-    if (!failed && a->direct) failed = ESPIPE; /* which one process alone can write in order */
+    if (!failed && a->direct) failed = ESPIPE; /* only one process can write it, in order */
     if (!failed) failed = name_temporary(a);
     if (failed) return failed;
     a->fd = open(a->path, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
@@ -296,12 +297,12 @@ static int sync_folder(const char *path)
     return failed == EINVAL ? 0 : failed; /* some file systems cannot sync folders */
 }
 
-/* Only where nothing has the name. */
+/* Renames unless the target exists. */
 static int rename_new(const char *from, const char *to)
 {
     if (renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE) == 0) return 0;
     if (errno != EINVAL && errno != ENOSYS) return errno;
-    if (link(from, to) != 0) return errno; /* of a file system that lacks the flag */
+    if (link(from, to) != 0) return errno; /* the file system lacks RENAME_NOREPLACE */
     return unlink(from) == 0 ? 0 : errno;
 }
 

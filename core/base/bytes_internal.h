@@ -11,8 +11,8 @@ typedef struct mc_bytes {
     size_t count, capacity;
 } mc_bytes;
 
-/* Room for `more` bytes after those that there are. False, with the buffer as it was, when memory
- * is out. */
+/* Makes room for `more` bytes after the present ones. Returns false, and leaves the buffer
+ * unchanged, if memory is out. */
 bool mc_bytes_reserve(mc_bytes *bytes, size_t more);
 bool mc_bytes_append(mc_bytes *bytes, const void *data, size_t size);
 void mc_bytes_release(mc_bytes *bytes);

@@ -19,7 +19,7 @@ void mc_crc32_table_init(mc_crc32_table *table)
         }
 }
 
-/* Numbers without their sign: as signed ones, which all processors compare side by side. */
+/* The bits without the sign are compared as signed integers: every vector unit can do that. */
 #define LARGEST(type, mask)                                       \
     do {                                                          \
         type most = 0;                                            \
@@ -45,8 +45,8 @@ void mc_largest_bits(const void *data, size_t size, int bits, uint32_t *largest)
 #include <immintrin.h>
 
 /* V. Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction",
- * Intel 2009. The constants of a distance of D bits are x^(D+32) and x^(D-32) modulo the
- * polynomial, with their 32 bits reversed, times two. */
+ * Intel 2009. The constants that fold over D bits are x^(D+32) and x^(D-32) modulo the polynomial,
+ * with their 32 bits reversed, times two. */
 #define BY_256_BYTES _mm_set_epi64x(0x01322d1430, 0x011542778a)
 #define BY_128_BYTES _mm_set_epi64x(0x014a7fe880, 0x01e88ef372)
 #define BY_64_BYTES _mm_set_epi64x(0x01c6e41596, 0x0154442bd4)
@@ -54,7 +54,7 @@ void mc_largest_bits(const void *data, size_t size, int bits, uint32_t *largest)
 
 #define NARROW __attribute__((target("pclmul,sse4.1")))
 
-/* Folds 16 bytes of state over the distance that the constants stand for, onto the next 16. */
+/* Folds 16 bytes of state onto the 16 bytes `next`, over the distance of the constants `by`. */
 NARROW static __m128i fold(__m128i state, __m128i by, __m128i next)
 {
     __m128i low = _mm_clmulepi64_si128(state, by, 0x00);
@@ -62,15 +62,15 @@ NARROW static __m128i fold(__m128i state, __m128i by, __m128i next)
     return _mm_xor_si128(_mm_xor_si128(low, high), next);
 }
 
-/* The larger ones of numbers without their sign. This costs little beside the products. */
+/* The larger of the numbers' bits without the sign, lane by lane: cheap beside the products. */
 NARROW static __m128i larger(__m128i most, __m128i numbers, int bits)
 {
     if (bits == 16) return _mm_max_epu16(most, _mm_and_si128(numbers, _mm_set1_epi16(0x7fff)));
     return _mm_max_epu32(most, _mm_and_si128(numbers, _mm_set1_epi32(0x7fffffff)));
 }
 
-/* Takes 64 bytes or more, a multiple of 16, and XORs `state` into the first. What is left are 16
- * bytes that have the CRC of all. With `bits` *largest sees their numbers. */
+/* Folds 64 bytes or more, a multiple of 16, after XORing `state` into the first. `left` receives 16
+ * bytes with the same CRC as all of them. If `bits` is not 0, *largest covers these numbers. */
 NARROW static void fold_all(__m128i state, const uint8_t *data, size_t size, uint8_t left[16],
                             int bits, uint32_t *largest)
 {
@@ -99,7 +99,7 @@ NARROW static void fold_all(__m128i state, const uint8_t *data, size_t size, uin
     _mm_storeu_si128((void *)left, x[0]);
 }
 
-/* The same twice as wide: AMD since Zen 3, Intel's cores without AVX-512. */
+/* The same at twice the width, for AMD since Zen 3 and Intel's cores without AVX-512. */
 #define DOUBLE __attribute__((target("avx2,vpclmulqdq,pclmul,sse4.1")))
 
 DOUBLE static __m256i fold_double(__m256i state, __m256i by, __m256i next)
@@ -116,8 +116,8 @@ DOUBLE static __m256i larger_double(__m256i most, __m256i numbers, int bits)
     return _mm256_max_epu32(most, _mm256_and_si256(numbers, _mm256_set1_epi32(0x7fffffff)));
 }
 
-/* Takes 128 bytes or more, in steps of 128; returns how many. What is left are 128 bytes, to be
- * folded on. */
+/* Folds 128 bytes or more, in steps of 128; returns how many. `left` receives 128 bytes to fold
+ * further. */
 DOUBLE static size_t fold_steps(__m128i state, const uint8_t *data, size_t size, uint8_t left[128],
                                 int bits, uint32_t *largest)
 {
@@ -146,7 +146,7 @@ DOUBLE static size_t fold_steps(__m128i state, const uint8_t *data, size_t size,
 #define WIDE __attribute__((target("avx512f,avx512bw,vpclmulqdq,pclmul,sse4.1")))
 #define WIDE_INLINE WIDE __attribute__((always_inline)) static inline
 
-/* The same four times as wide, with AVX-512. */
+/* The same at four times the width, with AVX-512. */
 WIDE_INLINE __m512i fold_wide(__m512i state, __m512i by, __m512i next)
 {
     __m512i low = _mm512_clmulepi64_epi128(state, by, 0x00);
@@ -161,8 +161,8 @@ WIDE_INLINE __m512i larger_wide(__m512i most, __m512i numbers, int bits)
     return _mm512_max_epu32(most, _mm512_and_si512(numbers, _mm512_set1_epi32(0x7fffffff)));
 }
 
-/* Takes 256 bytes or more, in steps of 256; returns how many. What is left are 64 bytes, to be
- * folded on. */
+/* Folds 256 bytes or more, in steps of 256; returns how many. `left` receives 64 bytes to fold
+ * further. */
 WIDE_INLINE size_t fold_most(__m128i state, const uint8_t *data, size_t size, uint8_t left[64],
                              int bits, uint32_t *largest)
 {
@@ -219,8 +219,8 @@ static bool can_fold_double(void)
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("vpclmulqdq");
 }
 
-/* Takes 256 bytes or more, a multiple of 16; `state` is the inverted CRC. What is left are 16 bytes
- * that have the CRC of all. *largest sees all of their numbers. */
+/* Folds 256 bytes or more, a multiple of 16; `state` is the inverted CRC. `left` receives 16 bytes
+ * with the same CRC as all of them. *largest covers all numbers. */
 static void fold_bytes(uint32_t state, const uint8_t *data, size_t size, uint8_t left[16], int bits,
                        uint32_t *largest)
 {
@@ -267,7 +267,7 @@ static uint32_t by_table(const mc_crc32_table *table, uint32_t crc, const uint8_
 uint32_t mc_crc32_largest(const mc_crc32_table *table, uint32_t crc, const void *data, size_t size,
                           int bits, uint32_t *largest)
 {
-    enum { LEAST = 256 }; /* bytes for which folding pays */
+    enum { LEAST = 256 }; /* fewer bytes are faster by table */
     const uint8_t *at = data;
     uint8_t left[16];
     size_t folded = size >= LEAST && can_fold() ? size / 16 * 16 : 0;

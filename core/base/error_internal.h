@@ -17,7 +17,7 @@ typedef struct mc_error {
     int line;
     char fallback[256];
     char trace[512];            /* "; while loading X; while ..." innermost first */
-    void (*raised)(void *user); /* called when an error is set; NULL: nobody wants to know */
+    void (*raised)(void *user); /* called when an error is set; NULL: no call */
     void *raised_user;
 } mc_error;
 

@@ -175,7 +175,7 @@ char *mc_file_read(mc_error *err, const char *path, size_t limit, size_t *size)
     return text;
 }
 
-/* All of a writer but its open file. */
+/* Initializes a writer except for its open file. */
 static mc_status init_writer(mc_error *err, mc_file_writer *writer, const char *path, size_t buffer)
 {
     *writer =
@@ -213,7 +213,7 @@ static mc_status write_all(mc_file_writer *writer, const uint8_t *data, size_t s
     while (size) {
         ssize_t n = write(writer->aside.fd, data, size);
         if (n < 0 && errno == EINTR) continue;
-        if (n == 0) errno = ENOSPC; /* nothing was taken: don't try for ever */
+        if (n == 0) errno = ENOSPC; /* nothing was written: do not retry for ever */
         if (n <= 0) return io_error(writer->err, writer->path, "write");
         data += n;
         size -= (size_t)n;
@@ -228,7 +228,7 @@ static mc_status flush_buffer(mc_file_writer *writer)
     return status;
 }
 
-/* What stands in the way of going on with a file: an error, or a hole that one left. */
+/* Fails if the file cannot be continued: after an error, or after a write that was skipped. */
 static mc_status check_usable(mc_file_writer *writer)
 {
     if (!mc_error_is_set(writer->err) && !writer->failed) return MC_OK;
@@ -323,7 +323,7 @@ mc_status mc_path_sync_folder(mc_error *err, const char *path)
     int reason = errno;
     close(fd);
     errno = reason;
-    /* some file systems cannot sync folders and say EINVAL: nothing more can be done there */
+    /* some file systems cannot sync folders and return EINVAL, which is no failure */
     return synced == 0 || reason == EINVAL ? MC_OK : io_error(err, path, "sync the folder of");
 }
 

@@ -12,9 +12,8 @@
 
 /* Joins folder and name with one '/'. Fails (MC_ERR_ARGUMENT) if it doesn't fit. */
 mc_status mc_path_join(mc_error *err, char out[MC_PATH_MAX], const char *folder, const char *name);
-/* The folder for what is kept from one start to the next: MC_CACHE_DIR, else modelcenter in
- * $XDG_CACHE_HOME or ~/.cache. It need not exist. False without one: MC_CACHE_DIR or HOME
- * is empty. */
+/* The folder for files kept between runs: MC_CACHE_DIR, else modelcenter in $XDG_CACHE_HOME or
+ * ~/.cache. It may not exist yet. Returns false if MC_CACHE_DIR or HOME is empty. */
 bool mc_path_cache(char out[MC_PATH_MAX]);
 bool mc_path_is_file(const char *path);
 bool mc_path_is_folder(const char *path);
@@ -24,8 +23,8 @@ mc_status mc_make_folders(mc_error *err, const char *path);
 /* Makes a rename to `path` durable: the folder's own entry has to reach the disk too. */
 mc_status mc_path_sync_folder(mc_error *err, const char *path);
 
-/* A whole file mapped read-only. `data` is NULL for an empty file. Mapped are files that are read
- * here and there, or by pieces on several threads; others are read (mc_file_read_at,
+/* A whole file mapped read-only. `data` is NULL for an empty file. Files that are read at random,
+ * or in pieces by several threads, are mapped; others are read (mc_file_read_at,
  * mc_file_reader). */
 typedef struct mc_file_map {
     const uint8_t *data;
@@ -33,24 +32,23 @@ typedef struct mc_file_map {
 } mc_file_map;
 
 mc_status mc_file_map_init(mc_error *err, mc_file_map *map, const char *path);
-/* The same, and the file stays open for reading, as *fd, which is the caller's to close even after
- * an error, unless it is -1 as before. */
+/* The same, and keeps the file open for reading as *fd. The caller closes *fd, even after an error,
+ * unless it is still -1. */
 mc_status mc_file_map_open(mc_error *err, mc_file_map *map, const char *path, int *fd);
 void mc_file_map_release(mc_file_map *map);
-/* Call it after each read of mapped bytes, before what was read counts: where some of the mapping
- * that `data` points into could not be read (core/base/fault.h), it sets the error that names the
- * file, the byte and the file's size, in place of any that the zeros have led to. Returns err's
- * status. `data` NULL, or not mapped: nothing but that. Costs one read of memory while no mapping
- * is broken. */
+/* Call this after reading mapped bytes and before using them. If a part of the mapping that `data`
+ * points into could not be read (core/base/fault.h), it sets the error that names the file, the
+ * byte and the file's size, and replaces any error that the zeros caused. Returns err's status.
+ * Does nothing else if `data` is NULL or not mapped. Costs one load while no mapping is broken. */
 mc_status mc_file_check_bytes(mc_error *err, const void *data);
-/* The same after a look at the file's size, a call of the system. It is for bytes that may be
- * after the end of a file that became shorter, in the page that the end is in: these are zero,
- * without a fault. */
+/* The same after checking the file's size with a system call. A file that has become shorter reads
+ * as zeros, without a fault, from its end to the end of that page. */
 mc_status mc_file_check_whole(mc_error *err, const void *data);
-/* Maps a file that is open and not empty; NULL with errno set. For file.c. */
+/* Maps an open file that is not empty; returns NULL with errno set. For file.c. */
 const uint8_t *mc_file_map_add(int fd, size_t size, const char *path);
 
-/* Reads bytes of an open file, all of them. An error names the file, the byte, and its size. */
+/* Reads `size` bytes of an open file, all or none. An error names the file, the byte and its
+ * size. */
 mc_status mc_file_read_at(mc_error *err, int fd, const char *path, uint64_t offset, void *to,
                           size_t size);
 
@@ -59,14 +57,14 @@ mc_status mc_file_read_at(mc_error *err, int fd, const char *path, uint64_t offs
 char *mc_file_read(mc_error *err, const char *path, size_t limit, size_t *size);
 
 /* Writes `path` aside (core/base/aside.h). mc_file_commit syncs the file, renames it over `path`
- * and syncs the folder; mc_file_writer_release without a commit removes what was written. What is
- * not a regular file is written directly. The first failing call (a full disk, a read-only
+ * and syncs the folder; mc_file_writer_release without a commit removes what was written. A target
+ * that is not a regular file is written directly. The first failing call (a full disk, a read-only
  * folder) sets the error; later calls do nothing, and a file that misses a write, failed or
  * skipped, can never be committed, even after the error is cleared. */
 typedef struct mc_file_writer {
     mc_error *err;
-    mc_aside aside; /* pending: this process has made it, and it goes unless it is renamed */
-    bool failed;    /* a write failed or was skipped: the file is no good */
+    mc_aside aside; /* pending: this process created it; release removes it unless renamed */
+    bool failed;    /* a write failed or was skipped: the file must not be committed */
     char *path;
     uint8_t *buffer;
     size_t used;
@@ -75,13 +73,13 @@ typedef struct mc_file_writer {
 
 mc_status mc_file_writer_init(mc_error *err, mc_file_writer *writer, const char *path);
 mc_status mc_file_write(mc_file_writer *writer, const void *data, size_t size);
-/* Overwrites `size` bytes at `offset`, all of which have been written before: a header that is
- * known only at the end. */
+/* Overwrites `size` bytes at `offset` that were written before: a header that is known only at the
+ * end. */
 mc_status mc_file_patch(mc_file_writer *writer, uint64_t offset, const void *data, size_t size);
-/* Writes a file that several processes write together. One of them makes it as above; the others
- * join, by the tag of its writer's mc_aside, and all write at offsets from the file's start, each
- * byte once. All sync; when all have, the first renames. A joined file is not removed on release.
- */
+/* Opens a file that several processes write together. One process creates it with
+ * mc_file_writer_init; the others join with the tag of its mc_aside. All write at offsets from the
+ * file's start, each byte once. All sync; after that, the creator renames. Release does not remove
+ * a joined file. */
 mc_status mc_file_writer_join(mc_error *err, mc_file_writer *writer, const char *path,
                               uint64_t tag);
 mc_status mc_file_write_at(mc_file_writer *writer, uint64_t offset, const void *data, size_t size);
@@ -92,7 +90,7 @@ mc_status mc_file_rename(mc_file_writer *writer);
 mc_status mc_file_commit(mc_file_writer *writer); /* sync + rename */
 void mc_file_writer_release(mc_file_writer *writer);
 
-/* A copy of a file, in the place of an older one. */
+/* Copies a file over an older one. */
 mc_status mc_file_copy(mc_error *err, const char *from, const char *to);
 
 #endif

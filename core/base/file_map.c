@@ -1,4 +1,4 @@
-/* Files that are mapped, and what happens when one of them cannot be read any more.
+/* Mapped files, and the handling of reads that fail because a file became shorter or unreadable.
  *
  * All mappings of the library are in one registry of slots, which is never freed and which a signal
  * handler may read at any time:
@@ -6,7 +6,7 @@
  *     a slot       free -> taken -> mapped (start is set) -> closing (start is 0) -> free
  *     the handler  holds the slot (users) while it acts on it; closing waits for that
  *
- * So the handler never acts on addresses that were given back to the system meanwhile. */
+ * So the handler never acts on addresses that have been unmapped meanwhile. */
 #include <errno.h>
 #include <sched.h>
 #include <signal.h>
@@ -25,10 +25,10 @@ typedef struct slot {
     atomic_bool taken;
     _Atomic uintptr_t start; /* 0: nothing is mapped */
     size_t size;
-    atomic_int users;       /* handlers that act on it */
+    atomic_int users;       /* handlers that are using it */
     _Atomic size_t missing; /* 1 + the offset of the first byte that could not be read; 0: none */
     char *path;
-    dev_t device; /* of the file, which need not be at that path any more */
+    dev_t device; /* of the file, which may have been replaced at that path */
     ino_t inode;
 } slot;
 
@@ -38,17 +38,17 @@ typedef struct slots {
 } slots;
 
 static slots registry;
-static atomic_int broken_slots; /* that miss bytes */
+static atomic_int broken_slots; /* slots with missing bytes */
 
 /* ---- the registry ---------------------------------------------------------------------------- */
 
-/* The next slots; with `grow` they are made if there are none. */
+/* The next group of slots; with `grow` it is allocated if missing. */
 static slots *next_of(slots *s, bool grow)
 {
     slots *next = atomic_load(&s->next), *made;
     if (next || !grow || !(made = mc_calloc(1, sizeof *made))) return next;
     if (atomic_compare_exchange_strong(&s->next, &next, made)) return made;
-    mc_free(made); /* another thread was first */
+    mc_free(made); /* another thread was faster */
     return next;
 }
 
@@ -60,7 +60,7 @@ static slot *take_slot(void)
     return NULL;
 }
 
-/* The slot that an address is mapped by, held by the caller. Safe in a signal handler. */
+/* The slot of the mapping that contains an address, held by the caller. Signal-safe. */
 static slot *hold_slot(uintptr_t at)
 {
     for (slots *s = &registry; s; s = atomic_load(&s->next))
@@ -68,7 +68,7 @@ static slot *hold_slot(uintptr_t at)
             slot *one = &s->of[i];
             if (!atomic_load(&one->start)) continue;
             atomic_fetch_add(&one->users, 1);
-            uintptr_t start = atomic_load(&one->start); /* it does not close any more */
+            uintptr_t start = atomic_load(&one->start); /* the slot cannot close while it is held */
             if (start && at >= start && at - start < one->size) return one;
             atomic_fetch_sub(&one->users, 1);
         }
@@ -132,7 +132,7 @@ mc_status mc_file_check_bytes(mc_error *err, const void *data)
     size_t missing = s ? atomic_load(&s->missing) : 0;
     if (missing) {
         struct stat info;
-        mc_error_clear(err); /* what else went wrong came of the zeros */
+        mc_error_clear(err); /* any other error came from the zeros */
         if (stat(s->path, &info) == 0 && (uint64_t)info.st_size < s->size)
             mc_error_set(err, MC_ERR_IO,
                          "%s: cannot read byte %zu: the file is %lld bytes, expected %zu: it has "
@@ -167,8 +167,8 @@ mc_status mc_file_check_whole(mc_error *err, const void *data)
 static struct sigaction previous;
 static uintptr_t page_size;
 
-/* Puts zeros in place of what cannot be read, from its page to the mapping's end, and notes where
- * it begins. False where the address is none of ours. */
+/* Maps zeros over the unreadable part, from the page of `at` to the mapping's end, and notes its
+ * start. Returns false if the address is in no mapping of the library. */
 static bool replace(uintptr_t at)
 {
     slot *s = hold_slot(at);
@@ -184,7 +184,7 @@ static bool replace(uintptr_t at)
     return good;
 }
 
-/* As if this handler were not there. */
+/* Lets the previous handler or the default act. */
 static void pass_on(int number, siginfo_t *info, void *machine)
 {
     if (previous.sa_flags & SA_SIGINFO) {
@@ -192,7 +192,7 @@ static void pass_on(int number, siginfo_t *info, void *machine)
     } else if (previous.sa_handler != SIG_DFL && previous.sa_handler != SIG_IGN) {
         previous.sa_handler(number);
     } else if (info->si_code > 0 || previous.sa_handler == SIG_DFL) {
-        /* The access is tried again and ends the process; a signal that was sent has to be. */
+        /* A fault repeats on the retry and ends the process; a sent signal must be raised. */
         signal(number, SIG_DFL);
         if (info->si_code <= 0) raise(number);
     }

@@ -32,7 +32,7 @@ mc_status mc_file_reader_init(mc_error *err, mc_file_reader *reader, const char 
     return MC_OK;
 }
 
-/* At the end of what can be read: an error if the file was longer when it was opened. */
+/* At the end of the data: sets an error if the file was longer when it was opened. */
 static void check_end(mc_file_reader *reader)
 {
     char byte;

@@ -1,4 +1,4 @@
-/* The bytes of a file from its first to its last, plain or out of a gzip file (RFC 1952).
+/* Sequential reading of a file, plain or compressed with gzip (RFC 1952).
  *
  *     mc_file_reader reader;
  *     if (mc_file_reader_init(err, &reader, "rows.csv.gz")) return ...;
@@ -26,10 +26,10 @@ typedef struct mc_file_reader {
     mc_gzip *gzip; /* NULL: the file is plain */
 } mc_file_reader;
 
-/* Whether the name of a file says that it is compressed. */
+/* Whether a file's name ends in ".gz". */
 bool mc_path_is_gzip(const char *path);
 
-/* Opens the file. Errors name it: it is missing, is a folder, or ends in .gz where the library was
+/* Opens the file. Errors name it: it is missing, is a folder, or ends in .gz but the library was
  * built without zlib. The reader may be released in any case. */
 mc_status mc_file_reader_init(mc_error *err, mc_file_reader *reader, const char *path);
 

@@ -1,4 +1,4 @@
-/* Decompression of gzip files with zlib, or the error that the library has none. */
+/* Decompression of gzip files with zlib, or an error in builds without zlib. */
 #include "core/base/file_reader_internal.h"
 
 #include "core/base/memory_internal.h"
@@ -11,7 +11,7 @@ enum { INPUT = 1 << 18, GZIP_ONLY = 16 };
 
 struct mc_gzip {
     z_stream stream;
-    bool in_member; /* a member has begun and not ended */
+    bool in_member; /* inside a member that has not ended */
     bool any;       /* there was a member */
     bool ended;     /* of the file */
     Bytef input[INPUT];
@@ -46,7 +46,7 @@ void mc_gzip_free(mc_gzip *gzip)
     mc_free(gzip);
 }
 
-/* Sees to it that there is input, unless the file ends. */
+/* Reads more input if none is left, unless the file ends. */
 static bool refill(mc_file_reader *reader)
 {
     mc_gzip *g = reader->gzip;

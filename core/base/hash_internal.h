@@ -1,5 +1,5 @@
 /* FNV-1a of 64 bits (Fowler, Noll and Vo; RFC 9923): for names, checksums and tables, not against
- * those who mean harm. A hash is begun with MC_HASH_START and goes on from what it was. */
+ * deliberate collisions. A hash starts as MC_HASH_START and continues from its last value. */
 #ifndef MC_BASE_HASH_INTERNAL_H
 #define MC_BASE_HASH_INTERNAL_H
 
@@ -16,7 +16,7 @@ static inline uint64_t mc_hash(uint64_t hash, const void *data, size_t bytes)
     return hash;
 }
 
-/* Without the NUL. */
+/* Hashes a text without its NUL. */
 static inline uint64_t mc_hash_text(uint64_t hash, const char *text)
 {
     return mc_hash(hash, text, strlen(text));

@@ -17,7 +17,7 @@ size_t mc_utf8_length(const char *bytes, size_t room)
     if (length > room) return 0;
     for (size_t i = 1; i < length; i++)
         if ((text[i] & 0xC0) != 0x80) return 0;
-    /* overlong forms, surrogates, and what lies beyond the last character */
+    /* overlong forms, surrogates, and numbers above the last character */
     if ((first == 0xE0 && text[1] < 0xA0) || (first == 0xED && text[1] > 0x9F)) return 0;
     if ((first == 0xF0 && text[1] < 0x90) || (first == 0xF4 && text[1] > 0x8F)) return 0;
     return length;
@@ -45,7 +45,7 @@ cJSON *mc_json_read_object(mc_error *err, const char *path, size_t limit)
     return object;
 }
 
-/* NULL when absent or null. */
+/* The value of a key; NULL if it is absent or null. */
 static const cJSON *present(const cJSON *object, const char *key)
 {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
@@ -67,12 +67,12 @@ static bool wrong(mc_error *err, const char *name, const char *key, const char *
     return false;
 }
 
-/* False where it is no whole number, or does not fit. */
+/* Reads a whole number; false if it is not whole or does not fit. */
 static bool read_whole(const cJSON *item, int64_t *value)
 {
     if (!cJSON_IsNumber(item)) return false;
     errno = 0;
-    if (item->valuestring) { /* its digits, of which a double would lose some */
+    if (item->valuestring) { /* its digits, which a double would round */
         *value = strtoll(item->valuestring, NULL, 10);
         return !errno;
     }

@@ -15,7 +15,7 @@ bool mc_utf8_is_valid(const char *text, size_t size);
 /* Parses `size` bytes (NUL terminated or not). `name` is what errors call it (a path); lines in
  * errors count from `first_line` (1 for a file). The whole text must be one JSON value (white space
  * around it allowed), in UTF-8, nested at most 64 deep, without control characters or "\\u0000" in
- * strings. Keys may repeat: who minds has to look. Free with cJSON_Delete. NULL on error. */
+ * strings. Keys may repeat; callers may check. Free with cJSON_Delete. NULL on error. */
 cJSON *mc_json_parse(mc_error *err, const char *text, size_t size, const char *name,
                      int64_t first_line);
 /* The same for a row of data, of at most 1,048,576 values. With `nul` its strings (but not its
@@ -23,11 +23,11 @@ cJSON *mc_json_parse(mc_error *err, const char *text, size_t size, const char *n
 cJSON *mc_json_parse_row(mc_error *err, const char *text, size_t size, const char *name,
                          int64_t first_line, bool nul);
 
-/* A text of the library's own, which is JSON: NULL only if memory is out. (cJSON_Parse writes a
- * static pointer, which contexts in several threads share.) */
+/* Parses a text of the library's own, known to be JSON: NULL only if memory is out. (cJSON_Parse
+ * writes a static pointer, which is not safe with contexts in several threads.) */
 cJSON *mc_json_parse_own(const char *text);
 
-/* Bytes of a string's text, NUL characters within it included. */
+/* Bytes of a string, including NUL characters within it. */
 size_t mc_json_length(const cJSON *string);
 /* A number as text: the digits of a whole number as they stand in the file, however many; of other
  * numbers the shortest decimal form that is read as this double. Points into the node or `room`. */

@@ -19,7 +19,7 @@ const mc_key_row *mc_keys_find(const mc_key_table *table, const char *key)
     return by_end;
 }
 
-/* Writes the harmless values in words: `true`, `0 or 1`. */
+/* Writes the accepted values for a message: `true`, `0 or 1`. */
 static void list_values(const cJSON *values, char *text, size_t room)
 {
     const cJSON *value;

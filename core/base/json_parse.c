@@ -1,7 +1,6 @@
-/* Text to a tree of cJSON's nodes. cJSON's own parser ends strings at a NUL and keeps numbers as
- * doubles alone; this one is strict (RFC 8259) and keeps what those lose, in fields that cJSON
- * leaves unused: a string's bytes in `valueint`, the digits of a long whole number in
- * `valuestring`. */
+/* Parses text into a tree of cJSON nodes. cJSON's own parser ends strings at a NUL and keeps
+ * numbers only as doubles. This one is strict (RFC 8259) and keeps both in fields that cJSON leaves
+ * unused: a string's length in `valueint`, the digits of a long whole number in `valuestring`. */
 #include <limits.h>
 #include <locale.h>
 #include <stdio.h>
@@ -17,7 +16,7 @@ typedef struct parser {
     int64_t first_line;
     bool nul; /* strings may hold NUL characters */
     int depth;
-    size_t values, most; /* read so far, and at most: each takes many times its text */
+    size_t values, most; /* read so far, and the limit: nodes take much more memory than text */
 } parser;
 
 /* ---- errors: each returns NULL or false ------------------------------------------------------ */
@@ -36,7 +35,7 @@ static bool flaw(parser *p, const char *place, const char *what)
     return false;
 }
 
-/* Text that is none of what JSON has there, or that fails for a reason which is known. */
+/* Sets the error for text that is not JSON, with the most specific cause known. */
 static bool unexpected(parser *p, const char *place)
 {
     int shown = 0;
@@ -65,7 +64,7 @@ static int hex_digit(char c)
     return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
 }
 
-/* The number of four hexadecimal digits; -1: they are none. */
+/* The number of four hexadecimal digits; -1 if they are not. */
 static int32_t hex_number(const parser *p, const char *digits)
 {
     int32_t number = 0;
@@ -90,8 +89,7 @@ static size_t put_utf8(char *to, int32_t c)
     return more + 1;
 }
 
-/* \uXXXX, or two of them that are halves of one character. Returns the bytes written, 0 with an
- * error. */
+/* Reads \uXXXX, or a surrogate pair of two. Returns the bytes written, 0 with an error. */
 static size_t read_unicode(parser *p, char *to)
 {
     const char *place = p->at;
@@ -121,12 +119,12 @@ static size_t read_escape(parser *p, char *to)
     return 1;
 }
 
-/* The quote that ends a string, whose bytes are checked on the way; NULL with an error. */
+/* Finds the quote that ends a string and checks the bytes before it; NULL with an error. */
 static const char *find_quote(parser *p, const char *from)
 {
     for (size_t length; from < p->end && *from != '"'; from += length) {
         length = 1;
-        if ((signed char)*from >= ' ' && *from != '\\') continue; /* most are */
+        if ((signed char)*from >= ' ' && *from != '\\') continue; /* the common case */
         length = mc_utf8_length(from, (size_t)(p->end - from));
         if (!length || (unsigned char)*from < ' ') {
             flaw(p, from, length ? "a control character" : "not UTF-8");
@@ -181,7 +179,8 @@ static const char *skip_digits(const parser *p, const char *at)
     return at;
 }
 
-/* Where the number at p->at ends; NULL: it is none. *digits becomes those of a whole number. */
+/* The end of the number at p->at; NULL: no number. *digits becomes a whole number's count of
+ * digits. */
 static const char *end_of_number(const parser *p, size_t *digits)
 {
     const char *at = p->at + (*p->at == '-'), *after = skip_digits(p, at);
@@ -215,7 +214,7 @@ static bool read_number(parser *p, cJSON *item)
         if (!(item->valuestring = cJSON_malloc(size + 1))) return nomem(p);
         memcpy(item->valuestring, text, size + 1);
     }
-    char *dot = strchr(text, '.'); /* strtod reads the locale's */
+    char *dot = strchr(text, '.'); /* strtod expects the locale's */
     if (dot && point[0] && !point[1]) *dot = point[0];
     item->type = cJSON_Number;
     item->valuedouble = strtod(text, NULL);
@@ -234,7 +233,7 @@ static void skip_blank(parser *p)
         p->at++;
 }
 
-/* Passes a character and the white space around it; false if there is another. */
+/* Skips a character and the white space around it; false if the next character differs. */
 static bool pass(parser *p, char c)
 {
     skip_blank(p);
@@ -246,7 +245,7 @@ static bool pass(parser *p, char c)
 
 static cJSON *read_value(parser *p);
 
-/* Appends an item as cJSON does: the first one's `prev` is the last. */
+/* Appends an item as cJSON does: the first item's `prev` points to the last. */
 static void append(cJSON *list, cJSON *item)
 {
     cJSON *first = list->child, *last = first ? first->prev : NULL;
@@ -333,7 +332,7 @@ static cJSON *read_value(parser *p)
 static cJSON *parse(mc_error *err, const char *text, size_t size, const char *name,
                     int64_t first_line, bool nul, size_t most)
 {
-    if (size && !text[size - 1]) size--; /* a NUL that was counted in */
+    if (size && !text[size - 1]) size--; /* a NUL that the size includes */
     parser p = {.err = err, .name = name, .text = text, .end = text + size, .nul = nul};
     p.most = most;
     p.first_line = first_line;

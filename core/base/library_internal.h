@@ -1,8 +1,8 @@
-/* Libraries that are opened while a program runs. */
+/* Shared libraries that are loaded at run time. */
 #ifndef MC_BASE_LIBRARY_INTERNAL_H
 #define MC_BASE_LIBRARY_INTERNAL_H
 
-/* Opens the first of the names, which end with NULL, that is there. It stays loaded. NULL: none. */
+/* Loads the first that opens of a NULL-terminated list of names. It stays loaded. NULL: none. */
 void *mc_library_open(const char *const *names);
 
 #endif

@@ -1,5 +1,5 @@
-/* The names of the libraries that are opened while a program runs: lists for an array that a NULL
- * ends, the most wanted first. */
+/* Names of shared libraries that are loaded at run time: elements of NULL-terminated arrays,
+ * preferred names first. */
 #ifndef MC_BASE_LIBRARY_NAMES_INTERNAL_H
 #define MC_BASE_LIBRARY_NAMES_INTERNAL_H
 
@@ -8,7 +8,7 @@
 #define MC_LIBRARY_CUDA_DRIVER "libcuda.so.1"
 #define MC_LIBRARY_NCCL "libnccl.so.2"
 #define MC_LIBRARY_CUDNN "libcudnn.so.9"
-/* As the build has found them (cmake/dependencies.cmake); without a name they are linked. */
+/* As the build found them (cmake/dependencies.cmake); if undefined, the library is linked. */
 #ifdef MC_OPENED_CBLAS
 #define MC_LIBRARY_CBLAS MC_OPENED_CBLAS
 #endif

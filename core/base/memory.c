@@ -40,7 +40,7 @@ static bool inject_failure(void)
     return fail;
 }
 
-/* tests/count_faults.py sums these lines. */
+/* tests/count_faults.py adds up these lines. */
 __attribute__((destructor)) static void report_faults(void)
 {
     const char *path = getenv("MC_FAULT_REPORT");

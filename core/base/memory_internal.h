@@ -25,13 +25,13 @@ bool mc_grow(void *array_pointer, size_t *capacity, size_t count, size_t element
 /* Fails the nth allocation from now (1 = the next one) and, if `all_after`, every later one.
  * 0 switches injection off. Process-wide; for tests only. */
 void mc_fault_fail_at(long nth, bool all_after);
-/* Number of allocations since the last mc_fault_fail_at(). A process that ends adds the number of
- * nth allocations that failed to the file that MC_FAULT_REPORT names. */
+/* Number of allocations since the last mc_fault_fail_at(). At exit a process appends the number of
+ * injected failures to the file that MC_FAULT_REPORT names. */
 long mc_fault_count(void);
-/* From now on `takes` is asked, by the thread that allocates, whether the allocation that is to
- * fail does; if it says no, the next one is to fail. NULL: each does, as at first. */
+/* Before an allocation is made to fail, calls `takes` on the allocating thread. If it returns
+ * false, that allocation succeeds and the next one is due instead. NULL: no call. */
 void mc_fault_choose(bool (*takes)(void));
-/* The number of the allocation that is to fail: the one given, or a later one. */
+/* The number of the allocation that is due to fail: the given one, or a later one. */
 long mc_fault_place(void);
 #endif
 

@@ -7,7 +7,7 @@
 
 enum { FIRST_SLOTS = 64 };
 
-/* The place of a name, or the free one for it. */
+/* The slot of a name, or the free slot for it. */
 static mc_name_number *slot_of(const mc_name_index *x, const char *name)
 {
     uint64_t hash = mc_hash_text(x->start, name);
@@ -20,7 +20,7 @@ static uint64_t random_start(void)
 {
     uint64_t start;
     if (getrandom(&start, sizeof start, GRND_NONBLOCK) == (ssize_t)sizeof start) return start;
-    return MC_HASH_START; /* early in a boot, when nobody sends names */
+    return MC_HASH_START; /* early in a boot: no untrusted names arrive then */
 }
 
 static bool grow(mc_name_index *x)

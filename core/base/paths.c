@@ -23,7 +23,7 @@ static int compare_paths(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* In the order of the bytes, whatever the locale. */
+/* Sorted by bytes, whatever the locale. */
 static bool add_matches(mc_error *err, mc_paths *paths, const char *pattern)
 {
     glob_t found = {0};

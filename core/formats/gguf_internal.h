@@ -1,5 +1,5 @@
 /* GGUF, llama.cpp's files: a header of values by key, descriptions of tensors, and the tensors'
- * bytes. Here are files of values and tensors alone; what a model's are named is models/gguf's.
+ * bytes. This part knows only values and tensors; models/gguf knows a model's names for them.
  *
  * Numbers are little-endian. Shapes are row-major here (the file has the row's length first). */
 #ifndef MC_FORMATS_GGUF_INTERNAL_H
@@ -30,23 +30,23 @@ typedef enum mc_gguf_kind {
 
 enum { MC_GGUF_DIMS = 4, MC_GGUF_VERSION = 3, MC_GGUF_ALIGN = 32 };
 
-/* How a row's elements are stored: in blocks of so many bytes. */
+/* How a row's elements are stored: in blocks of a fixed number of elements and bytes. */
 typedef struct mc_gguf_dtype {
     const char *name;
     uint32_t number;    /* the file's */
-    uint32_t file_type; /* general.file_type of a file whose matrices are that */
+    uint32_t file_type; /* general.file_type of a file with matrices of this type */
     int block, bytes;
 } mc_gguf_dtype;
 
-/* Of "F32", "F16", "BF16" and "Q8_0" (blocks of 32 numbers of 8 bits with a scale). */
+/* "F32", "F16", "BF16" or "Q8_0" (blocks of 32 numbers of 8 bits with a scale); else NULL. */
 const mc_gguf_dtype *mc_gguf_dtype_find(const char *name);
 
 typedef struct mc_gguf_value {
     const char *key;
     mc_gguf_kind kind;   /* of each item */
-    bool is_array;       /* of items without arrays among them */
+    bool is_array;       /* the items are no arrays themselves */
     uint64_t count;      /* of items; 1 unless is_array */
-    const uint8_t *data; /* the first item: of a string its length in 8 bytes, then its text */
+    const uint8_t *data; /* the first item; a string is its length in 8 bytes, then its text */
 } mc_gguf_value;
 
 typedef struct mc_gguf_tensor {
@@ -59,7 +59,7 @@ typedef struct mc_gguf_tensor {
     uint64_t size;
 } mc_gguf_tensor;
 
-/* A file's contents, which point into its bytes. Values are sorted by key, tensors by name. */
+/* The contents of a file, pointing into its bytes. Values are sorted by key, tensors by name. */
 typedef struct mc_gguf {
     const char *path;
     mc_gguf_value *values;
@@ -70,22 +70,22 @@ typedef struct mc_gguf {
 } mc_gguf;
 
 bool mc_gguf_is(const uint8_t *data, size_t size);
-/* For the list of formats of tensor files, where this is none: says what to do with the file. */
+/* Refuses GGUF as a tensor file: the error says what to do with it. */
 mc_tensor_parse_fn mc_gguf_refuse;
-/* Finds out what is in the `size` bytes of a file, and checks all of it but the tensors' numbers.
- * The bytes and `path` have to outlive *g. MC_ERR_FORMAT names the key or tensor, and
- * MC_ERR_UNSUPPORTED a type of tensors that is none of the four. On failure *g is empty. */
+/* Parses the `size` bytes of a file, and checks all of it except the tensors' numbers. The bytes
+ * and `path` must outlive *g. MC_ERR_FORMAT names the key or tensor, and MC_ERR_UNSUPPORTED a
+ * tensor type other than the four. On failure *g is empty. */
 mc_status mc_gguf_parse(mc_error *err, mc_gguf *g, const uint8_t *data, size_t size,
                         const char *path);
 void mc_gguf_release(mc_gguf *g);
 
-/* NULL: there is none of this name. */
+/* The value of a key, or NULL. */
 const mc_gguf_value *mc_gguf_find(const mc_gguf *g, const char *key);
 const mc_gguf_tensor *mc_gguf_find_tensor(const mc_gguf *g, const char *name);
-/* A number or a truth value, whole or not; false where the value is another. */
+/* Reads an item that is a number or a boolean; false if the value has another type. */
 bool mc_gguf_number(const mc_gguf_value *value, uint64_t item, double *out);
-/* The text at *at of a string's data (not NUL-terminated), whose length is *length; moves *at to
- * the next item. */
+/* The text at *at in a string's data (not NUL-terminated), with its length; moves *at to the next
+ * item. */
 const char *mc_gguf_text(const uint8_t **at, size_t *length);
 /* Reads rows as f32. */
 void mc_gguf_read(const mc_gguf_tensor *t, int64_t row, int64_t rows, float *out);
@@ -117,10 +117,10 @@ void mc_gguf_add_tensor(mc_gguf_writer *w, const char *name, const mc_gguf_dtype
 /* Begins the file, which is written aside. Releases nothing. */
 mc_status mc_gguf_begin(mc_error *err, const mc_gguf_writer *w, mc_file_writer *file,
                         const char *path);
-/* Writes rows of a tensor; `room` has room for one row of f32. */
+/* Writes rows of a tensor; `room` holds one row of f32. */
 mc_status mc_gguf_write(mc_file_writer *file, const mc_gguf_dtype *dtype, const float *from,
                         int64_t rows, int64_t columns, void *room);
-/* Ends a tensor of so many bytes. */
+/* Ends a tensor of `bytes` bytes. */
 mc_status mc_gguf_end_tensor(mc_file_writer *file, uint64_t bytes);
 uint64_t mc_gguf_bytes(const mc_gguf_dtype *dtype, int64_t rows, int64_t columns);
 void mc_gguf_writer_release(mc_gguf_writer *w);

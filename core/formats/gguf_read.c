@@ -9,7 +9,7 @@
 
 enum { NAME_LIMIT = 1 << 16, ALIGN_LIMIT = 1 << 20, LEAST_VALUE = 13, LEAST_TENSOR = 32 };
 
-/* Bytes of an item; 0: it has a length of its own. */
+/* Bytes of an item; 0: the item stores its own length. */
 static const uint8_t sizes[MC_GGUF_KINDS] = {
     [MC_GGUF_U8] = 1,  [MC_GGUF_I8] = 1,  [MC_GGUF_U16] = 2,   [MC_GGUF_I16] = 2,
     [MC_GGUF_U32] = 4, [MC_GGUF_I32] = 4, [MC_GGUF_FLOAT] = 4, [MC_GGUF_BOOL] = 1,
@@ -163,7 +163,7 @@ static bool find_dtype(const reader *r, mc_gguf_tensor *t, uint32_t number)
     return false;
 }
 
-/* The file has the length of a row first. */
+/* The file stores the length of a row first. */
 static bool take_shape(reader *r, mc_gguf_tensor *t)
 {
     uint32_t ndim;
@@ -183,7 +183,7 @@ static bool take_shape(reader *r, mc_gguf_tensor *t)
     return true;
 }
 
-/* `size` is the offset until all descriptions have been read. */
+/* t->size holds the offset until all descriptions have been read. */
 static bool take_tensor(reader *r, mc_gguf_tensor *t)
 {
     uint32_t number;
@@ -268,7 +268,7 @@ static bool read_align(const reader *r)
     return true;
 }
 
-/* From offsets to places. */
+/* Turns offsets into pointers. */
 static bool place_tensors(reader *r)
 {
     mc_gguf *g = r->g;

@@ -120,7 +120,7 @@ mc_status mc_gguf_begin(mc_error *err, const mc_gguf_writer *w, mc_file_writer *
     return err->status;
 }
 
-/* The scale is the largest magnitude's 127th part, so that no number is cut off. */
+/* The scale is the largest magnitude divided by 127, so that no number is clipped. */
 static void store_block(const float *x, uint8_t *to)
 {
     enum { BLOCK = 32 };

@@ -12,15 +12,15 @@ typedef struct sizes {
     int64_t positions, vocab, layers, heads, channels, padded_vocab;
 } sizes;
 
-/* A tensor by Hugging Face's name for it (after "transformer.", and "h.<layer>." where there is one
- * a layer). Its rows are the file's, in multiples of the channels; a matrix has columns. */
+/* A tensor by its Hugging Face name (after "transformer.", and "h.<layer>." if each layer has one).
+ * Its rows are the file's, in multiples of the channels; a matrix also has columns. */
 typedef struct stored {
     const char *name;
     bool layered;
     int rows, columns;
 } stored;
 
-/* The first two have rows of their own. */
+/* The rows of the first two are in the header. */
 static const stored order[TENSORS] = {
     {"wte.weight", false, 0, 1},        {"wpe.weight", false, 0, 1},
     {"ln_1.weight", true, 1, 0},        {"ln_1.bias", true, 1, 0},
@@ -37,7 +37,7 @@ typedef struct reader {
     mc_tensor_table *table;
     sizes n;
     const mc_file_dtype *dtype;
-    const uint8_t *at; /* the next tensor */
+    const uint8_t *at; /* start of the next tensor */
     char *text;        /* the free part of the table's */
     int64_t *dims;
 } reader;
@@ -109,8 +109,8 @@ static mc_status check_size(mc_error *err, const reader *r, size_t size)
                         r->path, size, count, r->dtype->name, bytes);
 }
 
-/* Adds the next tensor of the file. Matrices are (out, in) there and (in, out) by their name's
- * convention: a view. Of the vocabulary, the padding's rows are left out. */
+/* Adds the next tensor of the file. Matrices are (out, in) in the file and (in, out) by the
+ * convention of their names: they become views. The vocabulary's padding rows are left out. */
 static void add_tensor(reader *r, int i, int64_t layer)
 {
     const stored *s = &order[i];
@@ -145,7 +145,7 @@ static void add_tensor(reader *r, int i, int64_t layer)
     r->at += (size_t)count_of(&r->n, i) * (size_t)r->dtype->bits / 8;
 }
 
-/* What a config.json would say. */
+/* Adds the keys that a config.json would have. */
 static void add_strings(reader *r)
 {
     const char *dtype = r->dtype->dtype == MC_F32 ? "float32" : "bfloat16";

@@ -1,4 +1,4 @@
-/* The pickle machine's opcodes. Python's Lib/pickletools.py says what each does. */
+/* The pickle machine's opcodes. Python's Lib/pickletools.py documents each. */
 #include "core/formats/pickle_internal.h"
 
 #include <string.h>
@@ -7,7 +7,7 @@ typedef bool handler(mc_pickle *p, uint8_t op);
 
 typedef struct opcode {
     const char *name;
-    handler *run; /* NULL: refused by name */
+    handler *run; /* NULL: not supported; the error names it */
 } opcode;
 static const opcode opcodes[256];
 
@@ -37,7 +37,7 @@ static bool do_int(mc_pickle *p, uint8_t op)
                              .number = op == 'J' ? (int32_t)number : (int64_t)number});
 }
 
-/* Numbers of any length; those of more than 64 bits are of no use. */
+/* Numbers of any length; those over 64 bits become MC_PICKLE_OTHER. */
 static bool do_long(mc_pickle *p, uint8_t op)
 {
     uint64_t size, number = 0;
@@ -50,7 +50,7 @@ static bool do_long(mc_pickle *p, uint8_t op)
     return mc_pickle_push(p, (mc_pickle_value){.kind = MC_PICKLE_INT, .number = (int64_t)number});
 }
 
-/* A number in decimals, perhaps with an L; "00" and "01" are booleans. */
+/* A decimal number, with or without an L; "00" and "01" are booleans. */
 static bool do_decimal(mc_pickle *p, uint8_t op)
 {
     const char *text;
@@ -86,7 +86,7 @@ static bool push_text(mc_pickle *p, const char *text, size_t length)
         p, (mc_pickle_value){.kind = MC_PICKLE_TEXT, .length = (uint32_t)length, .text = text});
 }
 
-/* Text with its length in front, and Python 2's strings. */
+/* Text after its length; also Python 2's strings. */
 static bool do_text(mc_pickle *p, uint8_t op)
 {
     int width = op == 'U' || op == 0x8c ? 1 : op == 0x8d ? 8 : 4;
@@ -161,7 +161,7 @@ static bool do_container(mc_pickle *p, uint8_t op)
     return mc_pickle_push_container(p, kind, items, count);
 }
 
-/* Puts values at the end of the container below them. */
+/* Appends the values above the mark to the container below it. */
 static bool do_extend(mc_pickle *p, uint8_t op)
 {
     size_t count = op == 's' ? 2 : 1;
@@ -172,7 +172,7 @@ static bool do_extend(mc_pickle *p, uint8_t op)
     const mc_pickle_value *items = one ? mc_pickle_pop(p, count) : mc_pickle_pop_mark(p, &count);
     const mc_pickle_value *to = items ? mc_pickle_pop(p, 1) : NULL;
     if (!to) return false;
-    p->count++; /* it stays */
+    p->count++; /* the container stays on the stack */
     if (to->kind != kind || (kind == MC_PICKLE_DICT && count % 2))
         return mc_pickle_error(p, "%s of %zu values onto what it doesn't fit", mc_pickle_op_name(p),
                                count);
@@ -193,7 +193,7 @@ static bool do_pop(mc_pickle *p, uint8_t op)
 
 /* ---- opcodes: the memo ----------------------------------------------------------------------- */
 
-/* The number that a memo's opcode names. */
+/* Reads the memo index of an opcode. */
 static bool take_index(mc_pickle *p, uint8_t op, uint64_t *index)
 {
     if (op == 0x94) *index = p->memo_count;
@@ -206,7 +206,7 @@ static bool take_index(mc_pickle *p, uint8_t op, uint64_t *index)
     return true;
 }
 
-/* Picklers number what they put from 0 up, so a number beyond that is no work of one. */
+/* Picklers number memo entries from 0 up, so a larger index than their count is an error. */
 static bool do_put(mc_pickle *p, uint8_t op)
 {
     uint64_t index;
@@ -263,7 +263,7 @@ static bool do_stack_global(mc_pickle *p, uint8_t op)
            mc_pickle_push(p, value);
 }
 
-/* A global, called with all above the mark. */
+/* Calls a global with all values above the mark. */
 static bool do_inst(mc_pickle *p, uint8_t op)
 {
     size_t count;
@@ -283,14 +283,14 @@ static bool do_call(mc_pickle *p, uint8_t op)
     return both && mc_torch_call(p, &both[0], &both[1], &result) && mc_pickle_push(p, result);
 }
 
-/* An OrderedDict's attributes, of which state dicts have _metadata: versions of their modules. */
+/* Sets attributes of an OrderedDict: state dicts have _metadata, the versions of their modules. */
 static bool do_build(mc_pickle *p, uint8_t op)
 {
     static const char metadata[] = "_metadata";
     const mc_pickle_value *both = mc_pickle_pop(p, 2);
     (void)op;
     if (!both) return false;
-    p->count++; /* the first stays */
+    p->count++; /* the object stays on the stack */
     if (both[0].kind != MC_PICKLE_DICT || !both[0].node->ordered || both[1].kind != MC_PICKLE_DICT)
         return mc_pickle_error(p, "BUILD of what is no OrderedDict is refused: expected its \"%s\"",
                                metadata);

@@ -1,4 +1,4 @@
-/* What the pickle machine's opcodes are made of: its memory, the bytes of the pickle, the stack. */
+/* Functions that the opcodes use: memory, the pickle's bytes, the stack. */
 #include "core/formats/pickle_internal.h"
 
 #include <string.h>
@@ -6,7 +6,7 @@
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-/* A pickle of torch.save takes about 6 times its size here. */
+/* A pickle of torch.save takes about 6 times its size in memory. */
 enum { BUDGET_TIMES = 32, BUDGET_LEAST = 1 << 16 };
 
 void mc_pickle_init(mc_pickle *p, mc_error *err, const char *where, const uint8_t *data,

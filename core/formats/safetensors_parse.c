@@ -10,7 +10,7 @@
 
 static const char metadata_key[] = "__metadata__";
 
-/* What the steps of one parse share. */
+/* The state of one parse. */
 typedef struct parser {
     mc_error *err;
     const char *path;
@@ -65,7 +65,7 @@ static const cJSON **sorted_members(mc_error *err, const cJSON *object, size_t *
     return members;
 }
 
-/* Copies a string into the block that holds all of them. */
+/* Copies a string into table->text. */
 static const char *keep(parser *p, const char *string)
 {
     size_t size = strlen(string) + 1;
@@ -254,7 +254,7 @@ static bool check_layout(parser *p)
     return good;
 }
 
-/* Allocates what the header will hold; one pass over the tree counts how much that is. */
+/* Allocates the table; one pass over the tree counts how much it needs. */
 static bool allocate(parser *p, const cJSON *root, size_t members)
 {
     size_t text = 0, dims = 0, strings = 0;
@@ -297,7 +297,7 @@ static bool read_root(parser *p, const cJSON *root)
     return good && check_layout(p);
 }
 
-/* Finds the JSON text: checks the length in front of it. */
+/* Finds the JSON text and checks the length before it. */
 static bool find_text(mc_error *err, const uint8_t *data, size_t size, const char *path,
                       size_t *length)
 {
@@ -326,7 +326,7 @@ static bool find_text(mc_error *err, const uint8_t *data, size_t size, const cha
         mc_error_set(err, MC_ERR_FORMAT, "%s: the header doesn't start with '{'", path);
         return false;
     }
-    if (data[8 + announced - 1] == '\0') { /* which C would take for the end of the text */
+    if (data[8 + announced - 1] == '\0') { /* which would end the text for C functions */
         mc_error_set(err, MC_ERR_FORMAT, "%s: the header ends with a NUL", path);
         return false;
     }

@@ -1,4 +1,4 @@
-/* Writing safetensors: the header from what is declared, then the data as it comes. */
+/* Writing safetensors: the header from the declared tensors, then the data as it arrives. */
 #include "core/formats/safetensors_internal.h"
 #include "core/formats/tensor_file_internal.h"
 
@@ -18,9 +18,9 @@ struct mc_safetensors_writer {
     mc_context *ctx;
     mc_file_writer file;
     uint64_t begin;           /* of the data, in the file */
-    uint64_t declared, given; /* bytes of data; given by this rank */
-    bool shared;              /* by all ranks */
-    bool queued;              /* written later, out of `blocks`, by the context's queue */
+    uint64_t declared, given; /* bytes of data; given: by this rank */
+    bool shared;              /* all ranks write it */
+    bool queued;              /* the context's queue writes it later from `blocks` */
     mc_save_blocks blocks;
     bool synced, renamed;
 };
@@ -148,7 +148,7 @@ static int compare_strings(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* Checks that the `count` strings that stand `stride` bytes apart from `first` on all differ. */
+/* Checks that `count` strings at intervals of `stride` bytes from `first` are all different. */
 static bool check_unique(mc_error *err, const char *path, const void *first, size_t stride,
                          size_t count)
 {
@@ -185,7 +185,7 @@ static bool check_strings(mc_error *err, const char *path, const mc_safetensors_
     return count == 0 || check_unique(err, path, &strings->key, sizeof *strings, count);
 }
 
-/* For messages. */
+/* The file's name in messages. */
 static const char *name_of(const mc_safetensors_writer *writer)
 {
     return writer->file.path ? writer->file.path : "a file that is saved in the background";
@@ -207,7 +207,7 @@ void mc_safetensors_writer_free(mc_safetensors_writer *writer)
     if (writer) free_object(writer);
 }
 
-/* Checks the specs and makes the header's text from them. */
+/* Checks the specs and writes the header's text. */
 static bool make_header(mc_safetensors_writer *writer, text *t, const char *path,
                         const mc_safetensors_spec *specs, size_t count)
 {
@@ -219,7 +219,7 @@ static bool make_header(mc_safetensors_writer *writer, text *t, const char *path
     }
     if (count && !check_unique(err, path, &specs->name, sizeof *specs, count)) return false;
     append(t, "}");
-    while (t->all.count % 8 != 0 && !t->nomem) append(t, " "); /* so that the data are aligned */
+    while (t->all.count % 8 != 0 && !t->nomem) append(t, " "); /* aligns the data */
     if (t->nomem)
         mc_error_set(err, MC_ERR_NOMEM, "%s: out of memory for its header", path);
     else if (t->all.count > MC_SAFETENSORS_HEADER_MAX)
@@ -238,9 +238,9 @@ static bool write_header(mc_safetensors_writer *writer, const char *path, const 
            mc_file_write(&writer->file, t->all.data, t->all.count) == MC_OK;
 }
 
-/* Rank 0 has made the file; the others open it too. A file that is given up goes, so nobody does
- * before all have met; and who finds it gone already hears the cause at the meeting, which comes
- * before its own error. */
+/* Rank 0 has created the file; the others open it too. An abandoned file is removed only after all
+ * ranks have met. A rank that finds the file removed learns the cause at that meeting, before its
+ * own error. */
 static bool join_file(mc_safetensors_writer *writer, const char *path, const text *t)
 {
     mc_context *ctx = writer->ctx;
@@ -347,7 +347,7 @@ mc_status mc_safetensors_write_at(mc_safetensors_writer *writer, uint64_t offset
     return status;
 }
 
-/* Bytes that all ranks have given; waits for them. */
+/* The number of bytes that all ranks have given; waits for them. */
 static mc_status count_given(mc_safetensors_writer *writer, uint64_t *given)
 {
     const mc_rank_group *world = &writer->ctx->mesh.world;
@@ -367,7 +367,7 @@ mc_status mc_safetensors_writer_sync(mc_safetensors_writer *writer)
         return mc_fail(writer->ctx, MC_ERR_STATE, "%s: %s (%llu of %llu bytes)", name_of(writer),
                        writer->synced ? "finished already" : "not all tensors were written",
                        (unsigned long long)given, (unsigned long long)writer->declared);
-    if (writer->queued) /* and the rest is the queue's */
+    if (writer->queued) /* the queue does the rest */
         status = mc_save_queue_add(&writer->ctx->error, writer->ctx->save_queue, &writer->file,
                                    &writer->blocks);
     else
@@ -386,7 +386,7 @@ mc_status mc_safetensors_writer_rename(mc_safetensors_writer *writer)
                        writer->synced ? "renamed already" : "not synced yet");
     mc_status status = MC_OK;
     if (writer->file.aside.pending)
-        status = mc_file_rename(&writer->file); /* this rank has made it */
+        status = mc_file_rename(&writer->file); /* only on the rank that created it */
     writer->renamed = status == MC_OK;
     return status || !writer->shared || writer->queued ? status : mc_ranks_meet(writer->ctx);
 }

@@ -5,7 +5,7 @@
 
 enum { BLOCK = 1 << 22, ALIGN = 8 };
 
-/* Records one after the other, each aligned: a write, and its bytes. */
+/* A block of aligned records, each a write's place and its bytes. */
 typedef struct mc_save_block {
     struct mc_save_block *next;
     size_t used;
@@ -21,7 +21,7 @@ static size_t record_bytes(size_t size)
     return sizeof(record) + (size + ALIGN - 1) / ALIGN * ALIGN;
 }
 
-/* A block with room for a record and at least a byte of its data. */
+/* A block with room for a record and at least one byte of its data. */
 static mc_save_block *block_with_room(mc_save_blocks *blocks)
 {
     if (blocks->last && BLOCK - blocks->last->used >= record_bytes(1)) return blocks->last;

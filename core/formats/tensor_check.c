@@ -22,7 +22,7 @@ static int compare_runs(const void *a, const void *b)
     return (x->data > y->data) - (x->data < y->data);
 }
 
-/* Whether the sorted runs make up the part, once; its CRC. */
+/* Whether the sorted runs cover the whole part exactly once; computes its CRC. */
 static bool join_runs(const mc_stored_part *part, const mc_checked_run *runs, size_t count,
                       uint32_t *crc)
 {
@@ -42,7 +42,7 @@ static bool join_runs(const mc_stored_part *part, const mc_checked_run *runs, si
     return have == part->size;
 }
 
-/* The CRC of bytes of a part, which are read: that costs less than mapping their pages. */
+/* The CRC of a range of a part. Reading the file is faster than mapping its pages. */
 static mc_status read_chunk(const mc_crc32_table *table, const mc_stored_part *part,
                             mc_bytes_place from, size_t first, mc_error *err, uint32_t *crc)
 {
@@ -57,13 +57,13 @@ static mc_status read_chunk(const mc_crc32_table *table, const mc_stored_part *p
     return err->status;
 }
 
-/* The CRC of a part, by all threads. */
+/* The CRC of a part, computed by all threads. */
 static uint32_t read_part(mc_error *err, const mc_crc32_table *table, const mc_stored_part *part,
                           mc_bytes_place from, uint32_t *chunks)
 {
     int64_t count = (int64_t)((part->size + CHUNK - 1) / CHUNK);
     uint32_t crc = 0;
-    mc_error first = {0}; /* of any thread */
+    mc_error first = {0}; /* the first error of any thread */
 #pragma omp parallel for schedule(dynamic)
     for (int64_t i = 0; i < count; i++) {
         mc_error own = {0};
@@ -112,7 +112,7 @@ mc_status mc_tensor_parts_check(mc_tensor_file *file, mc_checked_run *runs, size
     return mc_tensor_file_check(file);
 }
 
-/* Of a tensor whose elements do not lie side by side. */
+/* Reads a tensor whose elements are not contiguous. */
 static mc_status read_scattered(const mc_crc32_table *table, mc_tensor_file *file,
                                 const mc_tensor_entry *entry, uint32_t *crc)
 {

@@ -115,7 +115,7 @@ static bool open_single(mc_tensor_file *file, const char *path)
     return true;
 }
 
-/* The shard of that name beside the index; opened when it is met for the first time. */
+/* The shard of that name beside the index, opened at its first use. */
 static shard *find_shard(mc_tensor_file *file, const char *index, const char *name)
 {
     char path[MC_PATH_MAX], folder[MC_PATH_MAX] = ".";
@@ -134,7 +134,7 @@ static shard *find_shard(mc_tensor_file *file, const char *index, const char *na
     return opened;
 }
 
-/* Takes one tensor of the weight map over from its shard. */
+/* Copies one entry of the weight map from its shard. */
 static bool take_entry(mc_tensor_file *file, const char *index, const cJSON *item)
 {
     if (!cJSON_IsString(item)) {
@@ -180,7 +180,7 @@ static bool take_weight_map(mc_tensor_file *file, const char *index, const cJSON
     return true;
 }
 
-/* Says which tensors are in the shards but not in the index: they are not read, as elsewhere. */
+/* Logs which tensors are in the shards but not in the index: they are not read. */
 static void report_unlisted(mc_tensor_file *file, const char *index)
 {
     for (size_t i = 0; i < file->shard_count; i++) {

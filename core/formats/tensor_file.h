@@ -100,7 +100,7 @@ MC_API const mc_tensor_entry *mc_tensor_file_at(const mc_tensor_file *file, size
 /* Returns the tensor of that name, or NULL without an error. Takes O(log n). */
 MC_API const mc_tensor_entry *mc_tensor_file_find(const mc_tensor_file *file, const char *name);
 
-/* The format of the file (or of its first shard), named as above: "safetensors". */
+/* The format of the file (or of its first shard), one of the names above: "safetensors". */
 MC_API const char *mc_tensor_file_format(const mc_tensor_file *file);
 
 /* The file's metadata (`__metadata__` of safetensors; for llm.c's files the keys of a config.json:

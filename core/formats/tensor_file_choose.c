@@ -10,7 +10,7 @@
 static bool exists(const char *path)
 {
     struct stat info;
-    return lstat(path, &info) == 0; /* a dangling link counts: opening it says what is wrong */
+    return lstat(path, &info) == 0; /* a dangling link counts: opening it reports the error */
 }
 
 static bool ends_with(const char *text, const char *end)
@@ -23,7 +23,7 @@ static const char index_suffix[] = ".json";
 static const char single_prefix[] = "model.", single_suffix[] = ".safetensors";
 static const char index_prefix[] = "model.safetensors.index.";
 
-/* Whether `text` ends like a shard's name does: "-00001-of-00009". */
+/* Whether `text` ends as a shard's name does: "-00001-of-00009". */
 static bool is_shard_name(const char *text, size_t length)
 {
     static const char pattern[] = "-00000-of-00000";
@@ -37,7 +37,8 @@ static bool is_shard_name(const char *text, size_t length)
 }
 
 /* The variant in a file name as a new string: "fp16" of model.fp16.safetensors and of
- * model.safetensors.index.fp16.json. NULL for other names (*nomem stays), or out of memory. */
+ * model.safetensors.index.fp16.json. NULL for other names; NULL with *nomem set if memory is
+ * out. */
 static char *variant_of(const char *name, bool *nomem)
 {
     size_t length = strlen(name), prefix, suffix;
@@ -68,7 +69,7 @@ static void variant_list_release(variant_list *list)
     mc_free(list->names);
 }
 
-/* Adds a variant unless it is there already; takes the string over. False when memory is out. */
+/* Adds a variant unless it is listed; takes ownership of the string. False if memory is out. */
 static bool add_variant(variant_list *list, char *variant)
 {
     size_t at = 0;
@@ -101,8 +102,8 @@ static mc_status list_variants(mc_error *err, const char *folder, variant_list *
                  : MC_OK;
 }
 
-/* Puts the first of the names that the folder has into `path`. When it has none `path` is left at
- * the first one's, for the message. */
+/* Sets `path` to the first of the names that exists in the folder. If none exists, `path` is the
+ * first name, for the error message. */
 static bool find_first(mc_error *err, char path[MC_PATH_MAX], const char *folder,
                        const char *const names[], size_t count)
 {
@@ -118,7 +119,7 @@ static bool find_first(mc_error *err, char path[MC_PATH_MAX], const char *folder
     return false;
 }
 
-/* The file of a variant, of safetensors before PyTorch's. */
+/* The file of a variant: safetensors, else PyTorch. */
 static bool find_variant(mc_error *err, char path[MC_PATH_MAX], const char *folder,
                          const char *variant)
 {
@@ -142,7 +143,7 @@ static bool find_variant(mc_error *err, char path[MC_PATH_MAX], const char *fold
     return find_first(err, path, folder, list, FORMS);
 }
 
-/* PyTorch's files, ModelCenter's, and what there is of an adapter. */
+/* PyTorch's files, ModelCenter's, and an adapter's. */
 static bool find_torch(mc_error *err, char path[MC_PATH_MAX], const char *folder)
 {
     static const char *const names[] = {"pytorch_model.bin", "pytorch_model.bin.index.json",
@@ -165,7 +166,7 @@ static mc_status several_variants(mc_error *err, const char *folder, const varia
                         list->count, names);
 }
 
-/* Takes the only variant there is, or PyTorch's file. */
+/* Chooses the only variant, or PyTorch's file. */
 static mc_status choose_other(mc_error *err, char path[MC_PATH_MAX], const char *folder)
 {
     variant_list list = {0};

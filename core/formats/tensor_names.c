@@ -43,14 +43,13 @@ const char *mc_tensor_names_show(const mc_tensor_entry *entries, size_t count,
 
 /* ---- wrappers -------------------------------------------------------------------------------- */
 
-/* The prefix of a wrapping module that all names of the file have; NULL: none. */
+/* The prefix of a wrapping module with which all names of the file start; NULL: none. */
 static const char *wrapper_of(const mc_tensor_file *file)
 {
     static const char *const wrappers[] = {"_orig_mod.", "module.", "model.", NULL};
     size_t count = mc_tensor_file_count(file);
     for (const char *const *w = wrappers; count && *w; w++) {
-        size_t length =
-            strlen(*w); /* names are sorted: what the first and the last have, all have */
+        size_t length = strlen(*w); /* sorted names: the first and last suffice */
         if (strncmp(mc_tensor_file_at(file, 0)->name, *w, length) == 0 &&
             strncmp(mc_tensor_file_at(file, count - 1)->name, *w, length) == 0)
             return *w;

@@ -86,8 +86,8 @@ static bool check_range(mc_error *err, const mc_tensor_entry *entry, int64_t fir
     return false;
 }
 
-/* Where element number `first` of a view lies, in elements from its first, and how many more up to
- * the end of its row. */
+/* The place of element `first` of a view, in elements from its first one; *left: the elements from
+ * it to the end of its row. */
 static int64_t find_element(const mc_tensor_entry *entry, int64_t first, int64_t *left)
 {
     int64_t at = 0;
@@ -116,7 +116,7 @@ static void gather(const uint8_t *from, int64_t step, int64_t count, size_t size
         }
 }
 
-/* Turns the bytes of each element around: of each of its two parts where it is complex. */
+/* Reverses the bytes of each element, or of each half of a complex one. */
 static void swap_bytes(const mc_file_dtype *dtype, uint8_t *data, int64_t count)
 {
     size_t part = (size_t)dtype->bits / 8;
@@ -132,7 +132,7 @@ static void swap_bytes(const mc_file_dtype *dtype, uint8_t *data, int64_t count)
         }
 }
 
-/* Copies elements of a range that has been checked as they would lie in memory. */
+/* Copies elements of a checked range as a row-major tensor. */
 static void copy_elements(const mc_file_dtype *dtype, const mc_tensor_entry *entry, int64_t first,
                           int64_t count, uint8_t *out)
 {
@@ -160,7 +160,7 @@ mc_status mc_tensor_copy_bytes(mc_error *err, const mc_tensor_entry *entry, int6
     return mc_file_check_bytes(err, entry->data);
 }
 
-/* Defines mc_tensor_copy_f32 and _f64. Views go through a buffer, a piece at a time. */
+/* Defines mc_tensor_copy_f32 and _f64. Views go through a small buffer. */
 #define DEFINE_COPY(name, convert, number)                                                    \
     mc_status name(mc_error *err, const mc_tensor_entry *entry, int64_t first, int64_t count, \
                    number *out)                                                               \

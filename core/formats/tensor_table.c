@@ -1,4 +1,4 @@
-/* What files of tensors hold: their dtypes, the table of what is in one, and the formats. */
+/* Dtypes of tensor files, the table of a file's tensors, and the list of formats. */
 #include "core/formats/tensor_file_internal.h"
 
 #include <stdlib.h>
@@ -132,14 +132,14 @@ mc_status mc_tensor_table_sort(mc_error *err, mc_tensor_table *table)
 
 /* ---- Formats --------------------------------------------------------------------------------- */
 
-/* A header's length, of which the high bytes are 0, and the header's brace. Lengths may begin like
- * the other formats do, so this comes first. */
+/* Checks the header's length, whose high bytes are 0, and the header's brace. A length may look
+ * like the start of another format, so this test comes first. */
 static bool is_safetensors(const uint8_t *data, size_t size)
 {
     return size > 8 && !data[4] && !data[5] && !data[6] && !data[7] && data[8] == '{';
 }
 
-/* The last one takes all that none of the others knows. */
+/* The last one takes every file that no other format recognises. */
 static const mc_tensor_format formats[] = {
     {"safetensors", is_safetensors, mc_safetensors_parse},
     {"PyTorch zip", mc_torch_is_zip, mc_torch_zip_parse},

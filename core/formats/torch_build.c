@@ -1,4 +1,4 @@
-/* What torch.save's pickles name and call: the whole list of it. */
+/* All names and calls that torch.save's pickles may contain. */
 #include <string.h>
 #include "core/formats/pickle_internal.h"
 
@@ -9,7 +9,7 @@ typedef enum call_kind {
     COUNTER,      /* (), or (dict) */
     SIZE,         /* (tuple) -> tuple */
     SET,          /* (list) */
-    PLAIN,        /* anything -> of no use */
+    PLAIN,        /* anything -> an ignored value */
     TENSOR,       /* (storage, offset, shape, strides, ...) */
     TENSOR_V3,    /* (storage, offset, shape, strides, requires_grad, hooks, dtype, ...) */
     PARAMETER,    /* (tensor, ...) -> tensor */
@@ -19,7 +19,7 @@ typedef enum call_kind {
 typedef struct global {
     const char *module, *name;
     call_kind made;
-    const char *dtype; /* of a dtype or storage, as mc_file_dtype_find knows it */
+    const char *dtype; /* of a dtype or storage, by its name for mc_file_dtype_find */
 } global;
 
 #define STORAGE(name, dtype)                       \
@@ -133,7 +133,7 @@ bool mc_torch_global(mc_pickle *p, const char *module, size_t module_length, con
 
 /* ---- tensors --------------------------------------------------------------------------------- */
 
-/* The dtype that a global is or stores; NULL for other values. */
+/* The dtype of a global that is a dtype or a storage type; NULL for other values. */
 static const mc_file_dtype *dtype_of(const mc_pickle_value *value)
 {
     if (value->kind != MC_PICKLE_GLOBAL || !globals[value->number].dtype) return NULL;
@@ -156,7 +156,7 @@ static int64_t *read_numbers(mc_pickle *p, const mc_pickle_value *list, size_t *
     return numbers;
 }
 
-/* An argument that says how values are to be looked at, as {"conj": True}. */
+/* Refuses an argument that changes how values are read, such as {"conj": True}. */
 static bool check_metadata(mc_pickle *p, const mc_pickle_node *args, size_t at)
 {
     const mc_pickle_value *metadata = at < args->count ? &args->items[at] : NULL;
@@ -216,7 +216,7 @@ static bool build_ordered(mc_pickle *p, const mc_pickle_node *args, mc_pickle_va
            mc_pickle_error(p, "OrderedDict of %zu arguments: expected none, or pairs", args->count);
 }
 
-/* A container made of one, or of nothing. */
+/* A container built from another one, or an empty one. */
 static bool build_container(mc_pickle *p, const mc_pickle_node *args, call_kind made,
                             mc_pickle_value *out)
 {
@@ -258,7 +258,7 @@ bool mc_torch_call(mc_pickle *p, const mc_pickle_value *callable, const mc_pickl
         if (given->count < 1 || given->items[0].kind != MC_PICKLE_TENSOR) break;
         *out = given->items[0];
         return true;
-    case SUBCLASS: /* once: what it calls is no SUBCLASS */
+    case SUBCLASS: /* no recursion beyond one level: the called function is never SUBCLASS */
         if (given->count < 3 || !is_rebuild(&given->items[0]) ||
             given->items[1].kind != MC_PICKLE_GLOBAL)
             break;
@@ -276,7 +276,7 @@ static bool is_int(const mc_pickle_value *value)
     return value->kind == MC_PICKLE_INT && value->number >= 0;
 }
 
-/* A view's (key, first, count), after the storage in files of the legacy form. */
+/* A view's (key, first, count), which follows the storage in legacy files. */
 static bool read_view(mc_pickle *p, mc_torch_storage *s, const mc_pickle_value *view)
 {
     if (view->kind == MC_PICKLE_NONE) return true;

@@ -1,5 +1,5 @@
-/* PyTorch's two kinds of files: a zip archive with a pickle and a file for each storage, and the
- * older stream of pickles with the storages after them (torch/serialization.py). */
+/* PyTorch's two file formats: a zip archive with a pickle and one entry for each storage, and the
+ * older stream of pickles followed by the storages (torch/serialization.py). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +24,7 @@ static bool is_record(const mc_zip_entry *e, const char *name)
     return slash && rest == strlen(name) && memcmp(slash + 1, name, rest) == 0;
 }
 
-/* The one folder of the archive and its pickle. */
+/* Finds the archive's only folder and the pickle in it. */
 static const mc_zip_entry *find_pickle(mc_error *err, const mc_zip *zip)
 {
     const mc_zip_entry *found = NULL;
@@ -109,9 +109,9 @@ mc_status mc_torch_zip_parse(mc_error *err, mc_tensor_table *table, const uint8_
 /* LONG1 of 0x1950a86a20f9469cfc6c, the stream's magic number. */
 static const uint8_t magic[] = {0x8a, 0x0a, 0x6c, 0xfc, 0x9c, 0x46,
                                 0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19};
-enum { MAGIC_WITHIN = 16 }; /* bytes in front of it: the protocol, a frame */
+enum { MAGIC_WITHIN = 16 }; /* bytes before the magic number: the protocol, a frame */
 
-/* Any pickle, so that one of another program is called one. */
+/* Accepts any pickle, so that the error for another program's pickle can say what it is. */
 bool mc_torch_is_legacy(const uint8_t *data, size_t size)
 {
     return size >= 2 && data[0] == 0x80 && data[1] >= 2 && data[1] <= 5;
@@ -154,7 +154,7 @@ const mc_torch_block *mc_torch_block_find(const mc_torch_block *blocks, size_t c
     return NULL;
 }
 
-/* The storages that the pickle has named, each once. NULL after an error. */
+/* The storages named in the pickle, each once. NULL after an error. */
 static mc_torch_block *list_blocks(const mc_pickle *p, size_t *count)
 {
     char shown[MC_PICKLE_SHOWN + 1];
@@ -184,7 +184,8 @@ static mc_torch_block *list_blocks(const mc_pickle *p, size_t *count)
     return blocks;
 }
 
-/* Finds the bytes of the block of a key, which are next in the file: their number, then they. */
+/* Finds the bytes of the next block of the file, by its key: a count of elements, then the
+ * elements. */
 static bool place_block(mc_pickle *p, mc_torch_block *blocks, size_t count,
                         const mc_pickle_value *key)
 {

@@ -1,4 +1,4 @@
-/* Names and places of the tensors in a PyTorch file. */
+/* Names and data of the tensors in a PyTorch file. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,10 +12,10 @@ typedef struct walk {
     mc_error *err;
     const mc_torch_bytes *bytes;
     mc_tensor_table *table;
-    bool fill;                /* else it is only counted: */
+    bool fill;                /* false: only counts */
     size_t count, text, dims; /* tensors, bytes of their names, numbers of shapes and strides */
     size_t visits, visits_max;
-    size_t length; /* of the name up to here */
+    size_t length; /* of the name so far */
     char name[NAME_MAX_BYTES];
 } walk;
 
@@ -25,8 +25,8 @@ typedef struct walk {
 
 /* ---- one tensor ------------------------------------------------------------------------------ */
 
-/* Notes the CRC of an entry. Tensors of a storage mostly come one after the other; those that do
- * not add it again, and repetitions go at the end. */
+/* Adds the part of a zip entry with a CRC. The tensors of a storage are mostly adjacent, so
+ * comparing with the last part avoids most repetitions; sort_parts removes the others. */
 static bool add_part(walk *w, const mc_zip_entry *e)
 {
     mc_tensor_table *t = w->table;
@@ -50,7 +50,7 @@ static int compare_parts(const void *a, const void *b)
     return (x->data > y->data) - (x->data < y->data);
 }
 
-/* Leaves each part once, of those that have a CRC. */
+/* Sorts the parts and removes repetitions. */
 static void sort_parts(mc_tensor_table *t)
 {
     size_t kept = 0;
@@ -68,7 +68,7 @@ static void sort_parts(mc_tensor_table *t)
     t->part_count = kept;
 }
 
-/* The bytes of a tensor's storage, and how many: as many as its size says. */
+/* The bytes of a tensor's storage, and their number, which must match its size. */
 static const uint8_t *find_storage(walk *w, const mc_torch_storage *s, uint64_t *size)
 {
     const mc_torch_bytes *b = w->bytes;
@@ -98,7 +98,7 @@ static const uint8_t *find_storage(walk *w, const mc_torch_storage *s, uint64_t 
     return NULL;
 }
 
-/* Whether the elements lie in the storage's `room` elements. */
+/* Checks that the elements are within the storage's `room` elements. */
 static bool check_place(walk *w, const mc_torch_tensor *t, int64_t count, int64_t room)
 {
     int64_t last = t->offset;
@@ -125,7 +125,7 @@ static bool is_row_major(const mc_torch_tensor *t)
     return true;
 }
 
-/* Fills in what the entry is besides its name. */
+/* Fills in an entry except for its name. */
 static bool place_tensor(walk *w, const mc_torch_tensor *t, mc_tensor_entry *entry)
 {
     const mc_torch_storage *s = t->storage;
@@ -208,8 +208,7 @@ static bool count_visit(walk *w, int depth)
            walk_error(w, "%s: containers that hold each other again and again", w->bytes->path);
 }
 
-/* Appends what a container's item number `i` is called: in a dict by the key before it, else by its
- * number. */
+/* Appends the name of a container's item `i`: its key in a dict, else its number. */
 static bool append_item_key(walk *w, const mc_pickle_value *container, size_t i)
 {
     char digits[24];
@@ -237,7 +236,7 @@ static bool walk_value(walk *w, const mc_pickle_value *v, int depth)
         const mc_pickle_value *item = &v->node->items[i];
         if (!count_visit(w, depth)) return false;
         if (!holds_values(item)) continue;
-        /* Settings may have any keys: those count where tensors are below. */
+        /* Keys of settings may be of any type; only keys above tensors must be names. */
         bool deeper = item->kind == MC_PICKLE_TENSOR || has_tensors(w, item, depth + 1);
         if (mc_error_is_set(w->err)) return false;
         if (deeper && (!append_item_key(w, v, i) || !walk_value(w, item, depth + 1))) return false;
@@ -257,7 +256,7 @@ static bool has_tensors(walk *w, const mc_pickle_value *v, int depth)
     return false;
 }
 
-/* The dict under the first of the keys that training checkpoints keep weights under; NULL if none
+/* The dict under the first of the usual keys for weights in training checkpoints; NULL if none
  * holds tensors. */
 static const mc_pickle_value *find_part(walk *w, const mc_pickle_value *root, const char **part)
 {

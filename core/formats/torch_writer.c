@@ -15,10 +15,10 @@ struct mc_torch_writer {
     mc_context *ctx;
     mc_file_writer file;
     mc_zip_writer zip;
-    uint64_t *sizes; /* of the tensors, bytes */
+    uint64_t *sizes; /* bytes of each tensor */
     size_t count;
     size_t begun;  /* tensors whose entry has begun */
-    uint64_t left; /* bytes of the last one that are still to come */
+    uint64_t left; /* bytes of the current one that are missing */
     bool committed;
 };
 
@@ -70,8 +70,8 @@ static void append_tuple(bytes *b, const int64_t *values, int count)
 
 static void append_ordered_dict(bytes *b) { append_op(b, "ccollections\nOrderedDict\n)R"); }
 
-/* The call that makes tensor number `i` of its storage, which torch.save's unpickler looks up by
- * the persistent id. Dtypes without a storage of their own are read out of bytes. */
+/* Appends the call that rebuilds tensor `i` from its storage, which torch.load finds by the
+ * persistent id. Dtypes without a storage class of their own are views of bytes. */
 static void append_tensor(bytes *b, size_t i, const mc_safetensors_spec *spec, int64_t count,
                           const mc_file_dtype *dtype, int64_t *strides)
 {
@@ -110,7 +110,7 @@ static void append_tensor(bytes *b, size_t i, const mc_safetensors_spec *spec, i
     (mc_fail((w)->ctx, MC_ERR_ARGUMENT, "%s: tensor \"%.200s\": " text, (w)->file.path, \
              (spec)->name ? (spec)->name : "", __VA_ARGS__) == MC_OK)
 
-/* Checks a spec; gives its dtype and elements, and NULL after an error. */
+/* Checks a spec and computes its dtype and elements; NULL after an error. */
 static const mc_file_dtype *check_spec(mc_torch_writer *w, const mc_safetensors_spec *spec,
                                        int64_t *count, int64_t *size)
 {
@@ -196,7 +196,7 @@ static mc_status write_record(mc_torch_writer *w, const char *name, const void *
     return status ? status : mc_zip_end(&w->zip);
 }
 
-/* Ends the tensor that is whole and begins the next ones up to one that has bytes. */
+/* Ends the complete tensor and begins the next ones, up to one that has bytes. */
 static mc_status next_tensor(mc_torch_writer *w)
 {
     char name[MC_ZIP_NAME_MAX];

@@ -6,7 +6,7 @@
 #include "core/base/crc32_internal.h"
 #include "core/base/memory_internal.h"
 
-/* Bytes of the parts that a zip file is made of, without what varies. */
+/* Sizes of a zip file's records in bytes, without their variable parts. */
 enum { END = 22, LOCATOR = 20, END64 = 56, CENTRAL = 46, LOCAL = 30, COMMENT_MAX = 65535 };
 enum { NAME_SHOWN = 200, FLAG_ENCRYPTED = 1, FLAG_DESCRIPTOR = 8, FLAGS_KNOWN = 0x080e };
 
@@ -37,7 +37,7 @@ typedef struct reader {
 
 /* ---- The end of the file, which says where the directory is ---------------------------------- */
 
-/* The end record is the last thing in the file but for a comment. 0 if there is none. */
+/* The end record is the last one, followed only by a comment. Returns 0 if there is none. */
 static uint64_t find_end(const reader *r)
 {
     for (uint64_t comment = 0; comment <= COMMENT_MAX && comment + END <= r->size; comment++) {
@@ -47,8 +47,8 @@ static uint64_t find_end(const reader *r)
     return 0;
 }
 
-/* Takes over the zip64 end record, whose locator is at `locator`. Fields that the plain record has
- * too must be the same. */
+/* Reads the zip64 end record, whose locator is at `locator`. Fields that the plain record has too
+ * must match. */
 static bool read_end64(reader *r, const uint8_t *end, uint64_t locator)
 {
     const char *path = r->zip->path;
@@ -115,10 +115,10 @@ static bool find_extra64(const uint8_t *extra, size_t room, const uint8_t **fiel
         extra += 4 + size;
         room -= 4 + size;
     }
-    return true; /* less than a field's head is padding */
+    return true; /* fewer bytes than a field's header are padding */
 }
 
-/* Replaces what is full in 32 bits by the zip64 field's values, which stand in this order. */
+/* Replaces values of 0xffffffff by those of the zip64 field, which are in this order. */
 static bool widen(reader *r, const mc_zip_entry *e, uint64_t *values[3], const uint8_t *extra,
                   size_t room)
 {
@@ -138,7 +138,7 @@ static bool widen(reader *r, const mc_zip_entry *e, uint64_t *values[3], const u
     return true;
 }
 
-/* Checks an entry's sizes in its local header, where they may be missing: then they come after the
+/* Checks an entry's sizes in its local header. They may be missing there: then they follow the
  * data. */
 static bool check_local_sizes(reader *r, const mc_zip_entry *e, const uint8_t *local,
                               const uint8_t *extra, size_t room)
@@ -160,7 +160,7 @@ static bool check_local_sizes(reader *r, const mc_zip_entry *e, const uint8_t *l
     return true;
 }
 
-/* Finds an entry's bytes, by its local header. */
+/* Finds an entry's bytes from its local header. */
 static bool find_data(reader *r, mc_zip_entry *e, uint32_t flags)
 {
     if (e->begin > r->begin || r->begin - e->begin < LOCAL)

@@ -1,6 +1,5 @@
-/* The directory of a zip file in memory, for archives whose entries are stored as they are, which
- * is how PyTorch writes them: entries are used where they lie. Layout: PKWARE's APPNOTE 6.3.9;
- * zip64 included.
+/* The directory of a zip file in memory, for archives of uncompressed entries, as PyTorch writes
+ * them: entries are used in place. Layout: PKWARE's APPNOTE 6.3.9; zip64 included.
  *
  * All of the directory is checked before anything is returned. Refused with the entry's name:
  * compressed, encrypted, repeated and overlapping entries, entries outside of the file, and fields
@@ -28,8 +27,8 @@ typedef struct mc_zip {
     size_t count;
 } mc_zip;
 
-/* Reads the directory of the file whose `size` bytes are `data`, which have to outlive it, as has
- * `path`, for messages. On failure the zip is empty. */
+/* Reads the directory of a file whose `size` bytes are `data`. `data` and `path` (for messages)
+ * must outlive it. On failure the zip is empty. */
 mc_status mc_zip_init(mc_error *err, mc_zip *zip, const uint8_t *data, size_t size,
                       const char *path);
 void mc_zip_release(mc_zip *zip);
@@ -37,8 +36,8 @@ void mc_zip_release(mc_zip *zip);
 /* The entry of that name, or NULL. */
 const mc_zip_entry *mc_zip_find(const mc_zip *zip, const char *name, size_t length);
 
-/* Compares an entry's bytes with its CRC, which reads them all. A CRC of 0 says that there is none:
- * torch.save can leave it out. */
+/* Reads all of an entry's bytes and compares them with its CRC. A CRC of 0 means that there is
+ * none: torch.save can leave it out. */
 mc_status mc_zip_check(mc_error *err, const mc_zip *zip, const mc_zip_entry *entry);
 
 #endif

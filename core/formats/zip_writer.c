@@ -30,14 +30,14 @@ void mc_zip_writer_release(mc_zip_writer *zip)
     zip->entries = NULL;
 }
 
-/* The part that local headers and the directory have in common: flags to the lengths of name and
+/* Writes the fields that local headers and the directory share: flags to the lengths of name and
  * extra fields. */
 static uint8_t *put_common(uint8_t *at, const mc_zip_written *e, size_t extra)
 {
     at = put(at, e->size < FULL32 && e->begin < FULL32 ? VERSION : VERSION64, 2);
     at = put(at, UTF8, 2);
     at = put(at, 0, 2);           /* stored */
-    at = put(at, 0x21u << 16, 4); /* 1980-01-01: the same tensors make the same file */
+    at = put(at, 0x21u << 16, 4); /* 1980-01-01: equal tensors give equal files */
     at = put(at, e->crc, 4);
     at = put(at, narrow(e->size), 4);
     at = put(at, narrow(e->size), 4);

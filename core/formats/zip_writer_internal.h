@@ -13,8 +13,7 @@ typedef struct mc_zip_written {
     uint32_t crc;
 } mc_zip_written;
 
-/* Writes into an open file, from its beginning on. Zero-initialised but for the file and the
- * table. */
+/* Writes an open file from its beginning. Zero-initialise all but the file and the table. */
 typedef struct mc_zip_writer {
     mc_file_writer *file;
     mc_crc32_table crc;
@@ -23,8 +22,8 @@ typedef struct mc_zip_writer {
 } mc_zip_writer;
 
 void mc_zip_writer_init(mc_zip_writer *zip, mc_file_writer *file);
-/* Begins an entry of `size` bytes, whose data start at a multiple of MC_ZIP_ALIGN; then come its
- * bytes, cut anywhere; then it ends. */
+/* Begins an entry of `size` bytes, whose data starts at a multiple of MC_ZIP_ALIGN. Its bytes
+ * follow in pieces of any size; then mc_zip_end ends it. */
 mc_status mc_zip_begin(mc_zip_writer *zip, const char *name, uint64_t size);
 mc_status mc_zip_add(mc_zip_writer *zip, const void *data, size_t size);
 mc_status mc_zip_end(mc_zip_writer *zip);

@@ -18,7 +18,7 @@
     X(BOOL, 7, "bool", 1, "BOOL")
 
 typedef enum mc_dtype {
-    MC_DTYPE_DEFAULT = 0, /* in options: f32, or the file's own where a function says so */
+    MC_DTYPE_DEFAULT = 0, /* in options: f32, or the file's dtype if the function says so */
 #define MC_DTYPE_ENUM(name, value, text, bytes, file_name) MC_##name = value,
     MC_DTYPE_MAP(MC_DTYPE_ENUM)
 #undef MC_DTYPE_ENUM

@@ -1,4 +1,4 @@
-/* Lengths that are refilled from batch to batch. */
+/* Lengths that are rewritten for each batch. */
 #include <string.h>
 #include "core/tensor/tensor_internal.h"
 
@@ -7,7 +7,7 @@ typedef struct fixed_lengths {
     mc_context *ctx;
     mc_lengths lengths;
     int64_t room;  /* for tokens */
-    int32_t *host; /* what lengths.fixed holds */
+    int32_t *host; /* host copy of lengths.fixed */
 } fixed_lengths;
 
 static fixed_lengths *fixed_of(mc_lengths *lengths)
@@ -32,7 +32,7 @@ void mc_lengths_free(mc_lengths *lengths)
 
 void mc_lengths_disown(mc_lengths *lengths) { mc_disown(&fixed_of(lengths)->owned); }
 
-/* Memory for them, on the device and here. */
+/* Allocates them on the device and on the host. */
 static bool make_room(fixed_lengths *f)
 {
     int64_t n = 3 * (int64_t)f->lengths.count + 1 + f->room;
@@ -41,7 +41,7 @@ static bool make_room(fixed_lengths *f)
     f->lengths.length = f->host;
     f->lengths.offset = f->host + f->lengths.count;
     f->lengths.fixed = mc_tensor_new(f->ctx, MC_I32, MC_SHAPE(n));
-    if (f->lengths.fixed) mc_disown(&f->lengths.fixed->owned); /* it goes with the lengths */
+    if (f->lengths.fixed) mc_disown(&f->lengths.fixed->owned); /* freed with the lengths */
     return f->lengths.fixed;
 }
 

@@ -180,7 +180,7 @@ mc_status mc_tensor_write(mc_tensor *x, const void *data, size_t bytes)
     return MC_OK;
 }
 
-/* Says what is wrong with a copy, on the tensor's context. */
+/* Sets the error if a copy is not possible. */
 static bool check_copy(const mc_tensor *to, const mc_tensor *from)
 {
     if (to->ctx != from->ctx)
