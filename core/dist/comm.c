@@ -1,4 +1,4 @@
-/* Communicators: checks, numbers and groups of calls; what carries them is in comm_*.c. */
+/* Communicators: checks, numbering and groups of calls; the transports are in comm_*.c. */
 #include "core/dist/comm.h"
 
 #include <sched.h>
@@ -121,7 +121,7 @@ mc_comm_why mc_comm_explain(const mc_comm *c, uint64_t sequence, const char *ope
     return explain(c, c->hooks.group, sequence, operation);
 }
 
-/* Marks have numbers of their own. */
+/* Marks are numbered apart from collectives. */
 static uint64_t group_of_marks(const mc_comm *c) { return ~c->hooks.group; }
 
 mc_comm_why mc_comm_explain_mark(const mc_comm *c, uint64_t number, const char *what)
@@ -187,7 +187,7 @@ static void release_requests(mc_comm *c)
 static void free_comm(void *object)
 {
     mc_comm *c = object;
-    if (c->transport) c->transport->release(c); /* lets go of requests too */
+    if (c->transport) c->transport->release(c); /* frees requests too */
     release_requests(c);
     mc_device *device = c->ctx->device;
     if (c->late.message && device->given_up == c->late.message)
@@ -269,7 +269,7 @@ static mc_status status_of(const mc_comm *c)
     return c ? mc_error_status(c->ctx) : MC_ERR_ARGUMENT;
 }
 
-/* Whether calls may be made. */
+/* Fails if calls are not possible now. */
 static bool is_usable(mc_comm *c, const char *what)
 {
     if (!c || mc_failed(c->ctx)) return false;
@@ -282,7 +282,7 @@ static bool is_usable(mc_comm *c, const char *what)
     return !mc_failed(c->ctx);
 }
 
-/* Follows from what all ranks of the part have in common. */
+/* The same number on all ranks of the part, without communication. */
 static uint64_t name_of_part(const mc_comm *c, int colour)
 {
     const uint64_t from[] = {c->hooks.group, c->sequence, (uint64_t)colour};
@@ -358,7 +358,7 @@ static mc_status check_memory(mc_comm *c, const mc_comm_call *call)
     bool needs_src = call->kind != MC_COMM_RECV && (call->kind != MC_COMM_BROADCAST || is_root);
     bool needs_dst = call->kind != MC_COMM_SEND && (call->kind != MC_COMM_REDUCE || is_root);
     if (call->count < 0 ||
-        call->count > INT64_MAX / 8 / c->size) /* a whole buffer fits an offset */
+        call->count > INT64_MAX / 8 / c->size) /* byte offsets must not overflow */
         return mc_fail(c->ctx, MC_ERR_ARGUMENT, "%s of %lld elements", name,
                        (long long)call->count);
     if (call->count && needs_src && !call->src)
@@ -414,7 +414,7 @@ static void give_back(mc_comm_request *r)
     c->unused = r;
 }
 
-/* What this rank has to send at least. */
+/* The bytes that this rank must send with any algorithm. */
 static uint64_t volume(const mc_comm *c, const mc_comm_call *call)
 {
     uint64_t bytes = mc_comm_bytes(call), others = (uint64_t)c->size - 1;
@@ -443,7 +443,7 @@ static mc_comm_request *begin(mc_comm *c, const mc_comm_call *call, bool later)
     if (c->hooks.note)
         c->hooks.note(c->hooks.user, between_two ? 0 : c->hooks.group, r->sequence,
                       mc_comm_kind_name(call->kind));
-    if (!call->count) r->done = true; /* of nothing, on every rank */
+    if (!call->count) r->done = true; /* nothing to do, on every rank */
     if (call->count && c->transport->begin(c, r)) {
         c->broken = true;
         give_back(r);
@@ -547,7 +547,7 @@ mc_status mc_comm_group_end(mc_comm *c)
     if (!c->group_depth)
         return mc_fail(c->ctx, MC_ERR_STATE, "group end without a group start before it");
     if (--c->group_depth) return mc_error_status(c->ctx);
-    if (c->transport->group_end(c)) c->broken = true; /* after an error too: it was begun */
+    if (c->transport->group_end(c)) c->broken = true; /* even after an error: it was started */
     mc_comm_request *r = c->group;
     c->group = NULL;
     c->last = &c->group;

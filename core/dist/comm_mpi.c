@@ -1,12 +1,11 @@
-/* CPU ranks over MPI. Every collective is made of messages between two ranks that nobody waits for
- * inside MPI (MPI_Isend, MPI_Irecv, MPI_Test): so a wait can end at a deadline and say from whom
- * nothing came, groups need nothing of MPI, and reductions are taken in the order of the ranks,
- * whatever the MPI and the count.
+/* CPU ranks over MPI. Every collective consists of non-blocking point-to-point messages (MPI_Isend,
+ * MPI_Irecv, MPI_Test). So a wait can end at a deadline and name the ranks that sent nothing,
+ * groups need no MPI groups, and reductions are in rank order with any MPI and any count.
  *
- * A call goes in steps. A step posts its messages; when all are through it is ended (a piece of a
- * reduction is combined) and the next one is posted. Steps of all calls under way move on whenever
- * somebody waits. A message's tag holds the group, the call's number and its kind, so that messages
- * of two calls are never taken for one another; between two ranks messages of a call keep their
+ * A call runs in steps. A step posts its messages; when all have completed, it ends (for a
+ * reduction, by combining a piece) and the next one is posted. Any wait advances the steps of all
+ * active calls. A message's tag contains the group, the call's number and its kind, so that
+ * messages of two calls are never confused; between two ranks the messages of a call keep their
  * order. */
 #include <stdio.h>
 #include <string.h>
@@ -17,34 +16,34 @@ enum {
     KIND_BITS = 3,   /* of a tag: mc_comm_kind */
     NUMBER_BITS = 6, /* of a tag: of the call's number */
     IN_FLIGHT = 1 << NUMBER_BITS,
-    SMALL_ALL_REDUCE = 1 << 13 /* bytes: up to here every rank sends all to all others */
+    SMALL_ALL_REDUCE = 1 << 13 /* bytes: up to here each rank sends all to all others */
 };
 static const size_t broadcast_chunk = 1 << 20, scratch_of_call = 4 << 20, least_chunk = 32 << 10;
 
 /* The transport's part of a communicator. */
 typedef struct mpi_group {
-    int number;     /* in tags; 0: only while a communicator is made with an id */
+    int number;     /* in tags; 0: only during the creation of a communicator with an id */
     uint64_t calls; /* collectives so far */
 } mpi_group;
 
 /* The transport's part of a request. */
 struct mc_mpi_call {
     mc_comm_request *request;
-    mc_mpi_call *next; /* of the calls under way */
+    mc_mpi_call *next; /* in the list of active calls */
     uint64_t number;   /* of the collective in its group */
     int tag;
     bool posted, done;
     int64_t step, steps;
     size_t most;          /* bytes of a message */
-    int64_t chunk, piece; /* elements a step, and of a rank's part of an all-reduce */
-    char failure[200];    /* what went wrong; "": nothing */
+    int64_t chunk, piece; /* elements per step, and per rank's part of an all-reduce */
+    char failure[200];    /* the error; "": none */
     /* messages of the step */
     int pending, room;
     MPI_Request *message;
     MPI_Status *status;
-    int *peer; /* of a message that is received; of one that is sent -1 - peer */
+    int *peer; /* of each message: the rank it comes from, or -1 - the rank it goes to */
     int *bytes;
-    /* of reductions: what comes from the others, (size, chunk) */
+    /* of reductions: the other ranks' data, (size, chunk) */
     char *scratch;
     size_t scratch_bytes;
     const void **part;
@@ -87,7 +86,7 @@ static void post(const mc_mpi *mpi, mc_mpi_call *m, const void *from, size_t byt
     m->pending += !error;
 }
 
-/* Whether all messages brought as much as was expected: ranks may have passed different counts. */
+/* Checks that all messages had the expected size: ranks may have passed different counts. */
 static void check_messages(mc_mpi_call *m, int error)
 {
     for (int k = 0; k < m->pending && !*m->failure; k++) {
@@ -105,7 +104,7 @@ static void check_messages(mc_mpi_call *m, int error)
     }
 }
 
-/* Whether the messages of the step are through, or have failed. */
+/* Whether all messages of the step have completed or failed. */
 static bool is_through(mc_mpi_call *m)
 {
     int all = 1;
@@ -120,7 +119,7 @@ static bool is_through(mc_mpi_call *m)
 
 /* ---- steps of each kind ---------------------------------------------------------------------- */
 
-/* The message between two ranks, whole: several of them may be under way with the same tag. */
+/* A whole message between two ranks. Several messages with the same tag may be in flight. */
 static void step_of_message(const mc_mpi *mpi, mc_mpi_call *m)
 {
     const mc_comm_call *call = &m->request->call;
@@ -134,8 +133,8 @@ static void step_of_message(const mc_mpi *mpi, mc_mpi_call *m)
     }
 }
 
-/* Down a binomial tree, whose nodes are the distances from the root: a node receives a chunk while
- * it hands the one before on. */
+/* Down a binomial tree whose nodes are numbered by their distance from the root: a node receives a
+ * chunk while it sends the previous one. */
 static void step_of_broadcast(const mc_mpi *mpi, mc_mpi_call *m)
 {
     const mc_comm *c = m->request->comm;
@@ -153,7 +152,7 @@ static void step_of_broadcast(const mc_mpi *mpi, mc_mpi_call *m)
              (node + distance + root) % c->size);
 }
 
-/* Part p of dst comes from rank p. `first`: its elements before this step. */
+/* Part p of dst comes from rank p. `first`: elements of each part that earlier steps exchanged. */
 static void exchange_parts(const mc_mpi *mpi, mc_mpi_call *m, const char *mine, int64_t first,
                            int64_t part, int64_t all)
 {
@@ -177,14 +176,15 @@ static void step_of_all_gather(const mc_mpi *mpi, mc_mpi_call *m)
                    call->count * m->request->comm->size);
 }
 
-/* Elements of rank p's part of src, `part` long (the last ones shorter), that step `step` sends. */
+/* Elements of rank p's part of src in this step; parts have `part` elements, the last ones
+ * fewer. */
 static int64_t chunk_of(const mc_mpi_call *m, int p, int64_t part, int64_t all)
 {
     int64_t n = least(least(part, all - p * part) - m->step * m->chunk, m->chunk);
     return n > 0 ? n : 0;
 }
 
-/* Sends everyone its chunk, and takes the others' versions of this rank's. */
+/* Sends each rank its chunk, and receives all ranks' versions of this rank's chunk. */
 static void exchange_chunks(const mc_mpi *mpi, mc_mpi_call *m, int64_t part, int64_t all)
 {
     const mc_comm *c = m->request->comm;
@@ -199,7 +199,7 @@ static void exchange_chunks(const mc_mpi *mpi, mc_mpi_call *m, int64_t part, int
     }
 }
 
-/* Combines what has come for this rank's chunk. */
+/* Combines all ranks' versions of this rank's chunk. */
 static void combine(mc_mpi_call *m, int64_t first, int64_t n, char *dst)
 {
     const mc_comm *c = m->request->comm;
@@ -211,7 +211,7 @@ static void combine(mc_mpi_call *m, int64_t first, int64_t n, char *dst)
     if (n > 0) mc_reduce_parts(c->ctx->device, call->op, call->dtype, n, c->size, m->part, dst);
 }
 
-/* To the root, which combines. Also a small all-reduce, of which everyone is a root. */
+/* Sends to the root, which combines. In a small all-reduce every rank is a root. */
 static void step_to_root(const mc_mpi *mpi, mc_mpi_call *m)
 {
     const mc_comm *c = m->request->comm;
@@ -236,7 +236,7 @@ static void end_at_root(mc_mpi_call *m)
             (char *)call->dst + (size_t)first * size_of(m->request));
 }
 
-/* An all-reduce of many elements: each rank combines a piece, and all are gathered. */
+/* A large all-reduce: each rank combines one piece, then all pieces are gathered. */
 static int64_t reducing_steps(const mc_mpi_call *m) { return quotient_up(m->piece, m->chunk); }
 
 static void step_of_all_reduce(const mc_mpi *mpi, mc_mpi_call *m)
@@ -335,7 +335,7 @@ static void advance(const mc_mpi *mpi, mc_mpi_call *m)
     }
 }
 
-/* Moves all calls on that are under way; those that are done leave. */
+/* Advances all active calls and removes the finished ones. */
 static void progress(mc_mpi *mpi)
 {
     mc_mpi_call **link = &mpi->active;
@@ -350,7 +350,7 @@ static void progress(mc_mpi *mpi)
     }
 }
 
-/* Whether a message of the step is not through that comes from a rank (or goes to -1 - peer). */
+/* Whether a message from rank `peer` (or to rank -1 - peer) is incomplete in this step. */
 static bool waits_for(mc_mpi_call *m, int peer)
 {
     for (int k = 0; k < m->pending; k++) {
@@ -362,7 +362,7 @@ static bool waits_for(mc_mpi_call *m, int peer)
     return false;
 }
 
-/* What the step's messages wait for: "nothing came from ranks 2, 3". */
+/* Writes which messages the step waits for: "nothing came from ranks 2, 3". */
 static void say_missing(mc_mpi_call *m, char *text, size_t size)
 {
     const mc_comm *c = m->request->comm;
@@ -402,14 +402,14 @@ static mc_status make_room(mc_mpi_call *m, int messages)
     return mc_fail_nomem(c->ctx, "the messages of a communicator's call");
 }
 
-/* Elements that are reduced in a step: what comes from all ranks fits the scratch memory. */
+/* Elements reduced per step, so that the data of all ranks fits the scratch memory. */
 static int64_t reducing_chunk(const mc_comm *c, int64_t part, size_t size)
 {
     size_t bytes = scratch_of_call / (size_t)c->size;
     return least(part, (int64_t)((bytes > least_chunk ? bytes : least_chunk) / size));
 }
 
-/* How the call goes: chunks and steps; whether it needs scratch memory. */
+/* Sets the call's chunks and steps; returns whether it needs scratch memory. */
 static bool plan(mc_mpi_call *m)
 {
     const mc_comm *c = m->request->comm;
@@ -445,7 +445,7 @@ size_t mc_comm_mpi_scratch(mc_comm_request *r)
     return plan(&m) ? (size_t)r->comm->size * (size_t)m.chunk * size_of(r) : 0;
 }
 
-/* What a rank does for itself. */
+/* Copies the rank's own part. */
 static void copy_own(const mc_comm *c, const mc_comm_call *call)
 {
     size_t bytes = mc_comm_bytes(call);
@@ -486,7 +486,7 @@ static mc_mpi_call *prepare(mc_comm *c, mc_comm_request *r)
 
 static mc_status wait_for(mc_comm *c, mc_mpi_call *m);
 
-/* A tag serves again when the call that had it is done. */
+/* Waits until the earlier call with this number in its tag is done. */
 static mc_status wait_for_tag(mc_comm *c, uint64_t number)
 {
     for (;;) {
@@ -508,7 +508,7 @@ static mc_status mpi_begin(mc_comm *c, mc_comm_request *r)
     if (number && wait_for_tag(c, number)) return mc_error_status(c->ctx);
     mc_mpi_call *m = prepare(c, r);
     if (!m) return mc_error_status(c->ctx);
-    mc_comm_kind kind = collective ? r->call.kind : MC_COMM_SEND; /* at both ends */
+    mc_comm_kind kind = collective ? r->call.kind : MC_COMM_SEND; /* equal at both ends */
     m->number = number;
     m->tag = (int)((unsigned)g->number << (NUMBER_BITS + KIND_BITS) |
                    (unsigned)(number % IN_FLIGHT) << KIND_BITS | (unsigned)kind);
@@ -530,7 +530,7 @@ static mc_status mpi_begin(mc_comm *c, mc_comm_request *r)
 
 /* ---- waiting --------------------------------------------------------------------------------- */
 
-/* Ends the wait for a call that is not done, and with it all use of MPI. */
+/* Ends the wait for an unfinished call, and with it all use of MPI. */
 static mc_status give_up(mc_comm *c, mc_mpi_call *m, bool late)
 {
     const mc_comm_request *r = m->request;
@@ -551,7 +551,7 @@ static mc_status give_up(mc_comm *c, mc_mpi_call *m, bool late)
     return mc_error_status(c->ctx);
 }
 
-/* Moves calls on once; whether the wait for m is over, because it is done or MPI given up. */
+/* Advances all calls once; returns whether the wait for m is over: done, or MPI given up. */
 static bool look(mc_comm *c, mc_mpi_call *m)
 {
     mc_mpi *mpi = mc_mpi_lock();
@@ -593,11 +593,11 @@ static mc_status mpi_finish(mc_comm *c, mc_comm_request *r)
 
 static mc_status mpi_nothing(mc_comm *c) { return mc_error_status(c->ctx); }
 
-static void mpi_abort(mc_comm *c) { (void)c; } /* waiting threads look at c->aborted */
+static void mpi_abort(mc_comm *c) { (void)c; } /* waiting threads poll c->aborted */
 
 /* ---- groups ---------------------------------------------------------------------------------- */
 
-/* Has no later group of this rank have the number. */
+/* Makes later groups of this rank skip the number. */
 static mc_status reserve(mc_context *ctx, int number)
 {
     mc_mpi *mpi = mc_mpi_lock();
@@ -618,13 +618,13 @@ static int next_number(void)
     return number;
 }
 
-/* What a rank sends to the others when a group is cut. */
+/* What a rank sends to the others in a split. */
 typedef struct wish {
     int32_t colour, key, next;
 } wish;
 enum { WISH = sizeof(wish) / sizeof(int32_t) };
 
-/* Fills in the child's ranks: those of the colour, by key and rank. */
+/* Fills in the child's members: the ranks of the colour, sorted by key and rank. */
 static void choose(const mc_comm *c, const wish *wishes, int colour, mc_comm *child)
 {
     child->size = 0;
@@ -716,7 +716,7 @@ static const mc_comm_transport mpi_transport = {
     .release = mpi_release,
 };
 
-/* What a rank sends to the others when a communicator is made: numbers, and a digest of the id. */
+/* What a rank sends to the others to create a communicator: numbers, and a digest of the id. */
 typedef struct greeting {
     int32_t next, has_id;
     uint32_t digest[2];

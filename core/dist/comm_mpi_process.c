@@ -1,7 +1,6 @@
-/* Starting and leaving MPI. MPI_Init and MPI_Finalize may wait for other ranks for ever, so a
- * thread of their own calls them, and a thread that wants them done waits for that thread no longer
- * than allowed. Everything else is called by the ranks' own threads, one at a time
- * (MPI_THREAD_SERIALIZED). */
+/* Starting and ending MPI. MPI_Init and MPI_Finalize may wait for other ranks for ever, so a
+ * separate thread calls them, and other threads wait for it only until their deadline. The ranks'
+ * own threads make all other calls, one at a time (MPI_THREAD_SERIALIZED). */
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -10,16 +9,16 @@
 #include "core/dist/comm_mpi_internal.h"
 
 typedef enum life_state {
-    UNKNOWN,  /* nobody has asked for MPI yet */
+    UNKNOWN,  /* not requested yet */
     STARTING, /* in MPI_Init_thread */
     FAILED,   /* it failed */
-    OURS,     /* it runs, and we end it */
-    THEIRS,   /* it runs: the program has started it */
+    OURS,     /* running; we end it */
+    THEIRS,   /* running; the program started it */
     LEAVING,  /* in MPI_Finalize */
     LEFT,
 } life_state;
 
-/* The process's part: see comm_mpi_internal.h. */
+/* The process's state: see comm_mpi_internal.h. */
 static struct {
     pthread_mutex_t calls; /* held around every MPI call: guards mpi */
     mc_mpi mpi;
@@ -87,8 +86,8 @@ static void *live(void *unused)
     return NULL;
 }
 
-/* Ends MPI as the process ends, if all went well: else other ranks may be gone, and MPI_Finalize
- * would wait for them. */
+/* Ends MPI at exit unless something failed: then other ranks may be gone, and MPI_Finalize would
+ * wait for them. */
 static void leave(void)
 {
     mc_mpi *mpi = mc_mpi_lock();
@@ -101,7 +100,7 @@ static void leave(void)
     while (get_state() == LEAVING && mc_comm_clock() < deadline) mc_comm_pause(&backoff);
 }
 
-/* Signals are for the program's threads. */
+/* The thread blocks signals, so that the program's threads get them. */
 static int start_thread(void)
 {
     sigset_t before;
@@ -115,7 +114,7 @@ static int start_thread(void)
 
 /* ---- entering -------------------------------------------------------------------------------- */
 
-/* MPI was started by the program itself. */
+/* Uses an MPI that the program started. */
 static mc_status adopt(mc_comm *c)
 {
     int ended = 0, is_main = 0;
@@ -142,7 +141,7 @@ static mc_status start(mc_comm *c)
     return mc_fail(c->ctx, MC_ERR_NOMEM, "out of memory for the thread that starts MPI");
 }
 
-/* Whether to go on waiting for what MPI does. */
+/* Whether to keep waiting for MPI. */
 static bool may_wait(mc_comm *c, double deadline, const char *what)
 {
     if (mc_comm_stopped(c)) {
@@ -172,7 +171,7 @@ static mc_status wait_until_started(mc_comm *c, double deadline)
     return MC_OK;
 }
 
-/* A copy of the program's communicator, for messages and an error handler of our own. */
+/* Duplicates the program's communicator, so that messages and the error handler are our own. */
 static mc_status copy_world(mc_comm *c, mc_mpi *mpi, double deadline)
 {
     MPI_Request request;

@@ -1,15 +1,15 @@
-/* GPU ranks over NCCL, which is looked for when a communicator is made: a program runs without it.
+/* GPU ranks over NCCL, which is loaded when a communicator is created: a program runs without it.
  *
- * NCCL's communicators are non-blocking: its functions come back at once, and what they do in the
- * background is asked for with the communicator's timeout and hooks. Work is ordered by streams;
- * nothing here waits for the GPU but `drain`.
+ * NCCL's communicators are non-blocking: its functions return at once, and their progress in the
+ * background is polled under the communicator's timeout and hooks. Work is ordered by streams; only
+ * `drain` waits for the GPU.
  *
- * Each communicator has a keeper, a thread that looks whether all is well (mc_comm_watch), and that
- * alone aborts: ncclCommAbort ends what hangs on the GPU at once, but comes back only when no
- * recorded step uses the communicator any more, so the context's thread, which frees those, may not
- * be the one that waits for it. Both threads use NCCL's communicator within the mutex, which nobody
- * holds for long; to abort, the keeper takes it away first. NCCL keeps a group of calls for the
- * thread that opened it, so nothing is aborted before the group is closed. */
+ * Each communicator has a keeper thread, which checks its health (mc_comm_watch) and alone aborts
+ * it. ncclCommAbort ends hanging GPU work at once, but returns only when no recorded step uses the
+ * communicator. The context's thread frees recorded steps, so it must not be the one that waits.
+ * Both threads use NCCL's communicator under the mutex, which is held only briefly; to abort, the
+ * keeper first clears the pointer. NCCL ties a group of calls to the thread that opened it, so the
+ * keeper aborts only after the group is closed. */
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <nccl.h>
@@ -48,7 +48,7 @@ _Static_assert(sizeof(((mc_comm_id *)0)->bytes) == NCCL_UNIQUE_ID_BYTES, "an id 
     X(ncclGroupStart)         \
     X(ncclGroupEnd)
 
-/* The library's functions, under their own names. */
+/* NCCL's functions, under their own names. */
 typedef struct nccl_api {
 #define MEMBER(name) __typeof__(&name) name;
     NCCL_FUNCTIONS(MEMBER)
@@ -56,10 +56,10 @@ typedef struct nccl_api {
     int version;
 } nccl_api;
 
-/* Something on its way on the GPU, for the keeper. */
+/* Work in flight on the GPU, for the keeper to watch. */
 typedef struct flight {
     cudaEvent_t done;
-    bool is_mark; /* of mc_comm_mark, `number` */
+    bool is_mark; /* created by mc_comm_mark, as `number` */
     uint64_t number;
     const char *operation; /* in notes */
     char text[160];
@@ -71,15 +71,15 @@ enum { FLIGHTS = 512 };
 typedef struct nccl_group {
     nccl_api api;
     pthread_mutex_t mutex;
-    pthread_cond_t changed; /* of what the keeper waits for: the next three */
-    bool closing, unwanted; /* the communicator is being freed; is to be aborted */
-    bool in_group;          /* of calls */
+    pthread_cond_t changed; /* signalled when one of the next three changes */
+    bool closing, unwanted; /* the communicator is being freed; must be aborted */
+    bool in_group;          /* a group of calls is open */
     bool has_keeper;
     pthread_t keeper;
-    ncclComm_t comm; /* NULL: not yet, or aborted */
+    ncclComm_t comm; /* NULL: not created yet, or aborted */
     cudaStream_t stream, side;
-    cudaEvent_t before; /* what was launched on `stream` before a started call */
-    /* a ring of flights, the oldest at `first`; since when it has been the oldest, and not done */
+    cudaEvent_t before; /* marks the launches on `stream` before a started call */
+    /* a ring of flights, the oldest at `first`; `since`: when it became the oldest */
     flight flights[FLIGHTS];
     unsigned first, count;
     double since;
@@ -94,7 +94,7 @@ typedef struct nccl_call {
 
 static mc_status load(mc_context *ctx, nccl_api *api)
 {
-    enum { OLDEST = 21803 }; /* 2.18.3: groups are split since 2.18 */
+    enum { OLDEST = 21803 }; /* 2.18.3: ncclCommSplit exists since 2.18 */
     void *library = dlopen(MC_LIBRARY_NCCL, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (!library) {
         const char *why = dlerror();
@@ -153,7 +153,7 @@ static ncclRedOp_t op_of(mc_reduce_op op)
 
 /* ---- waiting for NCCL ------------------------------------------------------------------------ */
 
-/* What NCCL says of the communicator, as a result and as text. An aborted one has failed. */
+/* NCCL's state of the communicator, as a result and as text. An aborted one has failed. */
 static ncclResult_t ask(nccl_group *g, char *text, size_t size)
 {
     ncclResult_t state = ncclInvalidUsage;
@@ -171,7 +171,7 @@ static ncclResult_t ask(nccl_group *g, char *text, size_t size)
     return state;
 }
 
-/* Whether the job's channel reports within a moment what NCCL found too: it names the rank. */
+/* Whether the job's channel reports the failure too within a second: its error names the rank. */
 static bool heard_why(const mc_comm *c, mc_error *error)
 {
     double deadline = mc_comm_clock() + 1;
@@ -200,7 +200,7 @@ static mc_status fail_late(mc_comm *c, const char *what, uint64_t sequence, cons
                    *why.text ? why.text : "another rank of the group has not come");
 }
 
-/* After a call that gave `result`: waits until NCCL has done its part in the background. `what`
+/* Waits until NCCL has finished a call in the background, after the call returned `result`. `what`
  * names the call in messages, `sequence` and `operation` in notes. */
 static mc_status settle(mc_comm *c, ncclResult_t result, const char *what, uint64_t sequence,
                         const char *operation)
@@ -220,13 +220,13 @@ static mc_status settle(mc_comm *c, ncclResult_t result, const char *what, uint6
     return result ? fail_nccl(c, what, text) : MC_OK;
 }
 
-/* Of a call. */
+/* settle for a request. */
 static mc_status settle_call(mc_comm *c, ncclResult_t result, const mc_comm_request *r)
 {
     return settle(c, result, mc_comm_print(r).text, r->sequence, mc_comm_collective(r->call.kind));
 }
 
-/* Has the keeper abort, from any thread; does not wait. */
+/* Asks the keeper to abort, from any thread; does not wait. */
 static void nccl_abort(mc_comm *c)
 {
     nccl_group *g = c->state;
@@ -245,14 +245,14 @@ static mc_status check_cuda(mc_comm *c, cudaError_t error, const char *what)
 
 /* ---- flights --------------------------------------------------------------------------------- */
 
-/* Has the keeper watch what was launched on the stream so far. Where the ring is full a later
- * flight stands for this one too: streams keep their order. */
+/* Makes the keeper watch everything launched on the stream so far. If the ring is full it does
+ * nothing: a later flight covers this one, because streams keep their order. */
 static mc_status take_off(mc_comm *c, cudaStream_t stream, const flight *what)
 {
     nccl_group *g = c->state;
     cudaError_t error = cudaSuccess;
-    if (c->ctx->device->recording) return MC_OK; /* nothing is launched now */
-    pthread_mutex_lock(&g->mutex); /* the keeper takes flights away; only this thread adds them */
+    if (c->ctx->device->recording) return MC_OK; /* the work is recorded, not launched */
+    pthread_mutex_lock(&g->mutex); /* the keeper removes flights; only this thread adds them */
     flight *f = g->count < FLIGHTS ? &g->flights[(g->first + g->count) % FLIGHTS] : NULL;
     pthread_mutex_unlock(&g->mutex);
     if (!f) return MC_OK;
@@ -275,7 +275,7 @@ static mc_status take_off_call(mc_comm *c, cudaStream_t stream, const mc_comm_re
     return take_off(c, stream, &f);
 }
 
-/* Lets flights go that have landed; whether one is over its time, and which. */
+/* Removes finished flights; returns whether the oldest is over its time, and which it is. */
 static bool is_overdue(nccl_group *g, double timeout, flight *which)
 {
     pthread_mutex_lock(&g->mutex);
@@ -321,7 +321,7 @@ static void nccl_mark(mc_comm *c, uint64_t number, const char *what)
 
 /* ---- the keeper ------------------------------------------------------------------------------ */
 
-/* Until there is something to do, or for a while. Under the mutex. */
+/* Waits for a signal, at most 20 ms. Under the mutex. */
 static void nap(nccl_group *g)
 {
     const long ns = 20000000, second = 1000000000;
@@ -357,7 +357,7 @@ static mc_status start_keeper(mc_comm *c)
 {
     nccl_group *g = c->state;
     sigset_t before;
-    mc_signals_block(&before); /* signals are for the program's threads */
+    mc_signals_block(&before); /* the program's threads handle signals */
     g->has_keeper = pthread_create(&g->keeper, NULL, keep, c) == 0;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return g->has_keeper ? MC_OK : mc_fail_nomem(c->ctx, "a communicator's thread");
@@ -387,7 +387,7 @@ static ncclResult_t launch(const nccl_group *g, const mc_comm_call *call, cudaSt
     return ncclInvalidArgument;
 }
 
-/* The side stream, made at the first use, at the highest priority: its kernels are short, and
+/* Creates the side stream at its first use, with the highest priority: its kernels are short, and
  * others wait for them. */
 static mc_status need_side(mc_comm *c)
 {
@@ -402,7 +402,7 @@ static mc_status need_side(mc_comm *c)
     return check_cuda(c, cudaEventCreateWithFlags(&g->before, cudaEventDisableTiming), "an event");
 }
 
-/* The stream of a started call, which begins when all before it on the device's stream is done. */
+/* Makes the side stream wait for all earlier work of the device's stream, for a started call. */
 static mc_status begin_beside(mc_comm *c, mc_comm_request *r)
 {
     nccl_group *g = c->state;
@@ -435,7 +435,7 @@ static mc_status nccl_begin(mc_comm *c, mc_comm_request *r)
     return check_cuda(c, cudaEventRecord(((nccl_call *)r->state)->done, stream), "an event");
 }
 
-/* Waits for the GPU to let go of memory, soon after an abort. */
+/* Waits until the GPU no longer uses memory, shortly after an abort. */
 static void wait_for_streams(const nccl_group *g)
 {
     double deadline = mc_comm_clock() + 10;
@@ -446,7 +446,7 @@ static void wait_for_streams(const nccl_group *g)
         mc_comm_pause(&backoff);
 }
 
-/* After an error the work is not to write to memory that is given up: NCCL is aborted. */
+/* Aborts NCCL after an error, so that its work does not write to memory that the caller frees. */
 static mc_status nccl_finish(mc_comm *c, mc_comm_request *r)
 {
     nccl_group *g = c->state;
@@ -499,7 +499,7 @@ static mc_status nccl_drain(mc_comm *c)
         }
         mc_comm_pause(&backoff);
     }
-    if (mc_comm_stopped(c)) return mc_error_status(c->ctx); /* an abort ends waiting too */
+    if (mc_comm_stopped(c)) return mc_error_status(c->ctx); /* an abort ends the wait too */
     return check_cuda(c, error, "waiting for the GPU");
 }
 
@@ -549,7 +549,7 @@ static mc_status nccl_split(mc_comm *c, int colour, int key, mc_comm *child)
         result = g->api.ncclCommSplit(g->comm, colour < 0 ? NCCL_SPLIT_NOCOLOR : colour, key,
                                       &part->comm, NULL);
     pthread_mutex_unlock(&g->mutex);
-    /* it says that it is done where it has only begun: the communicator itself knows */
+    /* ncclCommSplit may return success before it is done: ask the communicator */
     if (!result) result = ncclInProgress;
     if (settle(c, result, splitting, c->sequence, split_note)) {
         c->broken = true;
@@ -571,8 +571,8 @@ static void nccl_release_request(mc_comm_request *r)
     mc_free(call);
 }
 
-/* Ends the NCCL communicator: in good order if NCCL flushes what this rank has begun within a short
- * time, else by force. */
+/* Ends the NCCL communicator: with ncclCommFinalize if it completes within a short time, else by
+ * abort. */
 static void close_nccl(mc_comm *c)
 {
     nccl_group *g = c->state;
@@ -609,8 +609,8 @@ static void nccl_release(mc_comm *c)
 
 /* ---- on the GPU of the context --------------------------------------------------------------- */
 
-/* NCCL's calls, streams and events belong to the GPU that is current: for the functions that the
- * context's thread calls it is made so while they run. */
+/* NCCL's calls, streams and events belong to the current GPU. The functions that the context's
+ * thread calls make the context's GPU current while they run. */
 #define ON_GPU(c, statement)                      \
     do {                                          \
         mc_device *device_ = (c)->ctx->device;    \

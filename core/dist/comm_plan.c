@@ -1,11 +1,11 @@
-/* A group of ranks of which there is only one, on a device that computes nothing: calls are
- * counted, their memory is left alone, and their time passes, so that a step of any number of ranks
+/* A simulated group of ranks, of which only this one exists, on a planning device. Calls are
+ * counted and their time passes, but their memory is not touched. So a step of any number of ranks
  * can be planned. */
 #include "core/device/plan_internal.h"
 #include "core/device/plan_timer_internal.h"
 #include "core/dist/comm_internal.h"
 
-/* Of a request, kept while it is used again. */
+/* A request's state, kept for its next use. */
 typedef struct plan_state {
     void *scratch;
     double done; /* when, on the timer's clock */
@@ -13,8 +13,8 @@ typedef struct plan_state {
 
 /* ---- time ------------------------------------------------------------------------------------ */
 
-/* Broadcasts and messages are taken to pass around a ring as gathers do, sums to one rank as sums
- * that are scattered do. */
+/* Broadcasts and messages are priced as gathers around a ring, sums to one rank as
+ * reduce-scatters. */
 static mc_bus_kind bus_kind(mc_comm_kind kind)
 {
     if (kind == MC_COMM_ALL_REDUCE) return MC_BUS_ALL_REDUCE;
@@ -42,7 +42,7 @@ static void wait_for(mc_comm *c, const plan_state *state)
 
 /* ---- the transport --------------------------------------------------------------------------- */
 
-/* What the call will hold while it is under way: CPU ranks gather what they reduce. */
+/* Memory that the call holds while it runs: CPU ranks gather the data that they reduce. */
 static size_t scratch_of(mc_comm *c, mc_comm_request *r)
 {
 #ifdef MC_HAVE_MPI

@@ -5,7 +5,7 @@
 #include "core/device/cuda/runtime/cuda_internal.h"
 #endif
 
-/* Calls of the open group between the rank and itself that have no other end yet. */
+/* Calls of the open group, from the rank to itself, whose counterpart has not been called yet. */
 typedef struct self_state {
     mc_comm_request *waiting; /* all sends, or all receives; oldest first */
     void *stream;             /* GPU: cudaStream_t; NULL: the device's */
@@ -34,7 +34,7 @@ static mc_status copy(mc_comm *c, void *dst, const void *src, size_t bytes)
     return MC_OK;
 }
 
-/* Finds the other end of r among those that wait, or lets r wait. */
+/* Matches r with the oldest waiting counterpart, or adds r to those that wait. */
 static mc_status meet(mc_comm *c, mc_comm_request *r)
 {
     self_state *s = c->state;

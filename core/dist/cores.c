@@ -1,4 +1,4 @@
-/* Ranks of one host share its cores: as many threads each as there are cores for it. */
+/* The ranks of one host share its cores: each gets as many threads as it has cores. */
 #include <omp.h>
 #include <sched.h>
 #include <stdlib.h>
@@ -7,7 +7,7 @@
 #include "core/dist/ranks_internal.h"
 #include "core/dist/world_internal.h"
 
-/* Where a rank may run. */
+/* The host and cores of a rank. */
 typedef struct place {
     char host[64];
     cpu_set_t cores;
@@ -22,8 +22,8 @@ static place place_here(void)
     return p;
 }
 
-/* Of these ranks, those that may run where rank `rank` does, itself included; *number of them come
- * before it. */
+/* The number of ranks that may run on the cores of rank `rank`, itself included; *number of them
+ * have lower numbers. */
 static int count_sharing(const place *all, int ranks, int rank, int *number)
 {
     int sharing = 0;
@@ -71,12 +71,12 @@ int mc_world_take_cores(int sharing, int number)
     int count = CPU_COUNT(&cores), n = 0;
     int from = count * number / sharing, to = count * (number + 1) / sharing;
     if (asked > 0) return (int)(asked < MC_THREADS_MAX ? asked : MC_THREADS_MAX);
-    if (!count || to == from) return 1; /* more ranks than cores: the system deals them out */
+    if (!count || to == from) return 1; /* more ranks than cores: the system schedules them */
     for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
         if (CPU_ISSET(cpu, &cores)) {
             if (n < from || n >= to) CPU_CLR(cpu, &cores);
             n++;
         }
     sched_setaffinity(0, sizeof cores, &cores);
-    return to - from >= 4 ? to - from - 1 : to - from; /* the context's thread needs one as well */
+    return to - from >= 4 ? to - from - 1 : to - from; /* the context's thread needs a core too */
 }

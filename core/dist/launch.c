@@ -9,14 +9,14 @@
 
 enum { NAMES = 3, DERIVED_FIRST = 16384, DERIVED_PORTS = 12288, DEFAULT_PORT = 29501 };
 
-/* The variables of one launcher; of several names, the first that is set counts. */
+/* The variables of one launcher; of several names, the first one set is used. */
 typedef struct variables {
     const char *which;
-    bool by_rank; /* the rank's variable alone shows that this launcher started us */
+    bool by_rank; /* the rank's variable alone identifies this launcher */
     const char *size[NAMES], *rank[NAMES], *local_rank[NAMES], *local_size[NAMES], *node[NAMES];
     const char *tasks[NAMES]; /* local size as a list by node */
     const char *nodes[NAMES]; /* number of hosts */
-    const char *job[NAMES];   /* all that are set make the job's id */
+    const char *job[NAMES];   /* all that are set form the job's id */
     bool port_by_job, by_mpi;
 } variables;
 
@@ -87,7 +87,7 @@ static bool parse_int(mc_error *error, const char *name, int low, int high, int 
     return false;
 }
 
-/* *out stays as it is when none of the names is set. */
+/* *out is unchanged if none of the names is set. */
 static bool read_int(mc_error *error, const char *const names[NAMES], int low, int high, int *out)
 {
     const char *name = first_set(names);
@@ -142,7 +142,7 @@ static bool read_place(mc_error *error, const variables *v, mc_launch *l)
         return false;
     const char *rank = first_set(v->local_rank), *size = first_set(v->local_size);
     if (!size) size = first_set(v->tasks);
-    /* A step of fewer tasks than the job's list says is no error. */
+    /* A step may have fewer tasks than the job's list. */
     if (l->local_size > l->world_size && first_set(v->tasks)) l->local_size = -1;
     if (l->local_size > l->world_size)
         mc_error_set(error, MC_ERR_ARGUMENT, "%s=%d: more ranks on this host than in all, %d", size,
@@ -163,7 +163,7 @@ static bool copy_addr(mc_error *error, mc_launch *l, const char *name, const cha
     return false;
 }
 
-/* From Slurm's variables, which a launcher that runs under Slurm sees too. */
+/* From Slurm's variables, which other launchers see too if they run under Slurm. */
 static bool read_slurm_addr(mc_error *error, mc_launch *l)
 {
     static const char *const lists[NAMES] = {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST",
@@ -191,7 +191,7 @@ static bool read_addr(mc_error *error, const variables *v, mc_launch *l)
 {
     const char *master = value_of("MASTER_ADDR");
     int nodes = -1;
-    /* Ranks started by hand, without a word about hosts, are on one. */
+    /* Ranks started by hand, with no variable about hosts, are on one host. */
     bool by_hand = v == &sets[0] && l->local_size < 0 && !master;
     if (!read_int(error, v->nodes, 1, MC_LAUNCH_RANKS_MAX, &nodes)) return false;
     l->one_host = l->local_size == l->world_size || nodes == 1 || by_hand ||
@@ -201,7 +201,7 @@ static bool read_addr(mc_error *error, const variables *v, mc_launch *l)
     return read_slurm_addr(error, l);
 }
 
-/* The NUL included, so that texts do not run together. */
+/* Includes the NUL, so that adjacent texts stay distinct. */
 static uint64_t hash_whole(uint64_t hash, const char *text)
 {
     return mc_hash(hash, text, strlen(text) + 1);
@@ -251,7 +251,7 @@ static const mc_launch single = {.which = "single",
                                  .master_port = DEFAULT_PORT,
                                  .port_from = "the default"};
 
-/* Of the first launcher beside torchrun that has started this very process. */
+/* The number of ranks from the first launcher other than torchrun that started this process. */
 static int read_mpi_size(void)
 {
     for (size_t i = 1; i < sizeof sets / sizeof *sets; i++) {

@@ -14,7 +14,7 @@ static bool append(char *host, size_t room, size_t *used, const char *text, size
     return true;
 }
 
-/* The digits that a bracket's list begins with: "007" of "007-010,12". */
+/* The digits at the start of a bracket's list: "007" of "007-010,12". */
 static size_t first_number(const char *inside)
 {
     size_t digits = strspn(inside, "0123456789");

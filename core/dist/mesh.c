@@ -4,7 +4,7 @@
 
 static int one_or(int size) { return size ? size : 1; }
 
-/* The group along axes of `size` ranks together, whose neighbours are `apart` among all. */
+/* This rank's group along axes of `size` ranks in all; neighbours are `apart` ranks apart. */
 static mc_rank_group place(int rank, int apart, int size)
 {
     return (mc_rank_group){.size = size, .rank = rank / apart % size};
@@ -30,7 +30,7 @@ mc_mesh_sizes mc_mesh_sizes_of(const mc_mesh *mesh)
                            .pipeline = mesh->pipeline.size};
 }
 
-/* A group, a group that has all its ranks, and how far its neighbours are apart among all. */
+/* A group, a larger group to split it from, and the distance of its neighbours among all ranks. */
 typedef struct part {
     mc_rank_group *group;
     const mc_rank_group *within;
@@ -38,7 +38,7 @@ typedef struct part {
 } part;
 enum { PARTS = 5 };
 
-/* In the order in which they are made. */
+/* Lists the groups in the order of their creation. */
 static void list_parts(mc_mesh *m, part parts[PARTS])
 {
     int tensor = m->tensor.size, context = m->context.size, shard = m->shard.size;
@@ -49,12 +49,12 @@ static void list_parts(mc_mesh *m, part parts[PARTS])
     parts[4] = (part){&m->pipeline, &m->world, tensor * shard};
 }
 
-/* Gives a group its communicator, if it has more than one rank. A plan has no ranks to split. */
+/* Creates a group's communicator if it has more than one rank. A plan has no ranks to split. */
 static void connect(mc_context *ctx, const part *p)
 {
     mc_rank_group *group = p->group;
     const mc_rank_group *world = &ctx->mesh.world;
-    int first = world->rank - group->rank * p->apart; /* the same on all ranks of the group */
+    int first = world->rank - group->rank * p->apart; /* equal on all ranks of the group */
     if (group->size == 1) return;
     if (group->size == p->within->size)
         group->comm = p->within->comm;

@@ -10,8 +10,8 @@ mc_status mc_ranks_meet(mc_context *ctx)
     return mc_comm_barrier(ctx->mesh.world.comm);
 }
 
-/* Communicators take the device's memory: copies `count` elements of `from` there, makes the call
- * and copies its result to `to`. With one rank the result is what it gives. */
+/* Communicators need device memory: copies `count` elements of `from` there, makes the call and
+ * copies its result to `to`. With one rank the result is the rank's own part. */
 static mc_status exchange(mc_context *ctx, const mc_rank_group *group, const mc_comm_call *call,
                           const void *from, void *to)
 {

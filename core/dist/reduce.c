@@ -1,11 +1,11 @@
-/* Elements of several ranks become one, in host memory, the same way on every rank. */
+/* Combines elements of several ranks in host memory, with the same result on every rank. */
 #include <string.h>
 #include "core/dist/comm_internal.h"
 
 enum { BLOCK = 2048, BLOCKS_OF_A_TEAM = 16 };
 
-/* name(op, n, x, a): a = a op x. Elements are of type X, accumulators A; sums and products are
- * taken in W, in which integers wrap. A NaN stays one. */
+/* name(op, n, x, a): a = a op x. Elements have type X, accumulators A; sums and products are
+ * computed in W, in which integers wrap. A NaN stays NaN. */
 #define COMBINE(name, X, A, W)                                                       \
     static void name(mc_reduce_op op, int64_t n, const X *x, A *a)                   \
     {                                                                                \
@@ -29,7 +29,7 @@ COMBINE(combine_i64, int64_t, int64_t, uint64_t)
 COMBINE(combine_i32, int32_t, int32_t, uint32_t)
 COMBINE(combine_u8, uint8_t, uint8_t, uint32_t)
 
-/* What a block of elements is worked on with. */
+/* The arguments of the reduction of a block of elements. */
 typedef struct block {
     mc_device *device;
     mc_reduce_op op;

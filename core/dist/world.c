@@ -23,7 +23,7 @@ void mc_world_read(mc_context *ctx)
     ctx->world = w;
     if (mc_launch_read(&ctx->error, &w->launch)) return;
     mc_mesh_place(&ctx->mesh, &(mc_mesh_sizes){.data = w->launch.world_size}, w->launch.rank);
-    /* -1 where nothing says: one rank may still take the first GPU */
+    /* -1 if unknown: a single rank can still use the first GPU */
     ctx->local_rank =
         ctx->mesh.world.size == 1 && w->launch.local_rank < 0 ? 0 : w->launch.local_rank;
     if (ctx->mesh.world.size > 1 && ctx->mesh.world.rank == 0)
@@ -40,8 +40,8 @@ int mc_world_local_rank(void)
     return launch.local_rank > 0 ? launch.local_rank : 0;
 }
 
-/* CPU ranks talk through MPI, which has to have started them, and as many as torchrun's variables
- * say: else each would be a job of its own. */
+/* CPU ranks communicate through MPI, so MPI must have started them, as many as torchrun's variables
+ * say: otherwise each would be a job of its own. */
 static bool check_launcher(mc_context *ctx)
 {
     const mc_launch *l = &ctx->world->launch;
@@ -62,7 +62,7 @@ static bool check_launcher(mc_context *ctx)
 }
 
 #ifdef MC_HAVE_MPI
-/* Rank 0's secret and, if no variable names them, its addresses go to all ranks. */
+/* Sends rank 0's secret and, if no variable gives them, its addresses to all ranks. */
 static void share_over_mpi(mc_context *ctx, double timeout, mc_job_secret *secret)
 {
     mc_launch *l = &ctx->world->launch;
@@ -85,9 +85,9 @@ static void share_over_mpi(mc_context *ctx, double timeout, mc_job_secret *secre
 }
 #endif
 
-/* What the ranks need to meet: where rank 0 is, if no variable names it, and the job's secret. It
- * stays empty on one host, where it is rank 0's to write to a file. On several hosts MPI carries it
- * where the ranks are of MPI: CPU ranks, and GPU ranks of mpirun that were not given one. */
+/* Finds what ranks need for the rendezvous: rank 0's address, if no variable gives it, and the
+ * job's secret. On one host the secret stays empty: rank 0 writes one to a file. On several hosts
+ * MPI carries it for CPU ranks, and for GPU ranks of mpirun without a given secret. */
 static bool find_secret(mc_context *ctx, double timeout, mc_job_secret *secret)
 {
     const mc_launch *l = &ctx->world->launch;
@@ -96,7 +96,7 @@ static bool find_secret(mc_context *ctx, double timeout, mc_job_secret *secret)
     bool of_mpi = ctx->device->is_host || (l->by_mpi && !secret->size);
     if (!*l->master_addr || (of_mpi && !l->one_host)) share_over_mpi(ctx, timeout, secret);
 #else
-    (void)timeout; /* what else is missing is named when the ranks meet */
+    (void)timeout; /* the rendezvous reports anything else that is missing */
 #endif
     if (!secret->size && !l->one_host) mc_job_secret_missing(&ctx->error);
     if (mc_failed(ctx)) mc_job_secret_wipe(secret);
@@ -178,8 +178,8 @@ void mc_world_hooks(mc_context *ctx, const mc_comm_id *id, mc_comm_hooks *hooks)
 
 static void report(void *ctx) { mc_world_report(ctx); }
 
-/* Where all ranks are joined by NVLink, gradients can travel in fewer and larger pieces: what the
- * last of them waits for at the end of backward is short. */
+/* If NVLink joins all ranks, gradients can be reduced in fewer and larger pieces: the wait for the
+ * last piece at the end of backward is short. */
 static size_t reduce_bytes_here(const mc_context *ctx)
 {
     int local_rank, local_size;
@@ -188,9 +188,9 @@ static size_t reduce_bytes_here(const mc_context *ctx)
     return linked ? (size_t)256 << 20 : ctx->reduce_bytes;
 }
 
-/* Ranks that begin with other weights, or spread them otherwise, would go on for a while and be
- * wrong: options that have to be the same are compared with rank 0's. How gradients travel is as
- * rank 0 has it. */
+/* Ranks with different initial weights or sharding would continue for a while with wrong results.
+ * So options that must be equal are compared with rank 0's. reduce_bytes is rank 0's on all
+ * ranks. */
 static bool agree_on_options(mc_context *ctx)
 {
     static const char *const names[] = {"seed", "zero_level", "grad_dtype == MC_GRAD_PARAMETER",

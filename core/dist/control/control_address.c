@@ -40,7 +40,7 @@ void mc_control_name_peer(char name[MC_PEER_NAME_MAX], int fd)
         getnameinfo((struct sockaddr *)&addr, length, host, sizeof host, port, sizeof port,
                     NI_NUMERICHOST | NI_NUMERICSERV) != 0)
         snprintf(name, MC_PEER_NAME_MAX, "an unknown address");
-    else if (strncmp(host, "::ffff:", 7) == 0 && strchr(host, '.')) /* IPv4, seen from IPv6 */
+    else if (strncmp(host, "::ffff:", 7) == 0 && strchr(host, '.')) /* IPv4 mapped into IPv6 */
         snprintf(name, MC_PEER_NAME_MAX, "%s:%s", host + 7, port);
     else
         snprintf(name, MC_PEER_NAME_MAX, strchr(host, ':') ? "[%s]:%s" : "%s:%s", host, port);
@@ -48,11 +48,11 @@ void mc_control_name_peer(char name[MC_PEER_NAME_MAX], int fd)
 
 /* ---- names ---- */
 
-/* Shared by the caller and the resolver's thread; the last to leave frees it. */
+/* Shared by the caller and the resolver's thread; the last to finish frees it. */
 typedef struct lookup {
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    bool done, left; /* the thread has its answer; the caller has gone */
+    bool done, left; /* the thread has finished; the caller has stopped waiting */
     int result, why; /* of getaddrinfo; errno where that is EAI_SYSTEM */
     struct addrinfo *addrs;
     char host[MC_LAUNCH_ADDR_MAX], port[8];
@@ -117,7 +117,7 @@ static lookup *start_lookup(const char *host, int port)
     return NULL;
 }
 
-/* One try. getaddrinfo's result, and *why where that is EAI_SYSTEM. */
+/* One try: getaddrinfo's result, and errno in *why if that is EAI_SYSTEM. */
 static int resolve_once(const char *host, int port, double deadline, struct addrinfo **addrs,
                         int *why)
 {
@@ -197,7 +197,7 @@ static const uint8_t *bytes_of(const struct sockaddr *addr, size_t *size)
                : NULL;
 }
 
-/* 0: in a network of this host; 1: elsewhere; 2: this host's own. */
+/* 0: in a network of this host; 1: elsewhere; 2: an address of this host. */
 static int distance(const struct sockaddr *addr, const struct ifaddrs *interfaces)
 {
     size_t size, other;
@@ -216,7 +216,7 @@ static int distance(const struct sockaddr *addr, const struct ifaddrs *interface
     return best;
 }
 
-/* In the order in which they are tried; equal ones stay as they were. */
+/* Sorts addresses into the order of tries; equal ones keep their order. */
 static void sort_addresses(mc_addresses *addrs)
 {
     struct ifaddrs *interfaces = NULL;
@@ -248,7 +248,7 @@ bool mc_control_resolve(mc_error *error, const char *host, int port, double dead
 
 static bool is_loopback(const struct sockaddr *addr);
 
-/* Whether other hosts may reach it: no loopback address, nor one that holds on one link alone. */
+/* Whether other hosts can reach the address: neither a loopback nor a link-local one. */
 static bool is_reachable(const struct ifaddrs *i)
 {
     struct sockaddr_in6 v6;
@@ -314,7 +314,7 @@ static int listen_on(const struct sockaddr *addr, socklen_t length)
     return -1;
 }
 
-/* On every address of this host, of both families where there are both. */
+/* Listens on every address of this host, of both families if it has both. */
 static int listen_everywhere(int port)
 {
     struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_port = htons((uint16_t)port)};
@@ -326,14 +326,14 @@ static int listen_everywhere(int port)
     return listen_on((struct sockaddr *)&v4, sizeof v4);
 }
 
-/* Whether ranks can reach it, and it is this host's: on one host a loopback address will do, and on
- * several none does. */
+/* Whether the address is this host's and the ranks can reach it: loopback addresses count only if
+ * all ranks are on one host. */
 static bool may_listen(const struct sockaddr *addr, bool one_host, const struct ifaddrs *interfaces)
 {
     return is_loopback(addr) ? one_host : distance(addr, interfaces) == 2;
 }
 
-/* False with errno. Of loopback addresses one is enough, for ranks try all of them. */
+/* False with errno. One loopback address suffices: ranks try all of them. */
 static bool listen_on_own(const mc_addresses *addrs, bool one_host, mc_listeners *listeners)
 {
     struct ifaddrs *interfaces = NULL;
@@ -372,7 +372,7 @@ bool mc_control_listen(mc_error *error, const mc_addresses *addrs, int port, boo
 {
     while (!listen_once(addrs, port, one_host, listeners)) {
         int why = errno;
-        /* The one that has it may be a job of before that is just ending. */
+        /* An earlier job that is just ending may still use the port. */
         if (why == EADDRINUSE && mc_control_now() < deadline) {
             pause_for(0.05);
             continue;

@@ -14,19 +14,19 @@
 typedef struct mc_control_client {
     mc_control *c;
     mc_addresses addrs;      /* rank 0's */
-    int turn, next_turn;     /* which to try first; after a stranger at the one that is tried */
+    int turn, next_turn;     /* the address to try first; and the next, if a stranger answers */
     mc_conn *conn;           /* NULL: not connected */
-    bool answered;           /* rank 0 has spoken to us */
-    bool server_left;        /* rank 0 has said goodbye */
-    bool told;               /* the failure has been sent, or came from there */
-    uint32_t taken, asked;   /* the last blob that we said we took; the last question passed on */
+    bool answered;           /* a frame came from rank 0 */
+    bool server_left;        /* rank 0 has said BYE */
+    bool told;               /* the failure was sent to rank 0 or came from it */
+    uint32_t taken, asked;   /* last blob acknowledged with TAKEN; last question sent */
     double next_beat, retry; /* when to send the next heartbeat; when to connect again */
-    double leaving;          /* until when to wait for rank 0's end; 0: not leaving */
-    mc_control_state server; /* where rank 0 is */
-    int refusals;            /* the last connections that rank 0's end closed after our proof; */
-    double refused_since;    /* when the first of them was made */
-    char why[512];           /* why it could not be reached the last time */
-    char missing[MC_MISSING_MAX]; /* who has not come, as rank 0 says */
+    double leaving;          /* deadline for rank 0's BYE; 0: not leaving */
+    mc_control_state server; /* rank 0's last operation */
+    int refusals;            /* consecutive connections that rank 0's end closed after our proof; */
+    double refused_since;    /* when the first of them began */
+    char why[512];           /* why the last connection failed */
+    char missing[MC_MISSING_MAX]; /* the missing ranks, from WAIT */
 } mc_control_client;
 
 static bool has_failed(const mc_control_client *k) { return atomic_load(&k->c->failed); }
@@ -34,7 +34,7 @@ static bool is_joining(const mc_control_client *k) { return k->c->phase == MC_CO
 
 /* ---- connecting ------------------------------------------------------------------------------ */
 
-/* A port that nobody listens on, but that the system just gave to this very socket. */
+/* Whether the socket connected to itself: the system chose this unused port for our end. */
 static bool is_own_end(int fd)
 {
     struct sockaddr_storage here = {0}, there = {0};
@@ -44,7 +44,7 @@ static bool is_own_end(int fd)
            memcmp(&here, &there, a) == 0;
 }
 
-/* Waits for a connection that is being made. 0 or an errno. */
+/* Waits until a non-blocking connect completes. Returns 0 or an errno. */
 static int finish_connecting(int fd, double until)
 {
     struct pollfd one = {.fd = fd, .events = POLLOUT};
@@ -81,7 +81,7 @@ static void say_hello(mc_control_client *k)
     mc_conn_send(k->conn, &f);
 }
 
-/* Tries all addresses once. Nothing else is going on yet, so this may wait. */
+/* Tries all addresses once. Before the rendezvous nothing else is going on, so this may block. */
 static void connect_any(mc_control_client *k)
 {
     double deadline = k->c->begun + k->c->timeout;
@@ -93,7 +93,7 @@ static void connect_any(mc_control_client *k)
                             until < deadline ? until : deadline);
         if (fd < 0) {
             snprintf(k->why, sizeof k->why, "%s", strerror(errno));
-            k->refusals = 0; /* rank 0 may be about to come to this address */
+            k->refusals = 0; /* rank 0 may not listen at this address yet */
         } else if (!(k->conn = mc_conn_new(fd))) {
             snprintf(k->why, sizeof k->why, "out of memory for the connection");
         } else {
@@ -102,13 +102,13 @@ static void connect_any(mc_control_client *k)
     }
 }
 
-/* One host's file is read anew each time: it may have been that of a job that was killed. */
+/* Re-reads the secret's file before each try: it may be left over from a job that was killed. */
 static void connect_once(mc_control_client *k)
 {
     mc_control *c = k->c;
     if (!c->by_file || mc_secret_file_read(&c->secret_file, &c->secret, k->why, sizeof k->why))
         connect_any(k);
-    double now = mc_control_now(), pause = (now - c->begun) / 4; /* ranks start at about one time */
+    double now = mc_control_now(), pause = (now - c->begun) / 4; /* ranks start almost together */
     k->retry = now + (pause < 0.002 ? 0.002 : pause < 0.1 ? pause : 0.1);
     if (k->conn) mc_proof_begin(k->conn, false);
 }
@@ -121,7 +121,7 @@ static void disconnect(mc_control_client *k)
 
 /* ---- what rank 0 says ------------------------------------------------------------------------ */
 
-/* Seconds for which a refused rank comes again: a job before this one may be ending. */
+/* Seconds for which a refused rank tries again: an earlier job may be ending. */
 static double refusal_patience(const mc_control *c) { return c->timeout < 6 ? c->timeout / 2 : 3; }
 
 static void on_refuse(mc_control_client *k, mc_frame *f)
@@ -144,7 +144,7 @@ static void on_start(mc_control_client *k, mc_frame *f)
     mc_control *c = k->c;
     int rank = (int)mc_frame_get(f, 4), size = (int)mc_frame_get(f, 4);
     if (f->bad) return;
-    mc_job_secret_wipe(&c->secret); /* this rank connects no more */
+    mc_job_secret_wipe(&c->secret); /* this rank does not connect again */
     pthread_mutex_lock(&c->lock);
     c->local_rank = rank;
     c->local_size = size;
@@ -228,7 +228,7 @@ static void fail_server(mc_control_client *k, const char *what)
                     k->c->where, what, state);
 }
 
-/* The other end has not shown that it is rank 0. */
+/* Explains a connection whose other end did not prove that it is rank 0. */
 static void explain_stranger(mc_control_client *k)
 {
     const mc_conn *conn = k->conn;
@@ -244,12 +244,12 @@ static void explain_stranger(mc_control_client *k)
         snprintf(k->why, sizeof k->why, "%s", how);
 }
 
-/* Who has another secret does not get the right one by waiting, so this rank fails before its
- * deadline if every connection ends so. A secret in a file is read anew each time: rank 0 may be
- * about to write its own. */
+/* A rank with a wrong secret will not get the right one by waiting. So it fails before its deadline
+ * if every connection ends this way, unless the secret is in a file, which rank 0 may be about to
+ * write. */
 static void count_refusal(mc_control_client *k)
 {
-    enum { ENOUGH = 3 }; /* a rank 0 under a flood of connections may close some too early */
+    enum { ENOUGH = 3 }; /* under a flood of connections rank 0 may close a few too early */
     mc_control *c = k->c;
     bool refused = k->conn->proof.state == MC_PROOF_EXPECTED && *k->conn->why;
     if (refused && !k->refusals) k->refused_since = k->conn->since;
@@ -272,7 +272,7 @@ static void on_end(mc_control_client *k)
     } else if (k->conn->proof.state != MC_PROOF_DONE) {
         explain_stranger(k);
         count_refusal(k);
-        k->turn = k->next_turn; /* another address may be rank 0's, and the stranger may go */
+        k->turn = k->next_turn; /* try another address; the stranger may also go away */
     } else if (k->answered) {
         fail_server(k, what);
     } else if (foreign) {
@@ -304,7 +304,7 @@ static void check_rendezvous(mc_control_client *k, double now)
     }
 }
 
-/* Says to rank 0 what this rank has come for. */
+/* Acknowledges the last blob to rank 0. */
 static void tell_taken(mc_control_client *k)
 {
     pthread_mutex_lock(&k->c->lock);
@@ -341,13 +341,13 @@ static void send_beat(mc_control_client *k, double now)
     mc_conn_send(k->conn, &f);
 }
 
-/* Of mc_control_explain, with where we are right now. */
+/* Sends the question of mc_control_explain to rank 0, after a heartbeat with this rank's state. */
 static void pass_question(mc_control_client *k, double now)
 {
     pthread_mutex_lock(&k->c->lock);
     uint32_t asked = k->c->answer.asked;
     mc_control_question question = k->c->answer.question;
-    if (!k->conn && k->c->answer.answered != asked) { /* rank 0 has left: nobody can tell */
+    if (!k->conn && k->c->answer.answered != asked) { /* rank 0 has left: nobody can answer */
         k->c->answer.text[0] = '\0';
         k->c->answer.answered = asked;
         pthread_cond_broadcast(&k->c->changed);
@@ -419,7 +419,7 @@ static void poll_all(mc_control_client *k, double now)
     while (mc_conn_next(k->conn, &f, mc_control_now())) on_frame(k, &f);
 }
 
-/* The last words. */
+/* Sends the last frames. */
 static void start_leaving(mc_control_client *k, double now)
 {
     mc_frame beat, bye = {.type = MC_FRAME_BYE};
@@ -431,7 +431,7 @@ static void start_leaving(mc_control_client *k, double now)
         disconnect(k);
         return;
     }
-    tell_failure(k); /* of a moment ago: after the goodbye nobody would hear of it */
+    tell_failure(k); /* a failure of a moment ago: after BYE nobody would receive it */
     tell_taken(k);
     mc_conn_send(k->conn, &beat);
     mc_conn_send(k->conn, &bye);
@@ -463,7 +463,7 @@ bool mc_control_client_init(mc_error *error, mc_control *c)
         return false;
     }
     k->c = c;
-    /* Sooner than the deadline: a wrong name does not get better by waiting. */
+    /* Shorter than the deadline: waiting does not repair a wrong name. */
     double patience = c->timeout < 60 ? c->timeout / 2 : 30;
     return mc_control_resolve_rank0(error, c, c->begun + patience, &k->addrs);
 }

@@ -1,5 +1,5 @@
-/* How the two ends of a connection prove to each other that they know the job's secret. Nothing
- * else that a peer sends is looked at before.
+/* How the two ends of a connection prove to each other that they know the job's secret. Everything
+ * else that a peer sends is read only after that.
  *
  *     rank 0                                         another process
  *
@@ -9,17 +9,17 @@
  *     proof: HMAC(secret, "server" S C)      ---->
  *                                            <--->   frames (control_internal.h)
  *
- * A challenge has 36 bytes and a proof 32; HMAC is HMAC-SHA256 (RFC 2104). Rank 0 proves itself to
- * those alone that have proven themselves, and a process that finds a stranger in rank 0's place
- * says no word to it. Each end's own random bytes are in what it checks, so a recorded proof is
- * worth nothing; the two words keep an end from being sent back its own proof. Who fails learns
- * nothing: it is not answered any more, and a moment later the connection is closed.
+ * A challenge has 36 bytes and a proof 32; HMAC is HMAC-SHA256 (RFC 2104). Rank 0 proves itself
+ * only to a peer that has proven itself, and a process that finds a stranger in rank 0's place
+ * sends it no frame. Each end's check includes its own random bytes, so replaying a proof fails;
+ * the words "client" and "server" prevent reflecting an end's own proof to it. A peer that fails
+ * gets no answer, and a moment later the connection is closed.
  *
- * This guards who reaches the port, not who reads or changes what is on its way.
+ * This protects against strangers who connect to the port, not against those who read or change the
+ * traffic.
  *
- * HMAC is libcrypto's. Where that is not installed, ranks meet on loopback addresses alone
- * (control_state.c), where no other host reads along, and a proof is one half of the secret
- * itself. */
+ * HMAC is libcrypto's. Without libcrypto, ranks meet only on loopback addresses (control_state.c),
+ * which no other host can read, and a proof is one half of the secret itself. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>
@@ -61,7 +61,7 @@ static bool compute(const mc_hmac *h, const mc_job_secret *secret, const mc_proo
            size == PROOF;
 }
 
-/* Takes as long for every difference. */
+/* Compares in constant time. */
 static bool are_equal(const uint8_t *a, const uint8_t *b, size_t size)
 {
     unsigned different = 0;

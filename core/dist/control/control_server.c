@@ -14,31 +14,31 @@
 
 enum { STRANGERS = 128, LIST_MAX = 256, NAMED_MAX = 4 };
 
-/* Seconds: for how long a connection that is to prove itself gives way to no other; after which
- * time one that has failed is closed. */
+/* Seconds: how long a new connection has for its proof before a newer one may replace it; after how
+ * long a refused one is closed. */
 static const double grace = 0.25, refusal_delay = 1;
 
 typedef struct peer {
-    mc_conn *conn; /* NULL: not here (yet, or any more) */
+    mc_conn *conn; /* NULL: not connected */
     bool came, left;
     uint64_t host;
-    uint32_t taken; /* the last blob it came for */
+    uint32_t taken; /* the last blob that it received */
     mc_control_state state;
 } peer;
 
 typedef struct mc_control_server {
     mc_control *c;
     mc_listeners listeners;
-    peer *peers;     /* (world size); the first, rank 0, is only a state */
-    mc_conn **conns; /* (capacity), of which `count` are there: ranks, and who hasn't said so yet */
+    peer *peers;        /* (world size); the first, rank 0, is only a state */
+    mc_conn **conns;    /* (capacity), `count` in use: ranks, and peers before their HELLO */
     struct pollfd *fds; /* (1 + listeners + capacity) */
     size_t count, capacity;
     int came;
     uint32_t shared;            /* the last blob that was sent */
-    double next_beat, rest;     /* when to send the next heartbeat; until when not to accept */
-    double leaving;             /* until when to wait for the others' ends; 0: not leaving */
+    double next_beat, rest;     /* when the next heartbeat is due; until when to accept nobody */
+    double leaving;             /* deadline for the other ranks' BYE; 0: not leaving */
     bool told;                  /* the failure has been sent */
-    char refused[2 * LIST_MAX]; /* who was turned away last, and why; "" */
+    char refused[2 * LIST_MAX]; /* the last refused peer, and why; "" */
 } mc_control_server;
 
 /* ---- words ----------------------------------------------------------------------------------- */
@@ -59,7 +59,7 @@ static bool has_not_taken(const mc_control_server *s, int rank)
     return s->peers[rank].taken != s->shared;
 }
 
-/* "1, 3-5, 9": the ranks but 0 of which something holds; returns how many. */
+/* Writes "1, 3-5, 9": the ranks, without 0, for which `holds` is true; returns how many. */
 static int list_ranks(const mc_control_server *s, char text[LIST_MAX],
                       bool (*holds)(const mc_control_server *, int))
 {
@@ -96,7 +96,7 @@ static void refuses(mc_control_server *s, const mc_conn *conn, const char *why)
 
 static bool is_refused(const mc_conn *conn) { return conn->proof.state == MC_PROOF_REFUSED; }
 
-/* It has failed to prove that it belongs to the job. */
+/* The peer has failed to prove that it belongs to the job. */
 static void on_refusal(mc_control_server *s, mc_conn *conn)
 {
     refuses(s, conn, conn->why);
@@ -122,7 +122,7 @@ static void tell_failure(mc_control_server *s)
 
 static bool has_failed(const mc_control_server *s) { return atomic_load(&s->c->failed); }
 
-/* A rank without which the job can't go on. */
+/* Fails the job because of a rank. */
 static void fail_rank(mc_control_server *s, int rank, const char *what)
 {
     double now = mc_control_now();
@@ -132,13 +132,13 @@ static void fail_rank(mc_control_server *s, int rank, const char *what)
                     what, state);
 }
 
-/* Whether a rank keeps the operation that is asked about from ending: *how says how. */
+/* Whether a rank delays the operation in question: *how says in which way. */
 static bool keeps(const peer *p, const mc_control_question *q, char *how, size_t room)
 {
     const mc_control_place_of *at = NULL;
     for (int i = 0; i < MC_CONTROL_GROUPS && !at; i++)
         if (p->state.groups[i].group == q->group) at = &p->state.groups[i];
-    if (!at && !q->all) return false; /* of another group, for all that is known */
+    if (!at && !q->all) return false; /* not known to be in that group */
     bool came = at && at->operation >= q->operation;
     if (came && (at->operation > q->operation || strcmp(at->name, q->name) == 0)) return false;
     if (came)
@@ -149,7 +149,7 @@ static bool keeps(const peer *p, const mc_control_question *q, char *how, size_t
     return true;
 }
 
-/* For mc_control_explain. */
+/* Answers mc_control_explain. */
 static void explain(mc_control_server *s, const mc_control_question *q,
                     char text[MC_CONTROL_TEXT_MAX])
 {
@@ -188,7 +188,7 @@ static void send_missing(mc_control_server *s, mc_conn *conn)
     mc_conn_send(conn, &f);
 }
 
-/* Why a rank is not let in, "" if it is; returns when it may come again. */
+/* Why a rank is refused, "" if it is accepted; returns when it may try again. */
 static int find_objection(const mc_control_server *s, uint64_t job, uint32_t world, uint32_t rank,
                           char *why, size_t room)
 {
@@ -303,7 +303,7 @@ static void on_frame(mc_control_server *s, mc_conn *conn, mc_frame *f)
 
 /* ---- connections ----------------------------------------------------------------------------- */
 
-/* A connection has ended. One that was refused has been named then. */
+/* Handles the end of a connection. A refused one was reported at its refusal. */
 static void on_end(mc_control_server *s, mc_conn *conn)
 {
     if (conn->rank == MC_NO_RANK) {
@@ -331,8 +331,8 @@ static void drop_ended(mc_control_server *s)
     s->count = kept;
 }
 
-/* Makes room for one more, if it may: see the top of control_internal.h. The oldest connection is
- * the first. */
+/* Closes a connection for a newer one if the rules at the top of control_internal.h allow it.
+ * Connections are in the order of their age, oldest first. */
 static void drop_stranger(mc_control_server *s, double now)
 {
     size_t victim = s->count;
@@ -361,7 +361,7 @@ static void accept_one(mc_control_server *s, int listener)
         if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED) return;
         snprintf(s->refused, sizeof s->refused, "a connection could not be accepted: %s",
                  strerror(errno));
-        s->rest = now + 0.2; /* out of file descriptors: maybe for a while */
+        s->rest = now + 0.2; /* out of file descriptors, perhaps briefly */
         drop_stranger(s, now);
         return;
     }
@@ -387,7 +387,7 @@ static void serve(mc_control_server *s, mc_conn *conn, short events)
     while (mc_conn_next(conn, &f, mc_control_now())) on_frame(s, conn, &f);
 }
 
-/* Fills in s->fds: whether something is to be read, the listeners, the connections. */
+/* Fills in s->fds: the wake-up descriptor, the listeners, the connections. */
 static size_t list_fds(mc_control_server *s, double now)
 {
     size_t count = 0;
@@ -401,7 +401,7 @@ static size_t list_fds(mc_control_server *s, double now)
     return count;
 }
 
-/* Waits for something to happen, and takes it in. */
+/* Waits for events and handles them. */
 static void poll_all(mc_control_server *s, double now)
 {
     double until = s->next_beat;
@@ -426,21 +426,21 @@ static int count_on_host(const mc_control_server *s, uint64_t host, int below)
     return count;
 }
 
-/* Of one host: nobody needs it any more. Before listening ends, after which the file of this name
- * may be that of the next job. */
+/* Removes the file of one host, which is no longer needed. Must happen while rank 0 still listens:
+ * afterwards the file of this name may be the next job's. */
 static void remove_secret(mc_control *c)
 {
     if (c->by_file) mc_secret_file_remove(&c->secret_file);
     c->by_file = false;
 }
 
-/* All have come. */
+/* All ranks have come. */
 static void start_job(mc_control_server *s)
 {
     mc_control *c = s->c;
     remove_secret(c);
     for (int r = 1; r < c->world_size; r++) {
-        if (!s->peers[r].conn) continue; /* just gone: reported by itself */
+        if (!s->peers[r].conn) continue; /* it has just disconnected, which is reported elsewhere */
         mc_frame f = {.type = MC_FRAME_START};
         mc_frame_put(&f, (uint64_t)count_on_host(s, s->peers[r].host, r), 4);
         mc_frame_put(&f, (uint64_t)count_on_host(s, s->peers[r].host, c->world_size), 4);
@@ -493,7 +493,7 @@ static void check_silence(mc_control_server *s, double now)
     }
 }
 
-/* Whether all have come for what rank 0 shares; fails when one can't, or past the deadline. */
+/* Whether all ranks have received rank 0's blob; fails if one can't, or after the deadline. */
 static bool check_takers(mc_control_server *s, const char *what, double waited)
 {
     char list[LIST_MAX];
@@ -510,7 +510,7 @@ static bool check_takers(mc_control_server *s, const char *what, double waited)
     return missing == 0;
 }
 
-/* Sends what rank 0 shares and sees who has come for it. */
+/* Sends rank 0's blob and checks which ranks have received it. */
 static void check_share(mc_control_server *s, double now)
 {
     mc_control *c = s->c;
@@ -559,7 +559,7 @@ static void send_beats(mc_control_server *s, double now)
     mc_control_beat_frame(&f, &mine, now);
     for (int r = 1; r < s->c->world_size; r++) {
         mc_conn *conn = s->peers[r].conn;
-        if (!conn || conn->out_used) continue; /* one that doesn't read gets no more of them */
+        if (!conn || conn->out_used) continue; /* one that doesn't read gets no more */
         if (s->c->phase == MC_CONTROL_JOINING)
             send_missing(s, conn);
         else
@@ -584,12 +584,12 @@ static void check_all(mc_control_server *s, double now)
 
 /* ---- the thread ------------------------------------------------------------------------------ */
 
-/* The last words. The connections end when the others close theirs. */
+/* Sends the last frames. A connection ends when its peer closes it. */
 static void start_leaving(mc_control_server *s, double now)
 {
     mc_frame beat, bye = {.type = MC_FRAME_BYE};
     mc_control_state mine = mc_control_mine(s->c);
-    tell_failure(s); /* of a moment ago: after the goodbye nobody would hear of it */
+    tell_failure(s); /* a failure of a moment ago: after BYE nobody would receive it */
     mc_control_beat_frame(&beat, &mine, now);
     remove_secret(s->c);
     mc_control_stop_listening(&s->listeners);
@@ -638,7 +638,7 @@ bool mc_control_server_init(mc_error *error, mc_control *c)
         return false;
     }
     s->peers[0] = (peer){.came = true, .host = c->host};
-    /* Sooner than the deadline: a wrong name or a taken port does not get better by waiting. */
+    /* Shorter than the deadline: waiting does not repair a wrong name or a taken port. */
     double soon = c->timeout < 20 ? c->begun + c->timeout / 2 : c->begun + 10;
     mc_addresses addrs;
     if (!mc_control_resolve_rank0(error, c, soon, &addrs)) return false;

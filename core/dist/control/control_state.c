@@ -1,4 +1,4 @@
-/* What callers see of the control channel, and the state that they share with its thread. */
+/* The control channel's functions for callers, and the state shared with its thread. */
 #include "core/dist/control/control_parts_internal.h"
 
 #include <errno.h>
@@ -114,7 +114,7 @@ void mc_control_error_frame(mc_control *c, mc_frame *f)
 
 /* ---- making and freeing ---------------------------------------------------------------------- */
 
-/* The same for all processes of a host, else different. */
+/* A number that differs between hosts. */
 static uint64_t host_id(void)
 {
     char text[256] = "";
@@ -173,7 +173,7 @@ static bool init_shared(mc_error *error, mc_control *c)
     return false;
 }
 
-/* On other ranks than 0 the file is read before each try to connect. */
+/* On ranks other than 0 the file is read before each connection attempt. */
 static bool init_secret(mc_error *error, mc_control *c, const mc_job_secret *given)
 {
     c->by_file = !given;
@@ -205,7 +205,7 @@ static bool start_thread(mc_error *error, mc_control *c)
     return c->has_thread;
 }
 
-/* The thread keeps the deadline, so this ends. */
+/* The thread checks the deadline, so this ends. */
 static bool wait_for_all(mc_error *error, mc_control *c)
 {
     pthread_mutex_lock(&c->lock);
@@ -246,8 +246,8 @@ mc_control *mc_control_new(mc_error *error, const mc_control_options *o)
     return NULL;
 }
 
-/* A process that ends closes its connections of MPI, at which MPI may end the processes at the
- * other ends: not before these have heard why. */
+/* A process that exits closes its MPI connections, and MPI may then end the processes at the other
+ * ends. This pause lets them report the error first. */
 static void linger(void) { nanosleep(&(struct timespec){.tv_nsec = 300000000}, NULL); }
 
 void mc_control_free(mc_control *c)
@@ -272,7 +272,7 @@ void mc_control_free(mc_control *c)
 
 /* ---- while running --------------------------------------------------------------------------- */
 
-/* The group goes to the front; the one that was used longest ago makes room. */
+/* Moves the group to the front; the least recently used one is dropped. */
 static void note_group(mc_control_place_of *groups, uint64_t group, uint64_t operation,
                        const char *name)
 {
@@ -281,7 +281,7 @@ static void note_group(mc_control_place_of *groups, uint64_t group, uint64_t ope
     if (at) memmove(groups + 1, groups, (size_t)at * sizeof *groups);
     groups[0].group = group;
     groups[0].operation = operation;
-    memset(groups[0].name, 0, sizeof groups[0].name); /* all of it travels */
+    memset(groups[0].name, 0, sizeof groups[0].name); /* all bytes are sent */
     copy_text(groups[0].name, sizeof groups[0].name, name);
 }
 
@@ -331,8 +331,8 @@ void mc_control_explain(mc_control *c, uint64_t group, uint64_t operation, const
     *text = '\0';
     if (!c || !c->has_thread) return;
     copy_text(question.name, sizeof question.name, name);
-    /* the network may lose a packet, or the system stand still; a rank 0 that has died, or is
-     * silent for long, is a failure, which ends the wait */
+    /* The limit covers a lost packet or a system that hangs. If rank 0 dies or is silent for long,
+     * that is a failure, which ends the wait. */
     double until = mc_control_now() + 10;
     struct timespec then = {(time_t)until, (long)(1e9 * (until - (time_t)until))};
     pthread_mutex_lock(&c->lock);
@@ -346,13 +346,13 @@ void mc_control_explain(mc_control *c, uint64_t group, uint64_t operation, const
     pthread_mutex_unlock(&c->lock);
 }
 
-/* Rank 0 waits until all have come, the others until the bytes are here. Under the lock. */
+/* Whether rank 0's blob has reached all ranks; elsewhere, this rank. Under the lock. */
 static bool is_shared(const mc_control *c, uint32_t number)
 {
     return (c->rank == 0 ? c->blob.done : c->blob.number) == number;
 }
 
-/* The thread keeps the deadline, so this ends. *found: the size of what rank 0 gave. */
+/* The thread checks the deadline, so this ends. *found: the size of rank 0's blob. */
 static bool exchange(mc_control *c, const char *what, void *blob, size_t size, size_t *found)
 {
     pthread_mutex_lock(&c->lock);
@@ -371,7 +371,7 @@ static bool exchange(mc_control *c, const char *what, void *blob, size_t size, s
     *found = c->blob.size;
     if (here && c->rank != 0) {
         if (*found == size) memcpy(blob, c->blob.data, size);
-        c->blob.done = number; /* and the thread says so: the next may come */
+        c->blob.done = number; /* the thread acknowledges it, and the next one may come */
     }
     pthread_mutex_unlock(&c->lock);
     mc_control_wake(c);

@@ -110,7 +110,7 @@ void mc_conn_flush(mc_conn *conn)
         if (sent < 0 && errno == EINTR) continue;
         if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
         if (sent < 0) {
-            /* What the peer has said before is still read; its end comes after it. */
+            /* Data that the peer sent earlier is still read, then its end. */
             conn->out_used = 0;
             conn->closing = conn->shut = true;
             snprintf(conn->why, sizeof conn->why, "%s", strerror(errno));
@@ -125,7 +125,7 @@ void mc_conn_flush(mc_conn *conn)
     }
 }
 
-/* Where bytes that are sent go; NULL: there is no room, or nothing is sent any more. */
+/* Where to append bytes to send; NULL: no room, or nothing is sent any more. */
 static uint8_t *take_room(mc_conn *conn, size_t size)
 {
     if (conn->closing || conn->broken) return NULL;

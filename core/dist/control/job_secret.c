@@ -60,7 +60,8 @@ static bool take_text(mc_error *error, const char *from, const char *text, size_
     return true;
 }
 
-/* Why it is no file or folder that this user (or, with `root`, root) alone has rights in; or "". */
+/* Writes why other users than this one (or, with `root`, than root) may have access to it; or
+ * "". */
 static void find_fault(const struct stat *info, bool root, char *why, size_t room)
 {
     *why = '\0';
@@ -90,7 +91,7 @@ static ssize_t read_checked(int fd, bool root, void *data, size_t room, char *wh
 static bool read_given_file(mc_error *error, const char *path, mc_job_secret *secret)
 {
     char text[MC_SECRET_MAX + 16], why[160];
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a link is the user's own business */
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* links are the user's own choice */
     ssize_t got = read_checked(fd, true, text, sizeof text, why, sizeof why);
     if (got < 0)
         mc_error_set(error, MC_ERR_IO, FILE_VARIABLE "=\"%s\": %s", path, why);
@@ -118,7 +119,7 @@ bool mc_job_secret_given(mc_error *error, mc_job_secret *secret)
 
 /* ---- the file of one host -------------------------------------------------------------------- */
 
-/* The open folder, or -1 with `why`. */
+/* Opens the folder, or returns -1 with `why`. */
 static int open_private(const char *path, char *why, size_t room)
 {
     struct stat info;
@@ -132,7 +133,7 @@ static int open_private(const char *path, char *why, size_t room)
     return -1;
 }
 
-/* False: the folder is not private, or its name is too long. */
+/* Sets the file's folder. False: it is not private, or its name is too long. */
 static bool take_folder(mc_secret_file *file, const char *path, char *why, size_t room)
 {
     snprintf(why, room, "its name is too long");
@@ -165,7 +166,7 @@ bool mc_secret_file_write(mc_error *error, const mc_secret_file *file, const mc_
     char why[160] = "";
     int folder = open_private(file->folder, why, sizeof why), fd = -1;
     if (folder >= 0) {
-        unlinkat(folder, file->name, 0); /* what can't be removed keeps the file from being made */
+        unlinkat(folder, file->name, 0); /* if this fails, creation fails too */
         fd = openat(folder, file->name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
         if (fd < 0 || fchmod(fd, 0600) != 0 || /* whatever the umask */
             write(fd, secret->bytes, secret->size) != (ssize_t)secret->size)
