@@ -117,7 +117,7 @@ static int count_cores(void)
     return (int)sysconf(_SC_NPROCESSORS_ONLN); /* more cores than the set holds */
 }
 
-/* What a context's CPU device has chosen. */
+/* Fills in what a context's CPU device has chosen. */
 static void read_device(mc_machine *m)
 {
     mc_context *ctx = mc_context_new(&(mc_init_options){.device = "cpu"});

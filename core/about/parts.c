@@ -1,5 +1,5 @@
-/* The parts of a build, and the libraries that they stand on. Those are asked through the dynamic
- * linker, so that no header of theirs is needed: a part that is not built in is found, too. */
+/* The optional parts of a build, and the libraries that they need. The dynamic linker finds the
+ * libraries without their headers, so parts that are not built in are reported too. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>
@@ -123,9 +123,9 @@ typedef struct part_row {
     const char *name, *use, *to_build, *to_run;
     bool built, needs_gpu, several_gpus;
     bool products; /* a library of matrix products, which needs address space (mc_cpu_sgemm) */
-    const char *libraries[3]; /* to open; the first NULL: the program is linked with it */
-    const char *symbol;       /* that it has to have */
-    const char *version;      /* the function that says its version; NULL: none does */
+    const char *libraries[3]; /* names to try; the first NULL: linked into the program */
+    const char *symbol;       /* that the library must have */
+    const char *version;      /* the function that returns its version; NULL: none */
     void (*ask)(void *function, char out[MC_ABOUT_TEXT]);
 } part_row;
 
@@ -198,7 +198,7 @@ static void look_for_library(mc_part *part, const part_row *row)
     if (version) row->ask(version, part->version);
 }
 
-/* jieba is a file that the build makes, or none. */
+/* jieba is a file that the build may create. */
 static void look_for_jieba(mc_part *part)
 {
     mc_error err = {0};

@@ -1,4 +1,4 @@
-/* Adapters (PEFT's, models/adapters/adapter.h) name the model that they belong to. */
+/* Adapters (PEFT's, models/adapters/adapter.h) name the model that they extend. */
 #include <stdio.h>
 #include <string.h>
 #include "core/base/file_internal.h"

@@ -1,4 +1,4 @@
-/* Downloading: what one call has fetched so far, and the repository that it fetches. */
+/* Downloading: the progress of one call, and the functions that download a repository. */
 #ifndef MC_HUB_FETCH_INTERNAL_H
 #define MC_HUB_FETCH_INTERNAL_H
 
@@ -7,17 +7,17 @@
 #include "core/checkpoint/hub_internal.h"
 #include "core/hub/needs_internal.h"
 
-/* One call's progress, and what it asks whether to go on. */
+/* One call's progress, and the state of its waiting. */
 typedef struct mc_hub_watch {
     mc_context *ctx;
     mc_download progress;
     double shown;  /* when the callback was called last */
-    bool waited;   /* it was said that another process has the lock */
+    bool waited;   /* the log has reported that another process holds the lock */
     bool together; /* see mc_hub_request */
-    double told;   /* when the other ranks heard last that this one is at work */
+    double told;   /* when the other ranks last heard from this one */
 } mc_hub_watch;
 
-/* Seconds of a clock that only goes forward. */
+/* Seconds of a monotonic clock. */
 static inline double mc_hub_now(void)
 {
     struct timespec t;
@@ -25,22 +25,22 @@ static inline double mc_hub_now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Calls the callback, if it is time to, and returns the context's status, which is not MC_OK any
- * more when the callback says so or another rank has failed. `watch` is an mc_hub_watch. */
+/* Calls the callback when it is due, and returns the context's status: an error if the callback
+ * returned false or another rank has failed. `watch` is an mc_hub_watch. */
 mc_status mc_hub_tick(void *watch);
 
-/* Downloads what is needed of answer->id into the cache answer->root: contents, links, and the ref.
- * The repository's lock must be held. Copies the snapshot's path to `folder`. Errors go to the
- * context. (Built with libcurl only.) */
+/* Downloads the needed files of answer->id into the cache answer->root: contents, links, and the
+ * ref. The caller must hold the repository's lock. Copies the snapshot's path to `folder`. Errors
+ * go to the context. (Built with libcurl only.) */
 mc_status mc_hub_fetch(mc_hub_watch *watch, const mc_hub_answer *answer, const mc_hub_needs *needs,
                        char folder[MC_PATH_MAX]);
 
-/* Hashes all blobs of a repository's folder in the cache and removes those that are not what their
- * names say, whose number is *wrong. The repository's lock should be held. (Built with libcurl
- * only.) */
+/* Hashes all blobs of a repository's folder in the cache and removes those whose hash differs from
+ * their name; *wrong is their number. The caller should hold the repository's lock. (Built with
+ * libcurl only.) */
 mc_status mc_hub_verify(mc_hub_watch *watch, const char *repository, size_t *wrong);
 
-/* Asks the hub for its list of models. Errors go to the context. (Built with libcurl only.) */
+/* Requests the hub's list of models. Errors go to the context. (Built with libcurl only.) */
 mc_status mc_hub_knock(mc_hub_watch *watch);
 
 #endif

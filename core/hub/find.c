@@ -24,17 +24,17 @@ static void show(mc_hub_watch *w)
             w->progress.repository);
 }
 
-/* Lets the ranks that have found their files know that this one goes on. */
+/* Tells the ranks that wait with their files found that this one is still working. */
 static void tell_ranks(mc_hub_watch *w)
 {
-    enum { SECONDS = 1 }; /* less than any timeout that makes sense */
+    enum { SECONDS = 1 }; /* less than any sensible timeout */
     uint8_t busy = 1;
     if (!w->together || mc_hub_now() - w->told < SECONDS) return;
     w->told = mc_hub_now();
     mc_ranks_any(w->ctx, &busy, 1);
 }
 
-/* Waits until no rank is at work any more. */
+/* Waits until all ranks have finished. */
 static mc_status meet_ranks(mc_context *ctx)
 {
     uint8_t busy = ctx->mesh.world.comm != NULL;
@@ -59,7 +59,7 @@ mc_status mc_hub_tick(void *watch)
 
 /* ---- finding --------------------------------------------------------------------------------- */
 
-/* Why nothing may be downloaded; NULL: it may. */
+/* Why downloads are not possible; NULL: they are. */
 static const char *why_not(const mc_hub_request *request)
 {
     if (request->local_files_only) return "Only local files were asked for (local_files_only)";
@@ -76,7 +76,7 @@ static const char *why_not(const mc_hub_request *request)
 #endif
 }
 
-/* The answer where nothing may be downloaded. */
+/* The result if downloads are not possible. */
 static mc_status answer_offline(mc_context *ctx, const char *identifier,
                                 const mc_hub_answer *answer, const char *why)
 {
@@ -95,13 +95,13 @@ typedef struct place {
     char folder[MC_PATH_MAX], lock[MC_PATH_MAX];
 } place;
 
-/* Of the snapshot that was found, else of the identifier. */
+/* The place of the snapshot that was found, else of the identifier. */
 static mc_status find_place(mc_error *err, const mc_hub_answer *answer, place *p)
 {
     bool good = mc_hub_repository(p->folder, answer->root, answer->id.org, answer->id.name);
     if (*answer->folder) {
         memcpy(p->folder, answer->folder, strlen(answer->folder) + 1);
-        for (int i = 0; i < 2; i++) *strrchr(p->folder, '/') = '\0'; /* snapshots/COMMIT */
+        for (int i = 0; i < 2; i++) *strrchr(p->folder, '/') = '\0'; /* drops snapshots/COMMIT */
     }
     int written = good ? snprintf(p->lock, MC_PATH_MAX, "%s/.locks%s/modelcenter.lock",
                                   answer->root, strrchr(p->folder, '/'))
@@ -110,7 +110,7 @@ static mc_status find_place(mc_error *err, const mc_hub_answer *answer, place *p
     return mc_error_set(err, MC_ERR_ARGUMENT, "path too long: %.100s...", answer->root);
 }
 
-/* While another process has the lock. */
+/* Called while another process holds the lock. */
 static mc_status wait(void *watch)
 {
     mc_hub_watch *w = watch;
@@ -121,7 +121,7 @@ static mc_status wait(void *watch)
     return mc_hub_tick(watch);
 }
 
-/* -1 with the error set. */
+/* Returns -1 with the error set. */
 static int take_lock(mc_hub_watch *watch, const mc_hub_answer *answer, place *p)
 {
     mc_error *err = &watch->ctx->error;
@@ -129,8 +129,8 @@ static int take_lock(mc_hub_watch *watch, const mc_hub_answer *answer, place *p)
     return mc_hub_lock(err, answer->root, p->lock, wait, watch);
 }
 
-/* An error that was reported in order leaves nothing to verify: contents have been synced before
- * they got their names. */
+/* Clears the lock's note, even after an error: contents are synced before they get their names, so
+ * there is nothing to verify. */
 static void end_work(int lock, const char *path)
 {
     mc_error ignored = {0};
@@ -139,8 +139,8 @@ static void end_work(int lock, const char *path)
     mc_hub_unlock(lock);
 }
 
-/* Verifies under the lock, if nobody else has done so while this process waited for it, and looks
- * again at what is there. */
+/* Verifies under the lock, unless another process has done so during the wait for it, and then
+ * searches the cache again. */
 static mc_status verify_locked(mc_hub_watch *watch, const mc_hub_where *where,
                                const mc_hub_request *request, mc_hub_answer *answer, size_t *wrong)
 {
@@ -153,14 +153,14 @@ static mc_status verify_locked(mc_hub_watch *watch, const mc_hub_where *where,
     if (due && !status) status = mc_hub_verify(watch, p.folder, wrong);
     if (!status) status = mc_hub_resolve(err, watch->progress.repository, where, answer);
     if (status)
-        mc_hub_unlock(lock); /* with its note */
+        mc_hub_unlock(lock); /* keeps the note */
     else
         end_work(lock, p.lock);
     return status;
 }
 
-/* Hashes what the cache has, where that is asked for or a download has died. *wrong becomes the
- * number of files that had to go. */
+/* Hashes the cached files if the caller requests it or a process died while it downloaded them.
+ * *wrong becomes the number of removed files. */
 static mc_status verify(mc_context *ctx, const char *identifier, const mc_hub_where *where,
                         const mc_hub_request *request, mc_hub_answer *answer, size_t *wrong)
 {
@@ -173,10 +173,11 @@ static mc_status verify(mc_context *ctx, const char *identifier, const mc_hub_wh
     bool stale = mc_hub_lock_is_stale(p.lock);
     if (request->verify || (stale && access(p.lock, W_OK) == 0))
         return verify_locked(&watch, where, request, answer, wrong);
-    return stale ? mc_hub_verify(&watch, p.folder, wrong) : MC_OK; /* a cache of others, to read */
+    /* a cache to which we cannot write */
+    return stale ? mc_hub_verify(&watch, p.folder, wrong) : MC_OK;
 }
 
-/* Downloads under the lock, unless another process has done so while this one waited for it. */
+/* Downloads under the lock, unless another process has done so during the wait for it. */
 static mc_status download(mc_context *ctx, const char *identifier, const mc_hub_where *where,
                           const mc_hub_request *request, mc_hub_answer *answer)
 {
@@ -187,7 +188,7 @@ static mc_status download(mc_context *ctx, const char *identifier, const mc_hub_
              answer->id.name);
     mc_hub_watch watch = {
         .ctx = ctx, .progress = {.repository = name}, .together = request->together};
-    /* the first rank is the one that shows progress: it gets the lock */
+    /* rank 0 shows the progress, so it should get the lock */
     if (ctx->mesh.world.rank) nanosleep(&(struct timespec){.tv_nsec = 200 * 1000 * 1000}, NULL);
     int lock = take_lock(&watch, answer, &p);
     size_t wrong;
@@ -210,7 +211,7 @@ static mc_status download(mc_context *ctx, const char *identifier, const mc_hub_
 }
 #endif
 
-/* The cache, then the hub. `identifier` is the repository's, or the path of a folder. */
+/* Searches the cache, then the hub. `identifier` is the repository's, or the path of a folder. */
 static mc_status find(mc_context *ctx, const char *identifier, const mc_hub_request *request,
                       char folder[MC_PATH_MAX])
 {

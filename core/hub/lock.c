@@ -8,7 +8,7 @@
 #include <unistd.h>
 #include "core/hub/folders_internal.h"
 
-/* flock and not fcntl's locks, which two threads of a process would both get. */
+/* flock, because fcntl's locks would not exclude two threads of one process. */
 int mc_hub_lock(mc_error *err, const char *root, const char *path, mc_status (*goes_on)(void *user),
                 void *user)
 {
@@ -53,7 +53,7 @@ bool mc_hub_lock_is_stale(const char *path)
     int lock = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     mc_hub_work work = lock >= 0 ? mc_hub_lock_noted(lock) : MC_HUB_NO_WORK;
     bool is_free = work == MC_HUB_DOWNLOADS && flock(lock, LOCK_EX | LOCK_NB) == 0;
-    if (is_free) work = mc_hub_lock_noted(lock); /* its owner may have ended well just now */
+    if (is_free) work = mc_hub_lock_noted(lock); /* its owner may have finished just now */
     if (lock >= 0) close(lock);
     return work == MC_HUB_VERIFIES || (work && is_free);
 }

@@ -1,4 +1,4 @@
-/* What can be said of the hub without asking it, and whether it answers. */
+/* The hub's settings without a request, and the check that it answers. */
 #include <stdio.h>
 #include "core/checkpoint/hub_internal.h"
 #include "core/hub/fetch_internal.h"

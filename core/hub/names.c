@@ -1,10 +1,10 @@
-/* ModelCenter's names of models, those that mc_llama_config_named and the like have for models that
- * anybody may load, and the repositories of the hub that hold them. */
+/* ModelCenter's model names, those of mc_llama_config_named and its like for models that anybody
+ * may download, and the repositories of the hub that hold them. */
 #include <stdio.h>
 #include <string.h>
 #include "core/hub/find_internal.h"
 
-/* A name that ends in '-' stands for all that begin with it; a repository that ends in '/' is an
+/* A name that ends in '-' matches all names that start with it; a repository that ends in '/' is an
  * organisation that has them under the same name. NULL: no repository has them. */
 static const struct {
     const char *name, *repository;
@@ -41,7 +41,7 @@ static const struct {
     {"vit-", "google/"},
 };
 
-/* Whether the name, which ends at '@' or at its end, is the row's. */
+/* Whether the name, up to its '@' or end, matches the row. */
 static bool is_row(const char *row, const char *name, size_t length)
 {
     size_t have = strlen(row);

@@ -25,7 +25,7 @@ static const char *const tokenizer_files[] = {"tokenizer.json",
                                               "vocab.model",
                                               "cog-pretrain.model",
                                               "chat_template.jinja"};
-/* Those of them, one or two, that make a tokenizer. */
+/* The files, one or two, that suffice for a tokenizer. */
 static const char *const tokenizers[][2] = {{"tokenizer.json"},
                                             {"vocab.txt"},
                                             {"vocab.json", "merges.txt"},
@@ -35,7 +35,7 @@ static const char *const tokenizers[][2] = {{"tokenizer.json"},
                                             {"vocab.model"},
                                             {"cog-pretrain.model"}};
 
-/* What sentence-transformers adds to a model. The first says which of them there are. */
+/* The files that sentence-transformers adds to a model. The first lists the others. */
 static const char modules_file[] = "modules.json";
 static const char *const sentence_files[] = {modules_file, "sentence_bert_config.json",
                                              "config_sentence_transformers.json", "[0-9]_*/*.json"};
@@ -44,7 +44,7 @@ static const char *const sentence_files[] = {modules_file, "sentence_bert_config
 
 /* ---- the names of weights -------------------------------------------------------------------- */
 
-/* The files that weights may be in, the first that is there is taken; %s is ".<variant>". */
+/* Files that may hold the weights, in order of preference; %s is ".<variant>". */
 static const struct {
     const char *name;
     bool is_index;
@@ -66,7 +66,7 @@ static void name_weights(char out[WEIGHT_NAME_MAX], size_t row, const char *vari
 
 /* ---- the list -------------------------------------------------------------------------------- */
 
-/* Whether a name stays in the folder that it is joined to. */
+/* Whether a name stays inside the folder that it is joined to. */
 static bool is_safe(const char *name)
 {
     if (!*name || strlen(name) >= MC_PATH_MAX / 2) return false;
@@ -118,7 +118,7 @@ static mc_hub_file *find_file(const mc_hub_list *list, const char *name)
     return found != SIZE_MAX ? &list->files[found] : NULL;
 }
 
-/* Marks a file, if there is one. */
+/* Marks a file if it exists. */
 static bool want(const mc_hub_list *list, const char *name)
 {
     mc_hub_file *file = find_file(list, name);
@@ -128,7 +128,7 @@ static bool want(const mc_hub_list *list, const char *name)
 
 /* ---- choosing from the list ------------------------------------------------------------------ */
 
-/* Marks the weights of that variant. */
+/* Marks the weights of a variant. */
 static bool want_weights(mc_hub_list *list, const char *variant)
 {
     char name[WEIGHT_NAME_MAX];
@@ -141,7 +141,7 @@ static bool want_weights(mc_hub_list *list, const char *variant)
     return false;
 }
 
-/* The only variant of weights in one file: mc_safetensors_open takes that without being asked. */
+/* Marks the only variant of weights in one file, as mc_safetensors_open would choose it. */
 static bool want_only_variant(mc_hub_list *list)
 {
     mc_hub_file *only = NULL;
@@ -162,7 +162,7 @@ static bool want_tokenizer(mc_hub_list *list)
     return any;
 }
 
-/* Of an adapter's repository, whose base is another one. */
+/* Marks the files of an adapter, whose base is in another repository. */
 static mc_status choose_adapter(mc_error *err, mc_hub_list *list)
 {
     want(list, config_file);
@@ -192,7 +192,7 @@ static mc_status choose_model(mc_error *err, const mc_hub_needs *needs, mc_hub_l
                         list->repository, first);
 }
 
-/* Marks what sentence-transformers adds, if it does. */
+/* Marks the files of sentence-transformers, if any. */
 static void want_sentence(mc_hub_list *list)
 {
     for (size_t i = 0; find_file(list, modules_file) && i < list->count; i++)
@@ -256,7 +256,7 @@ const char *mc_hub_next_absent(const mc_hub_list *list, size_t *next)
 
 /* ---- sharded weights ------------------------------------------------------------------------- */
 
-/* Calls `take` with the name of each tensor's shard; false from it ends that. */
+/* Calls `take` with the name of each tensor's shard, until it returns false. */
 static mc_status read_index(mc_error *err, const char *path, bool (*take)(void *, const char *),
                             void *user)
 {
@@ -308,7 +308,7 @@ static bool has_all_shards(const char *folder, const char *index)
     return whole;
 }
 
-/* Weights of any variant: mc_safetensors_open takes the only one. */
+/* Whether there are weights of any variant: mc_safetensors_open takes the only one. */
 static bool has_any_variant(const char *folder)
 {
     bool found = false;
@@ -329,7 +329,7 @@ static bool has_weights(const char *folder, const char *variant)
     return !variant && has_any_variant(folder);
 }
 
-/* Whether it is known of a snapshot's commit that it has no such file. */
+/* Whether the cache has recorded that the snapshot's commit lacks the file. */
 static bool is_absent(const char *folder, const char *name)
 {
     char marks[MC_PATH_MAX];
@@ -347,7 +347,7 @@ static bool has_tokenizer(const char *folder)
     return false;
 }
 
-/* A pattern with wildcards stands for files that nobody here knows of. */
+/* Which files a pattern with wildcards matches in the repository is not known here. */
 static bool has_matching(const char *folder, const char *const *patterns)
 {
     for (; *patterns; patterns++)
@@ -366,7 +366,7 @@ static bool has_model(const char *folder, const char *variant)
     return has_adapter(folder) || (has(folder, config_file) && has_weights(folder, variant));
 }
 
-/* All that loading takes, but for what the repository does not have. */
+/* Whether the folder has all files for loading, except those that the repository lacks. */
 static bool has_any(const char *folder)
 {
     bool no_tokenizer = true;

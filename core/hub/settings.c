@@ -7,7 +7,7 @@
 #include "core/base/memory_internal.h"
 #include "core/checkpoint/hub_internal.h"
 
-/* A variable's value; NULL where it is not set or empty. */
+/* A variable's value; NULL if it is unset or empty. */
 static const char *variable(const char *name)
 {
     const char *value = getenv(name);
@@ -42,8 +42,8 @@ static mc_status read_endpoint(mc_error *err, mc_hub_settings *s)
     return MC_OK;
 }
 
-/* Takes a token without the white space around it. It goes into a header line, so a line break
- * within it would be more than a wrong token. */
+/* Stores a token without surrounding white space. The token becomes part of a header line, so a
+ * line break inside it is an error. */
 static mc_status take_token(mc_error *err, mc_hub_settings *s, const char *from, const char *text)
 {
     size_t length = strlen(text);
@@ -95,7 +95,7 @@ static mc_status read_timeout(mc_error *err, mc_hub_settings *s)
                         "HF_HUB_DOWNLOAD_TIMEOUT is \"%.40s\": expected seconds, above 0", value);
 }
 
-/* Python's clients have several names for it. */
+/* Python's clients read several variables for it. */
 static mc_status read_authorities(mc_error *err, mc_hub_settings *s)
 {
     static const char *const names[] = {"SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"};

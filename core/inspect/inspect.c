@@ -36,7 +36,7 @@ void mc_moments_add(mc_moments *all, const mc_moments *part)
     }
     double a = (double)all->count, b = (double)part->count, apart = part->mean - all->mean;
     all->count += part->count;
-    /* of infinite ones the difference says nothing */
+    /* the difference of infinite means is meaningless */
     all->mean += isfinite(apart) ? apart * (b / (a + b)) : part->mean;
     all->squares += part->squares + apart * apart * (a / (a + b) * b);
     if (part->largest > all->largest || isnan(part->largest)) all->largest = part->largest;
@@ -50,12 +50,12 @@ static double deviation(const mc_moments *m)
 
 /* ---- over ranks ------------------------------------------------------------------------------ */
 
-/* What the ranks' rows are, as two numbers. */
+/* A fingerprint of a rank's rows in two numbers. */
 typedef struct row_mark {
     uint64_t count, hash;
 } row_mark;
 
-/* An error on every rank if their rows differ. */
+/* Fails on every rank if their rows differ. */
 static mc_status check_rows(mc_context *ctx, int count, const char *const *names)
 {
     row_mark mine = {(uint64_t)count, MC_HASH_START};
@@ -175,7 +175,7 @@ mc_inspection *mc_inspection_new(mc_context *ctx, int count, const char *const *
 
 /* ---- parameters ------------------------------------------------------------------------------ */
 
-/* Parameters that are looked at; the arrays belong together. */
+/* The selected parameters, in parallel arrays. */
 typedef struct chosen {
     int count;
     mc_parameter **parameters;
@@ -227,7 +227,7 @@ static mc_status choose(mc_module *module, const char *pattern, chosen *c)
     return MC_OK;
 }
 
-/* The elements of a parameter's bucket that this rank looks at, the same at every level. */
+/* The elements of a parameter's bucket that this rank's statistics cover, equal at every level. */
 static void own_elements(const mc_parameter *p, int64_t *first, int64_t *count)
 {
     const mc_bucket *b = p->stored->bucket;

@@ -14,7 +14,7 @@ typedef struct entry {
     bool has_gradient;
 } entry;
 
-/* Statistics that a kernel is to write, in the order of the calls. */
+/* Statistics that a kernel will write, in the order of the calls. */
 typedef struct slot {
     size_t entry;
     bool gradient;
@@ -48,7 +48,7 @@ static void free_recorder(void *object)
     mc_free(r);
 }
 
-/* The path to a module, up to a part that begins with '/': as its parameters' names begin. */
+/* The path of a module, as its parameters' names start; a part that begins with '/' ends it. */
 static void write_path(const mc_module *m, char *text, size_t room)
 {
     if (m->parent && *m->name != '/') write_path(m->parent, text, room);
@@ -105,7 +105,7 @@ static entry *need_entry(struct mc_recorder *r, const char *name)
     return e;
 }
 
-/* Where the next statistics go; NULL after an error. */
+/* The next slot for statistics; NULL after an error. */
 static mc_tensor_stats *next_slot(struct mc_recorder *r, const entry *e, bool gradient)
 {
     mc_device *device = r->ctx->device;
@@ -150,7 +150,7 @@ static void record_backward(mc_tape *t, mc_node *node)
 
 static const mc_op record_op = {.name = "record", .backward = record_backward};
 
-/* Passes x on in a way that its gradient comes by. */
+/* Returns x through an identity operation, whose backward receives the gradient. */
 static mc_tensor *pass_on(mc_tape *t, mc_tensor *x, const char *name)
 {
     size_t size = strlen(name) + 1;

@@ -1,4 +1,4 @@
-/* Measures the rate of work on a device by running its kernel: see mc_rates_measure. */
+/* Measures the rate of work on a device by running a kernel: see mc_rates_measure. */
 #include <stdlib.h>
 #include <time.h>
 #include "core/predict/rates_internal.h"
@@ -6,7 +6,7 @@
 
 enum { MATRICES = 6, LEAST_RUNS = 3, MOST_RUNS = 7, MOST_HEADS = 16, MOST_SEQUENCES = 256 };
 
-/* Memory for the kernels: a few large matrices, all of one size, and what is small. */
+/* The kernels' memory: a few large matrices of one size, and small arrays. */
 typedef struct probe {
     mc_device *d;
     mc_work work;
@@ -15,7 +15,7 @@ typedef struct probe {
     int32_t *index;
     size_t index_bytes;
     mc_update *update;
-    mc_lengths lengths; /* of attention, in the two arrays: sequences of one length */
+    mc_lengths lengths; /* for attention, in the two arrays: sequences of one length */
     int32_t length[MOST_SEQUENCES], offset[MOST_SEQUENCES + 1];
     float *vector; /* zeros: three vectors */
     size_t vector_bytes;
@@ -36,11 +36,11 @@ static mc_status run_product(const probe *p)
     bool ta = w->kind == MC_WORK_PRODUCT_TN, tb = w->kind == MC_WORK_PRODUCT_NT;
     mc_matrix a = matrix_of(p, 0, ta ? w->a : w->c), b = matrix_of(p, 1, tb ? w->c : w->b),
               c = matrix_of(p, 2, w->b);
-    if (ta) c.dtype = MC_F32; /* into the gradient of a weight */
+    if (ta) c.dtype = MC_F32; /* the gradient of a weight is f32 */
     return p->d->kernels->gemm(p->d, ta, tb, w->a, w->b, w->c, 1, a, b, ta ? 1 : 0, c);
 }
 
-/* The scales are 0. */
+/* All scales are 0. */
 static mc_status run_product8(const probe *p)
 {
     const mc_work *w = &p->work;
@@ -58,7 +58,7 @@ static mc_status run_product8(const probe *p)
                                                        .c = matrix_of(p, 2, w->b)});
 }
 
-/* All heads of attention are those of one sequence, or of several with as many each. */
+/* Heads per sequence: all heads, split over several sequences if there are many. */
 static int64_t heads_of(const mc_work *w) { return w->c < MOST_HEADS ? w->c : MOST_HEADS; }
 
 static mc_dropout_mask mask_of(const probe *p)
@@ -137,7 +137,7 @@ static mc_status run_norm(const probe *p)
 static mc_status run_cross_entropy(const probe *p)
 {
     const mc_work *w = &p->work;
-    float *loss = p->vector; /* (2), and the seed after it */
+    float *loss = p->vector; /* (2), followed by the seed */
     mc_matrix x = matrix_of(p, 0, w->b);
     return p->d->kernels->cross_entropy(p->d, w->a, w->b, x, p->index, -100, 0, loss + 2, loss, x);
 }
@@ -164,7 +164,7 @@ static mc_status run_sums(const probe *p)
     return p->d->kernels->column_sums(p->d, w->a, w->b, matrix_of(p, 0, w->b), p->vector);
 }
 
-/* A pass of its own, even where a product would do it on the way. */
+/* A separate pass, even if a product's epilogue could do it. */
 static mc_status run_activation(const probe *p)
 {
     const mc_work *w = &p->work;
@@ -208,7 +208,7 @@ static bool is_attention(mc_work_kind kind)
     return kind == MC_WORK_ATTENTION || kind == MC_WORK_ATTENTION_BACKWARD;
 }
 
-/* What `run` does, in the measure of the work's kind. */
+/* The amount of work of `run`, in the unit of the work's kind. */
 static double amount_of(const mc_work *w)
 {
     double size = (double)mc_dtype_size(w->dtype), elements = (double)w->a * (double)w->b,
@@ -231,7 +231,7 @@ static double amount_of(const mc_work *w)
     }
 }
 
-/* Halves the rows until `elements` is in reach: what is left has the same rate. */
+/* Halves the rows until `elements` is at most `most`: the rate stays the same. */
 static int64_t fewer(int64_t rows, double elements, double most)
 {
     while (rows > 1 && elements > most) {
@@ -241,7 +241,7 @@ static int64_t fewer(int64_t rows, double elements, double most)
     return rows;
 }
 
-/* Fewer tokens as long as there are many, then less of what is largest. */
+/* Halves the tokens while there are many, then the largest size. */
 static void clip_product(mc_work *w, int64_t *tokens, double most)
 {
     while ((double)w->a * (double)w->b * (double)w->c > most) {
@@ -254,7 +254,7 @@ static void clip_product(mc_work *w, int64_t *tokens, double most)
 
 mc_work mc_work_clip(const mc_device *device, mc_work w)
 {
-    /* of a product's multiplications and additions, of attention's scores, of a matrix's elements:
+    /* a product's multiplications, attention's scores, a matrix's elements that take
      * milliseconds */
     double products = device->is_host ? 1e9 : 2e11, scores = device->is_host ? 16e6 : 4e8,
            elements = device->is_host ? 4e6 : 1e8;
@@ -274,7 +274,7 @@ mc_work mc_work_clip(const mc_device *device, mc_work w)
     return w;
 }
 
-/* Elements of the kernel's matrix i; 0: it has none. */
+/* Elements of the kernel's matrix i; 0: it has no such matrix. */
 static int64_t elements_of(const mc_work *w, int i)
 {
     int64_t rows = w->a * w->b;
@@ -294,7 +294,7 @@ static int64_t elements_of(const mc_work *w, int i)
     }
 }
 
-/* Of the vectors that go with a matrix's columns. */
+/* Elements of each vector beside a matrix, such as a bias. */
 static int64_t vector_elements(const mc_work *w)
 {
     bool flat = w->kind == MC_WORK_COPY || w->kind == MC_WORK_ADAM || w->kind == MC_WORK_STATS;
@@ -331,7 +331,7 @@ static void fill_lengths(probe *p)
     p->d->copy_in(p->d, p->index + count, p->offset, lengths + sizeof *p->offset);
 }
 
-/* Indices are 0; those of attention are the lengths and the offsets of its sequences. */
+/* Indices are 0; attention's are the lengths and offsets of its sequences. */
 static mc_status probe_fill(probe *p)
 {
     const mc_update update = {.lr = 1e-9, .step = 1, .gradient_scale = 1};
@@ -339,7 +339,7 @@ static mc_status probe_fill(probe *p)
     mc_status status = k->zero(p->d, p->vector, p->vector_bytes);
     if (!status) status = k->zero(p->d, p->index, p->index_bytes);
     for (int i = 0; i < MATRICES && !status; i++) {
-        /* not zeros, with which processors are faster than with numbers */
+        /* not zeros: processors are faster with them */
         mc_fill fill = {MC_FILL_UNIFORM, 0.25f, 1, (uint64_t)i};
         size_t count = p->bytes[i] / mc_dtype_size(p->work.dtype);
         status = k->fill(p->d, fill, 0, (int64_t)count, matrix_of(p, i, 0));
@@ -374,7 +374,7 @@ static double clock_now(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-/* Seconds of one run, of `repeat` in a row. A GPU is waited for at both ends. */
+/* Seconds per run, from `repeat` runs in a row. Waits for a GPU before and after. */
 static mc_status time_runs(const probe *p, int repeat, double *seconds)
 {
     char byte[sizeof(float)];
@@ -393,7 +393,7 @@ static int by_value(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* The median of a few runs, after one that warms up. */
+/* The median of a few runs, after warm-up. */
 static mc_status median_seconds(const probe *p, double *median)
 {
     static const double enough = 0.05, shortest = 20e-6;
@@ -401,7 +401,7 @@ static mc_status median_seconds(const probe *p, double *median)
     int runs = 0;
     mc_status status = time_runs(p, 1, &first);
     if (!status) status = time_runs(p, 1, &first);
-    /* the clock is read no more often than it is good for */
+    /* long enough for the clock's resolution */
     int repeat = p->d->is_host ? 1 + (int)(first < shortest ? shortest / (first + 1e-7) : 0) : 10;
     while (!status && runs < MOST_RUNS && (runs < LEAST_RUNS || spent < enough)) {
         status = time_runs(p, repeat, &seconds[runs]);
@@ -421,7 +421,7 @@ mc_status mc_rates_measure(mc_device *device, const mc_work *work, double *rate)
     mc_status status = probe_init(&p, device, work);
     if (!status) status = median_seconds(&p, &seconds);
     probe_release(&p);
-    device->memory.peak = peak; /* that of training */
+    device->memory.peak = peak; /* the peak of training */
     if (!status) *rate = amount_of(work) / (seconds > 1e-9 ? seconds : 1e-9);
     return status;
 }

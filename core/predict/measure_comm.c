@@ -20,7 +20,7 @@ static int by_value(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* The median of a few calls; every rank waits for all before each. */
+/* The median of a few calls; all ranks start each call together. */
 static double median_seconds(mc_comm *c, mc_bus_kind kind, void *data, int64_t share)
 {
     enum { RUNS = 5 };

@@ -1,4 +1,4 @@
-/* Tables of rates, and the seconds that they give. */
+/* Tables of rates, and the times computed from them. */
 #include <math.h>
 #include "core/base/memory_internal.h"
 #include "core/predict/rates_internal.h"
@@ -29,7 +29,7 @@ bool mc_rates_add(mc_rates *rates, mc_work work, double rate)
 
 /* One NVIDIA H200 (141 GB, NVLink), CUDA 13.0, cuBLAS 13.1, cuDNN 9.19, NCCL 2.28, measured
  * 2026-11-20: medians, random data, bf16 in and out with f32 accumulation, the fastest of the
- * algorithms that cuBLASLt proposes. Weight gradients are written in bf16 but where it says f32
+ * algorithms that cuBLASLt proposes. Weight gradients are written in bf16 unless marked f32
  * (bench/notebook/2026-11-20-peers.md#products-by-cublaslt). */
 typedef struct h200_rate {
     mc_work_kind kind;
@@ -76,8 +76,8 @@ static const h200_rate h200_rates[] = {
     {MC_WORK_PRODUCT_TN, 50304, 768, 65536, 737 * TERA},
     {MC_WORK_PRODUCT_TN, 6400, 1600, 16384, 764 * TERA},
     {MC_WORK_PRODUCT_TN, 20480, 5120, 16384, 724 * TERA},
-    /* of bytes, the same card on 2026-11-27, rows by rows: forward, then gradients with all digits;
-     * those of weights are the last ones of each size */
+    /* 8-bit products on the same card, 2026-11-27: forward, then gradients with exact accumulation;
+     * those of weights are the last of each size */
     {MC_WORK_PRODUCT8_FAST, 65536, 2304, 768, 1314 * TERA},
     {MC_WORK_PRODUCT8_FAST, 65536, 3072, 768, 1332 * TERA},
     {MC_WORK_PRODUCT8_FAST, 16384, 4800, 1600, 1374 * TERA},
@@ -106,9 +106,9 @@ static const h200_rate h200_rates[] = {
     {MC_WORK_PRODUCT8, 8192, 28672, 4096, 1140 * TERA},
     {MC_WORK_PRODUCT8, 8192, 4096, 14336, 1248 * TERA},
     {MC_WORK_PRODUCT8, 4096, 28672, 8192, 1156 * TERA},
-    /* causal attention through cuDNN's graphs, backward of heads of 64 by our own kernel: B64 H12
+    /* causal attention by cuDNN's graphs, but backward of heads of 64 by our own kernel: B64 H12
      * T1024 d64 in 0.305 and 0.618 ms, B16 H25 T1024 d64 in 0.166 and 0.336 ms, B32 H40 T512 d128
-     * in 0.240 and 0.960 ms, B16 H16 T2048 d256 at 613 and 323 TFLOP/s; backward is 2.5 times the
+     * in 0.240 and 0.960 ms, B16 H16 T2048 d256 at 613 and 323 TFLOP/s; backward has 2.5 times the
      * FLOP */
     {MC_WORK_ATTENTION, 1024, 64, 64 * 12, 338 * TERA},
     {MC_WORK_ATTENTION, 1024, 64, 16 * 25, 323 * TERA},
@@ -118,12 +118,12 @@ static const h200_rate h200_rates[] = {
     {MC_WORK_ATTENTION_BACKWARD, 1024, 64, 16 * 25, 400 * TERA},
     {MC_WORK_ATTENTION_BACKWARD, 512, 128, 32 * 40, 224 * TERA},
     {MC_WORK_ATTENTION_BACKWARD, 2048, 256, 16 * 16, 323 * TERA},
-    /* device copy, read and written; the other kinds by memory are taken to reach it */
+    /* device copy, bytes read and written; the other memory-bound kinds are assumed to reach it */
     {MC_WORK_COPY, 0, 0, 0, 4.24 * TERA},
-    /* epilogues: the product with one less the product without, of a matrix of 2-byte elements: qkv
-     * with bias 0.320 against 0.292 ms, up with GELU (tanh) and its input kept 0.536 against 0.388
-     * ms, down's input gradient with GELU's 0.541 against 0.416 ms. Other activations are a pass of
-     * their own: one matrix read and one written; two read and one written */
+    /* epilogues: the time of the product with one minus that without, of a matrix of 2-byte
+     * elements: qkv with bias 0.320 against 0.292 ms, up with GELU (tanh) that also stores its
+     * input 0.536 against 0.388 ms, down's input gradient with GELU's 0.541 against 0.416 ms.
+     * Others are a separate pass: one matrix read and one written; two read and one written */
     {MC_WORK_BIAS, 0, 0, 0, 10.8 * TERA},
     {MC_WORK_ACTIVATION, 0, 0, MC_ACTIVATION_GELU_NEW, 2.72 * TERA},
     {MC_WORK_ACTIVATION, 0, 0, 0, 4.24 / 2 * TERA},
@@ -158,12 +158,12 @@ mc_rates *mc_rates_h200(void)
     }
     rates->bus_count = sizeof h200_bus / sizeof *h200_bus;
     for (int i = 0; i < rates->bus_count; i++) rates->bus[i] = h200_bus[i];
-    /* The table is of products that were timed by themselves, at 1.98 GHz. In training the card is
-     * at 700 W and at 1.5 to 1.6 GHz: steps of 124M, 1558M and 13B took 9 to 16 % longer than the
-     * table says, which is this on what it says of products and attention. */
+    /* The table's products were timed one at a time, at 1.98 GHz. In training the card runs at 700
+     * W and 1.5 to 1.6 GHz: steps of 124M, 1558M and 13B took 9 to 16 % longer than predicted,
+     * which gives this factor on the time of products and attention. */
     rates->sustained = 0.87;
-    /* Not measured, assumed: a kernel in a replayed graph, a collective of nothing, and a ring's
-     * steps over NVLink and over InfiniBand. */
+    /* Assumed, not measured: the least time of a kernel in a replayed graph, of a collective, and
+     * of a ring's step over NVLink and over InfiniBand. */
     rates->least = 2e-6;
     rates->begin = 20e-6;
     rates->hop = 1e-6;
@@ -193,24 +193,24 @@ static bool is_product8(mc_work_kind kind)
 static bool has_flop(mc_work_kind kind) { return kind <= MC_WORK_ATTENTION_BACKWARD; }
 static bool has_activation(mc_work_kind kind) { return kind >= MC_WORK_BIAS; }
 
-/* f16 runs like bf16; what is limited by memory runs at the same rate in every dtype. */
+/* f16 runs like bf16; memory-bound work has the same rate in every dtype. */
 static bool same_dtype(const mc_work *a, const mc_work *b)
 {
     return !has_flop(a->kind) || (a->dtype == MC_F32) == (b->dtype == MC_F32);
 }
 
-/* Squared distance of two shapes, in doublings; 0 where either says nothing. */
+/* Squared distance of two sizes, in doublings; 0 if either is unspecified. */
 static double distance(int64_t a, int64_t b)
 {
     double d = a > 0 && b > 0 ? log2((double)a / (double)b) : 0;
     return d * d;
 }
 
-/* The mean rate of the entries of a kind, by how near they are; 0 if there is none. */
+/* The mean rate of a kind's entries, weighted by their nearness; 0 if there are none. */
 static double nearest_rate(const mc_rates *rates, mc_work_kind kind, const mc_work *work)
 {
     double sum = 0, weights = 0;
-    bool exact = false; /* there is an entry of just this activation */
+    bool exact = false; /* an entry has exactly this activation */
     for (size_t i = 0; i < rates->count && has_activation(kind); i++)
         exact |= rates->rate[i].work.kind == kind && rates->rate[i].work.c == work->c;
     for (size_t i = 0; i < rates->count; i++) {
@@ -248,8 +248,8 @@ static mc_status measured_rate(mc_rates *rates, const mc_work *work, double *rat
     return status;
 }
 
-/* Seconds that a product's matrices alone take to be read and written: of small ones more than the
- * multiplying. 0 where the table has no rate of copies. */
+/* Seconds to read and write a product's matrices, which small products cannot beat. 0 if the table
+ * has no rate of copies. */
 static double least_of_product(const mc_rates *rates, const mc_work *w)
 {
     double rate = nearest_rate(rates, MC_WORK_COPY, w), m = (double)w->a, n = (double)w->b,
@@ -282,7 +282,7 @@ mc_status mc_rates_price(mc_rates *rates, const mc_work *work, double *seconds)
 
 /* ---- collectives ----------------------------------------------------------------------------- */
 
-/* Between two entries by the logarithm of the bytes, beyond them the nearest. 0: there is none. */
+/* Interpolates by the logarithm of the bytes; outside, the nearest entry. 0: no entry. */
 static double bus_rate(const mc_rates *rates, mc_bus_kind kind, double bytes)
 {
     const mc_bus_rate *below = NULL, *above = NULL;
@@ -307,8 +307,8 @@ double mc_rates_collective(const mc_rates *rates, mc_bus_kind kind, int ranks, i
     int hosts = (ranks + on_host - 1) / on_host, fewest = ranks % on_host;
     double rate = bus_rate(rates, kind, bytes), rounds = kind == MC_BUS_ALL_REDUCE ? 2 : 1;
     if (rates->bus_most > 0) rate = rates->bus_most;
-    /* As many rings as the smallest host has ranks leave each host, every one by a network port of
-     * its own. */
+    /* The smallest host's ranks determine how many rings leave each host, each through its own
+     * network port. */
     double network = rates->network * (fewest ? fewest : on_host);
     if (hosts > 1 && network < rate) rate = network;
     int over = hosts > 1 ? hosts < ranks ? hosts : ranks - 1 : 0; /* steps between hosts */

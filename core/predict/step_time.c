@@ -44,7 +44,7 @@ static mc_status pass_work(mc_plan_timer *timer, const mc_work *work)
     return MC_OK;
 }
 
-/* What was begun before on the second clock ends first. */
+/* Earlier work on the second clock ends first. */
 static double pass_collective(mc_plan_timer *timer, mc_bus_kind kind, int ranks, int apart,
                               double bytes, bool later)
 {
@@ -95,7 +95,7 @@ static void free_clock(mc_plan_timer *timer)
     mc_free(timer);
 }
 
-/* Of a plan; NULL where it has none. */
+/* The clock of a plan; NULL if it has none. */
 static step_clock *find_clock(mc_device *plan)
 {
     mc_plan_timer *timer = mc_plan_timer_of(plan);
@@ -165,7 +165,7 @@ mc_status mc_plan_time(mc_context *dry, const mc_time_options *options)
     rates->host_memory = o->host_memory > 0 ? o->host_memory : 1e9 * MC_PLAN_HOST_GBS;
     if (o->comm) {
         rates->bus_count = 0;
-        rates->begin = 0; /* it is in what is measured */
+        rates->begin = 0; /* already included in the measurements */
     }
     if (o->comm && mc_rates_measure_comm(rates, o->comm))
         return mc_fail(dry, mc_error_status(o->comm->ctx), "measuring collectives: %s",

@@ -4,9 +4,9 @@
 #include "core/base/memory_internal.h"
 #include "core/hub/net/client_internal.h"
 
-/* ---- what a refusal means -------------------------------------------------------------------- */
+/* ---- refusals -------------------------------------------------------------------------------- */
 
-/* How to be let in, for errors. */
+/* Explains for an error how to get access. */
 static void say_log_in(const mc_hub_client *c, char *out, size_t room)
 {
     if (*c->settings.token)
@@ -19,7 +19,7 @@ static void say_log_in(const mc_hub_client *c, char *out, size_t room)
             c->settings.endpoint, c->settings.token_path);
 }
 
-/* The hub shows repositories that are private as if they were not there. */
+/* The hub reports a private repository as missing. */
 static mc_status refused_entry(mc_hub_client *c, const char *file, const mc_hub_reply *r)
 {
     char how[MC_PATH_MAX + 700];
@@ -55,7 +55,7 @@ static mc_status refused_missing(mc_hub_client *c, const char *file, const mc_hu
                         c->settings.endpoint, *r->message ? ", " : "", r->message);
 }
 
-/* Without the query, by which storage hosts learn who may read. */
+/* The length without the query, which can contain credentials for a storage host. */
 static int shown(const char *url) { return (int)strcspn(url, "?"); }
 
 mc_status mc_hub_refused(mc_hub_client *c, const char *file, const char *url, CURLcode result,
@@ -115,8 +115,8 @@ static int watch_transfer(void *user, curl_off_t a, curl_off_t b, curl_off_t c, 
     return mc_hub_tick(user) != MC_OK;
 }
 
-/* Seconds that a request may take as a whole, with its redirects, tries and pauses: libcurl's own
- * limit is one of silence, and a byte now and then is none. */
+/* Seconds for a whole request, with redirects, retries and pauses. libcurl's own limit covers only
+ * silence, so a byte now and then would evade it. */
 static double most_seconds(const mc_hub_client *c) { return 60 * c->settings.timeout; }
 
 static mc_status too_slow(const mc_hub_client *c, const char *file, const char *url)
@@ -126,7 +126,7 @@ static mc_status too_slow(const mc_hub_client *c, const char *file, const char *
                         most_seconds(c));
 }
 
-/* One request, tried until it is answered or the clock shows `until`. */
+/* One request, repeated until it is answered or the clock reaches `until`. */
 static mc_status request(mc_hub_client *c, const char *file, const char *url, bool head, buffer *b,
                          mc_hub_transfer *t, double until)
 {
@@ -161,7 +161,7 @@ static mc_status request(mc_hub_client *c, const char *file, const char *url, bo
     }
 }
 
-/* Fields that an earlier answer on the way had stay. */
+/* Takes over the next answer, but keeps fields of the hub that only an earlier one had. */
 static void merge(mc_hub_reply *all, const mc_hub_reply *next)
 {
     mc_hub_reply before = *all;
@@ -194,10 +194,10 @@ static mc_status follow(mc_hub_client *c, const char *file, char *url, bool head
                                   url, reply->status);
         else if (!(status = mc_hub_may_follow(c, file, url, next)))
             memcpy(url, next, strlen(next) + 1);
-        /* where the way leaves the hub its own ETag counts, not that of the host that stores it */
+        /* the last ETag of the hub itself identifies the file, not that of a storage host */
         if (!status && !*reply->linked_etag && !mc_hub_is_endpoint(c, url))
             memcpy(reply->linked_etag, reply->etag, sizeof reply->etag);
-        /* all that is to be known is known before the host that stores the file is asked */
+        /* everything is known: no need to ask the storage host */
         if (head && *reply->linked_etag && reply->linked_size >= 0) break;
     }
     mc_hub_transfer_release(&t);

@@ -4,7 +4,7 @@
  *                          |--the transfer broke------> WAITING --after a pause--> BUSY
  *                          '--a redirect, or a link that has expired--------------> BUSY
  *
- * The checksum runs behind, over what has arrived without a gap. */
+ * The checksum follows, over the bytes that have arrived without a gap. */
 #include "core/hub/net/blob_internal.h"
 
 #include <stdio.h>
@@ -15,8 +15,8 @@
 enum {
     CONNECTIONS = 8,
     HASH_STEP = 1 << 20,
-    LEAST_RATE = 1024, /* bytes a second that all connections together bring, on average */
-    RATE_WINDOW = 6    /* timeouts over which that is measured */
+    LEAST_RATE = 1024, /* least bytes a second of all connections together, on average */
+    RATE_WINDOW = 6    /* timeouts in the window of that average */
 };
 
 typedef enum slot_state { SLOT_IDLE = 0, SLOT_BUSY, SLOT_WAITING } slot_state;
@@ -30,11 +30,11 @@ typedef struct slot {
     mc_hub_transfer transfer;
     mc_hub_tries tries;
     size_t part;
-    uint64_t begun_at; /* what of the part was there when the transfer began */
-    double wake;       /* of SLOT_WAITING: when it goes on */
+    uint64_t begun_at; /* bytes of the part before this transfer */
+    double wake;       /* of SLOT_WAITING: when to continue */
     double heard;      /* of SLOT_BUSY: when the last bytes came */
-    bool at_home;      /* the transfer is from the hub's own URL */
-    int hops;          /* redirects and new links of this part, one after the other */
+    bool at_home;      /* the transfer uses the hub's own URL */
+    int hops;          /* consecutive redirects and new links of this part */
 } slot;
 
 typedef struct fetch {
@@ -50,7 +50,8 @@ typedef struct fetch {
     uint64_t hashed;
     uint8_t *buffer; /* (HASH_STEP) */
     int64_t before;  /* progress.done of the files before this one */
-    /* the least rate: seconds of transfers since `arrived` bytes were there; when that was noted */
+    /* for the least rate: seconds of transfer since `arrived` bytes; when `busy` was last
+     * updated */
     double busy, noted;
     uint64_t arrived;
 } fetch;
@@ -63,7 +64,7 @@ static mc_status fail_nomem(fetch *f)
 
 /* ---- one transfer ---------------------------------------------------------------------------- */
 
-/* Whether the answer is the bytes that were asked for. */
+/* Whether the answer has the requested bytes. */
 static bool fits(const slot *s)
 {
     const fetch *f = s->fetch;
@@ -80,9 +81,9 @@ static bool take_bytes(void *user, const char *data, size_t size)
     uint64_t room = f->no_ranges ? f->parts.size - mc_hub_parts_arrived(&f->parts)
                                  : mc_hub_parts_length(&f->parts, s->part) - f->parts.done[s->part];
     s->heard = mc_hub_now();
-    if (!fits(s)) return s->transfer.reply.status >= 300; /* what a refusal says is skipped */
+    if (!fits(s)) return s->transfer.reply.status >= 300; /* skips the text of a refusal */
     if (size > room) return false;
-    while (size) { /* a whole file fills part after part */
+    while (size) { /* a whole file fills one part after the other */
         uint64_t left = mc_hub_parts_length(&f->parts, s->part) - f->parts.done[s->part];
         size_t n = left < size ? (size_t)left : size;
         if (mc_hub_parts_add(f->client->err, &f->parts, s->part, data, n)) return false;
@@ -93,7 +94,7 @@ static bool take_bytes(void *user, const char *data, size_t size)
     return true;
 }
 
-/* Begins, or begins again, to transfer what is left of the slot's part. */
+/* Starts or restarts the transfer of the rest of the slot's part. */
 static mc_status begin(slot *s)
 {
     fetch *f = s->fetch;
@@ -108,7 +109,7 @@ static mc_status begin(slot *s)
     if (!f->no_ranges && f->client->lib.curl_easy_setopt(easy, CURLOPT_RANGE, range))
         return fail_nomem(f);
     f->client->lib.curl_easy_setopt(easy, CURLOPT_LOW_SPEED_TIME, 0L); /* see end_stalled */
-    /* connections of their own: streams of one share its window */
+    /* separate connections: streams of one would share its window */
     f->client->lib.curl_easy_setopt(easy, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
     f->client->lib.curl_easy_setopt(easy, CURLOPT_PRIVATE, s);
     if (f->client->lib.curl_multi_add_handle(f->client->multi, easy) != CURLM_OK)
@@ -128,7 +129,7 @@ static void stop(slot *s)
 
 /* ---- how it ends ----------------------------------------------------------------------------- */
 
-/* The host does not know ranges: one connection fetches all, from the start. */
+/* The host does not support ranges: one connection fetches everything from the start. */
 static mc_status take_whole(fetch *f)
 {
     mc_log(f->client->watch->ctx, MC_LOG_WARNING,
@@ -146,8 +147,8 @@ static mc_status take_whole(fetch *f)
     return begin(&f->slots[0]);
 }
 
-/* A redirect, or a link to where the file is stored that does not open any more: all later
- * transfers take the new address. */
+/* After a redirect, or when a link to the storage host has expired: all later transfers use the new
+ * address. */
 static bool change_url(slot *s)
 {
     enum { MOST_HOPS = 10 };
@@ -171,13 +172,13 @@ static bool is_part_full(const fetch *f, const slot *s)
     return f->parts.done[s->part] == mc_hub_parts_length(&f->parts, s->part);
 }
 
-/* A transfer that brought nothing more: another one later, or the error. */
+/* Handles a transfer that ended early: schedules another one, or sets the error. */
 static mc_status retry(slot *s, CURLcode result)
 {
     fetch *f = s->fetch;
     double seconds;
     bool more = !f->no_ranges && f->parts.done[s->part] > s->begun_at;
-    if (more) { /* it broke on the way: on at its byte, at once */
+    if (more) { /* it made progress: continue at once */
         s->tries = (mc_hub_tries){.answered = true};
         s->hops = 0;
     }
@@ -226,8 +227,8 @@ static mc_status end_transfer(slot *s, CURLcode result)
 
 /* ---- all transfers --------------------------------------------------------------------------- */
 
-/* Gives idle slots the next parts, and wakes those that have waited. Returns how many are not
- * idle; -1 on error. */
+/* Gives the next parts to idle slots, and resumes those whose pause is over. Returns how many are
+ * not idle; -1 on error. */
 static int start_slots(fetch *f)
 {
     int active = 0;
@@ -246,7 +247,7 @@ static int start_slots(fetch *f)
     return active;
 }
 
-/* Goes on with the checksum, by one step at most. */
+/* Continues the checksum by at most one step. */
 static mc_status hash_step(fetch *f)
 {
     uint64_t there = mc_hub_parts_prefix(&f->parts) - f->hashed;
@@ -259,7 +260,7 @@ static mc_status hash_step(fetch *f)
     return MC_OK;
 }
 
-/* Ends transfers that nothing comes of. libcurl's own limit is an average over seconds. */
+/* Ends transfers without progress. libcurl's own limit is an average over seconds. */
 static mc_status end_stalled(fetch *f)
 {
     mc_status status = MC_OK;
@@ -273,8 +274,7 @@ static mc_status end_stalled(fetch *f)
     return status;
 }
 
-/* Ends a download that brings a byte now and then. Pauses that the host has asked for do not
- * count. */
+/* Ends a download that is too slow. Pauses requested by the host do not count. */
 static mc_status check_rate(fetch *f)
 {
     double at = mc_hub_now(), window = RATE_WINDOW * f->client->settings.timeout;
@@ -295,7 +295,7 @@ static mc_status check_rate(fetch *f)
                         LEAST_RATE);
 }
 
-/* How long there is nothing to do unless something arrives. */
+/* How long to wait for data before anything else is due. */
 static int idle_ms(const fetch *f)
 {
     int least = 0;
@@ -337,7 +337,7 @@ static mc_status transfer(fetch *f)
     }
 }
 
-/* The rest of the checksum. */
+/* Finishes the checksum. */
 static mc_status hash_rest(fetch *f, char hash[MC_HUB_HASH_MAX + 1])
 {
     mc_status status = MC_OK;
@@ -375,7 +375,7 @@ static void release(fetch *f)
     mc_free(f);
 }
 
-/* One go at it. *wrong: all has arrived, but not what it should be; it was removed. */
+/* One attempt. *wrong: everything arrived, but the checksum differs; the file was removed. */
 static mc_status attempt(fetch *f, const char *path, bool *wrong)
 {
     char aside[MC_PATH_MAX], hash[MC_HUB_HASH_MAX + 1] = "";
@@ -404,7 +404,7 @@ mc_status mc_hub_blob_fetch(mc_hub_client *c, const mc_hub_file *file, const cha
 {
     int64_t before = c->watch->progress.done;
     bool wrong = true;
-    /* bytes of an earlier call may be what is wrong: then all is fetched anew, once */
+    /* bytes of an earlier call may be wrong: then fetch everything again, once */
     while (wrong && !mc_error_is_set(c->err)) {
         wrong = false;
         fetch *f = mc_calloc(1, sizeof *f);

@@ -1,4 +1,4 @@
-/* The contents of one file: fetched in parts, checked, and given their name. */
+/* The contents of one file: fetched in parts, checked, and renamed. */
 #ifndef MC_HUB_BLOB_INTERNAL_H
 #define MC_HUB_BLOB_INTERNAL_H
 
@@ -11,21 +11,21 @@ typedef struct mc_hub_digest {
     EVP_MD_CTX *state;
 } mc_hub_digest;
 
-/* Begins the checksum that `hash` is one of: 64 digits are SHA-256, 40 git's of a blob of `size`
- * bytes, which is SHA-1 over "blob <size>", a NUL and the bytes. False when memory is out. */
+/* Begins a checksum of the same kind as `hash`: 64 digits are SHA-256; 40 are git's hash of a blob
+ * of `size` bytes, the SHA-1 of "blob <size>", a NUL and the bytes. False if memory is out. */
 bool mc_hub_digest_init(mc_hub_digest *d, const mc_hub_libraries *lib, const char *hash,
                         uint64_t size);
 bool mc_hub_digest_add(mc_hub_digest *d, const void *data, size_t size);
-/* Writes it in hexadecimal, in lower case. */
+/* Writes it in lower-case hexadecimal. */
 bool mc_hub_digest_end(mc_hub_digest *d, char hash[MC_HUB_HASH_MAX + 1]);
 void mc_hub_digest_release(mc_hub_digest *d);
 
-/* ---- what has arrived (parts.c) -------------------------------------------------------------- */
+/* ---- arrived parts (parts.c) ----------------------------------------------------------------- */
 
-/* A file that arrives in parts, in any order. Behind its bytes it has a table of how much of each
- * part has been written, so that the next process to open it goes on there. The table is always
- * behind what is written, never ahead: a process may be killed at any moment. (A machine that
- * crashes may lose pages of either; then the checksum is wrong, and the file begins anew.) */
+/* A file that arrives in parts, in any order. After its bytes comes a table of how much of each
+ * part has been written, so that the next process can resume. The table never claims more than was
+ * written, because a process may be killed at any moment. (A machine that crashes may lose pages of
+ * either; then the checksum is wrong, and the file is fetched again.) */
 typedef struct mc_hub_parts {
     int fd;
     bool resumed; /* bytes of an earlier call were found */
@@ -36,30 +36,29 @@ typedef struct mc_hub_parts {
 } mc_hub_parts;
 
 /* Opens or makes the file `path` for `size` bytes and reserves room for them. Errors: MC_ERR_IO, as
- * for a full disk, which names the bytes that are needed. */
+ * for a full disk, which names the number of bytes needed. */
 mc_status mc_hub_parts_open(mc_error *err, mc_hub_parts *p, const char *path, uint64_t size);
 uint64_t mc_hub_parts_start(const mc_hub_parts *p, size_t part);
 uint64_t mc_hub_parts_length(const mc_hub_parts *p, size_t part);
-/* Appends to a part, which has room for it. */
+/* Appends to a part, which must have room for it. */
 mc_status mc_hub_parts_add(mc_error *err, mc_hub_parts *p, size_t part, const void *data,
                            size_t size);
-/* Reads up to `size` bytes at `offset` that have been written; 0 with the error set. */
+/* Reads up to `size` bytes from `offset` on that have been written; 0 with the error set. */
 size_t mc_hub_parts_read(mc_error *err, const mc_hub_parts *p, uint64_t offset, void *data,
                          size_t size);
-/* Forgets all that has arrived. */
+/* Discards everything that has arrived. */
 mc_status mc_hub_parts_restart(mc_error *err, mc_hub_parts *p);
-/* Bytes from the start of the file without a gap; and all bytes that have arrived. */
+/* The bytes from the start of the file to the first gap; and all bytes that have arrived. */
 uint64_t mc_hub_parts_prefix(const mc_hub_parts *p);
 uint64_t mc_hub_parts_arrived(const mc_hub_parts *p);
-/* Takes the table off, syncs, and renames to `path`. */
+/* Removes the table, syncs, and renames to `path`. */
 mc_status mc_hub_parts_finish(mc_error *err, mc_hub_parts *p, const char *path);
 void mc_hub_parts_release(mc_hub_parts *p); /* the file stays */
 
 /* ---- fetching (blob.c) ----------------------------------------------------------------------- */
 
-/* Fetches a file whose hash and size are known to `path`, from file->content_url, or else from
- * `url`, which is where the hub has it. MC_ERR_FORMAT where the checksum is wrong: nothing is kept
- * then. */
+/* Fetches a file of known hash and size to `path`, from file->content_url, or else from its URL on
+ * the hub, `url`. MC_ERR_FORMAT if the checksum is wrong; then nothing is kept. */
 mc_status mc_hub_blob_fetch(mc_hub_client *c, const mc_hub_file *file, const char *url,
                             const char *path);
 

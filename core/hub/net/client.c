@@ -12,7 +12,7 @@
 
 /* ---- libcurl as a whole ---------------------------------------------------------------------- */
 
-/* Releases of libcurl before 7.84 count their users without a lock. */
+/* libcurl before 7.84 counts its users without a lock. */
 static pthread_mutex_t global_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static bool begin_curl(const mc_hub_libraries *lib)
@@ -38,7 +38,7 @@ static void block_signals(mc_hub_client *c)
     pthread_sigmask(SIG_BLOCK, &pipe, &c->signals);
 }
 
-/* A signal that came meanwhile was ours. */
+/* Unblocks SIGPIPE; one that is pending is ours, and is dropped. */
 static void unblock_signals(mc_hub_client *c)
 {
     sigset_t pipe;
@@ -149,7 +149,7 @@ static int64_t read_size(const char *value)
     return *end || end == value || errno || size < 0 ? -1 : (int64_t)size;
 }
 
-/* Seconds, or the date that it is to be at. */
+/* Reads a number of seconds, or a date. */
 static double read_retry_after(const mc_hub_libraries *lib, const char *value)
 {
     int64_t seconds = read_size(value);
@@ -187,7 +187,7 @@ static void take_field(mc_hub_transfer *t, const char *name, const char *value)
 static const mc_hub_reply no_reply = {
     .length = -1, .linked_size = -1, .first = -1, .last = -1, .whole = -1, .retry_after = -1};
 
-/* A line of the header. */
+/* Receives a line of the header. */
 static size_t take_header(char *data, size_t size, size_t count, void *user)
 {
     mc_hub_transfer *t = user;
@@ -196,9 +196,9 @@ static size_t take_header(char *data, size_t size, size_t count, void *user)
     memcpy(line, data, length);
     while (length && strchr(" \t\r\n", line[length - 1])) length--;
     line[length] = '\0';
-    for (size_t i = 0; i < length; i++) /* errors show it, on terminals too */
+    for (size_t i = 0; i < length; i++) /* errors show it on terminals */
         if ((unsigned char)line[i] < ' ' || line[i] == 127) line[i] = ' ';
-    if (strncmp(line, "HTTP/", 5) == 0) { /* an answer begins; there may be several (100, 103) */
+    if (strncmp(line, "HTTP/", 5) == 0) { /* start of an answer; there may be several (100, 103) */
         const char *status = strchr(line, ' ');
         t->reply = no_reply;
         t->reply.status = status ? strtol(status, NULL, 10) : 0;
@@ -238,8 +238,8 @@ void mc_hub_transfer_release(mc_hub_transfer *t)
     t->headers = NULL;
 }
 
-/* No file: or other URLs, wherever a redirect leads. The libcurl that runs may be older than the
- * headers, and know the other option only. */
+/* Forbids file: and other URLs, wherever a redirect leads. The loaded libcurl may be older than the
+ * headers, and know only the older option. */
 static bool only_http(const mc_hub_client *c, CURL *easy)
 {
 #if LIBCURL_VERSION_NUM >= 0x075500

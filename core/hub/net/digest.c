@@ -8,7 +8,7 @@ bool mc_hub_digest_init(mc_hub_digest *d, const mc_hub_libraries *lib, const cha
 {
     bool git = strlen(hash) == 40;
     char start[64];
-    int length = snprintf(start, sizeof start, "blob %" PRIu64, size) + 1; /* with its NUL */
+    int length = snprintf(start, sizeof start, "blob %" PRIu64, size) + 1; /* including the NUL */
     d->lib = lib;
     d->state = lib->EVP_MD_CTX_new();
     return d->state &&

@@ -13,7 +13,7 @@
 
 enum { COMMIT_MAX = 64 };
 
-/* What of the hub's answer is read at most: the list of a repository's files. */
+/* Limit of the hub's answer: the list of a repository's files. */
 enum { LIST_LIMIT = 64 << 20 };
 
 typedef struct snapshot {
@@ -35,7 +35,7 @@ static bool join(const snapshot *s, char out[MC_PATH_MAX], const char *kind, con
     return false;
 }
 
-/* Where a file is to be linked. */
+/* The path of a file's link. */
 static bool join_link(const snapshot *s, char out[MC_PATH_MAX], const mc_hub_file *file)
 {
     char folder[MC_PATH_MAX];
@@ -48,12 +48,12 @@ static bool make_parent(const snapshot *s, const char *path)
     return mc_hub_make_parent(s->client.err, s->answer->root, path) == MC_OK;
 }
 
-/* Asks the disk to keep what a folder's names are. */
+/* Syncs a folder's entries to disk. */
 static void sync_folder(const char *path)
 {
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0) return;
-    fsync(fd); /* some file systems cannot: then the machine's crash may cost a download */
+    fsync(fd); /* some file systems cannot: then a crash of the machine may cost a download */
     close(fd);
 }
 
@@ -76,7 +76,7 @@ static bool write_url(const snapshot *s, char url[MC_HUB_URL_MAX], const mc_hub_
 
 /* ---- the list of files ----------------------------------------------------------------------- */
 
-/* Git's ids, of SHA-1 (40 digits) and of SHA-256. */
+/* Git's commit ids, of SHA-1 (40 digits) or SHA-256. */
 static bool is_commit(const char *text)
 {
     size_t length = strlen(text);
@@ -161,7 +161,7 @@ static bool take_reply(snapshot *s, mc_hub_file *file, const mc_hub_reply *r, co
     return file->content_url;
 }
 
-/* Asks what a file is, unless it is linked already. */
+/* Requests a file's hash and size, unless its link exists. */
 static bool ask_file(snapshot *s, mc_hub_file *file)
 {
     char path[MC_PATH_MAX], url[MC_HUB_URL_MAX];
@@ -174,7 +174,7 @@ static bool ask_file(snapshot *s, mc_hub_file *file)
            take_reply(s, file, &reply, url);
 }
 
-/* Whether the contents lie in the cache already, of this or another revision. */
+/* Whether the cache has the contents already, from this or another revision. */
 static bool has_blob(const snapshot *s, const mc_hub_file *file)
 {
     char path[MC_PATH_MAX];
@@ -197,7 +197,7 @@ static bool fetch_file(snapshot *s, mc_hub_file *file)
     return true;
 }
 
-/* Fetches the contents of all files that are wanted and not there. */
+/* Fetches the contents of all needed files that are missing. */
 static bool fetch_wanted(snapshot *s)
 {
     mc_download *progress = &s->client.watch->progress;
@@ -234,7 +234,7 @@ static bool link_file(snapshot *s, const mc_hub_file *file)
     return !failed;
 }
 
-/* The contents of sharded weights, which the index names. */
+/* Fetches the shards that the index names. */
 static bool fetch_shards(snapshot *s)
 {
     char path[MC_PATH_MAX];
@@ -245,7 +245,7 @@ static bool fetch_shards(snapshot *s)
            fetch_wanted(s);
 }
 
-/* Remembers what the repository does not have. */
+/* Records which files the repository lacks. */
 static bool mark_absent(snapshot *s)
 {
     char folder[MC_PATH_MAX], path[MC_PATH_MAX];
@@ -266,7 +266,7 @@ static bool mark_absent(snapshot *s)
     return true;
 }
 
-/* Not as mc_file_writer, which follows a link that has the name. */
+/* mc_file_writer would follow an existing link of that name. */
 static bool write_ref(snapshot *s, const char *path)
 {
     mc_aside ref;
@@ -283,7 +283,7 @@ static bool write_ref(snapshot *s, const char *path)
     return !mc_error_is_set(s->client.err);
 }
 
-/* The links, which are all made within a moment, and the ref. A commit has none. */
+/* Creates all links in quick succession, then the ref. A commit has no ref. */
 static bool make_visible(snapshot *s)
 {
     char path[MC_PATH_MAX];
@@ -298,7 +298,7 @@ static bool make_visible(snapshot *s)
     return join(s, path, "refs", revision) && make_parent(s, path) && write_ref(s, path);
 }
 
-/* Links that lead out of the repository: nobody would believe the snapshot that has them. */
+/* Removes links that lead out of the repository: a snapshot with one is not used. */
 static void remove_strays(const snapshot *s)
 {
     char folder[MC_PATH_MAX], stray[MC_PATH_MAX];

@@ -1,4 +1,4 @@
-/* Whether the hub answers at all. */
+/* Checks whether the hub answers. */
 #include <stdio.h>
 #include "core/hub/net/client_internal.h"
 
@@ -8,7 +8,7 @@ static bool take_nothing(void *user, const char *data, size_t size)
     return true;
 }
 
-/* One try, which an answer of any kind but a refusal of the token passes. */
+/* One try. Any answer passes, except a refused token. */
 static mc_status knock(mc_hub_client *c)
 {
     char url[MC_HUB_URL_MAX];

@@ -1,9 +1,9 @@
-/* libcurl and OpenSSL's libcrypto, loaded when the first download begins: with all that libcurl
- * stands on they would make every start of a program some ten milliseconds longer. */
+/* libcurl and OpenSSL's libcrypto, loaded at the first download: with the libraries that libcurl
+ * needs, loading them at every start of a program would cost some ten milliseconds. */
 #ifndef MC_HUB_LIBRARIES_INTERNAL_H
 #define MC_HUB_LIBRARIES_INTERNAL_H
 
-/* libcurl's macros that check types call its functions by name */
+/* libcurl's type-checking macros call its functions by name */
 #define CURL_DISABLE_TYPECHECK
 #define CURL_DISABLE_DEPRECATION
 #include <curl/curl.h>
@@ -49,7 +49,7 @@ typedef struct mc_hub_libraries {
 #undef MC_HUB_MEMBER
 } mc_hub_libraries;
 
-/* MC_ERR_NOT_FOUND where one of them, or a function, is not there. They stay loaded. */
+/* MC_ERR_NOT_FOUND if one of them, or a function, is missing. They stay loaded. */
 mc_status mc_hub_libraries_load(mc_error *err, mc_hub_libraries *lib);
 
 #endif

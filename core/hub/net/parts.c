@@ -10,13 +10,13 @@
 
 enum { LEAST_PART = 4 << 20, MOST_PART = 32 << 20, PARTS_AIMED_AT = 16 };
 
-/* Behind the bytes: this, and a u64 for each part. It stays on the machine that wrote it. */
+/* After the bytes: this head and a u64 for each part. It stays on the machine that wrote it. */
 typedef struct table_head {
     char magic[8];
     uint64_t size, part_size;
 } table_head;
 
-static const uint64_t MOST_BYTES = UINT64_C(1) << 44; /* what a hub says is not believed at once */
+static const uint64_t MOST_BYTES = UINT64_C(1) << 44; /* a hub's sizes are not trusted */
 
 static const char magic[8] = "mcparts1";
 
@@ -48,7 +48,7 @@ static bool read_all(int fd, void *data, size_t size, uint64_t offset)
     for (char *at = data; size;) {
         ssize_t n = pread(fd, at, size, (off_t)offset);
         if (n < 0 && errno == EINTR) continue;
-        if (n == 0) errno = EIO; /* the file is shorter than it was made */
+        if (n == 0) errno = EIO; /* the file has become shorter */
         if (n <= 0) return false;
         at += n;
         size -= (size_t)n;
@@ -74,7 +74,7 @@ static void cut_parts(mc_hub_parts *p)
     p->count = (size_t)((p->size + p->part_size - 1) / p->part_size);
 }
 
-/* Reads the table of an earlier call. False: there is none, or it is of other parts. */
+/* Reads the table of an earlier call. False: there is none, or its parts differ. */
 static bool read_table(mc_hub_parts *p)
 {
     table_head head;
@@ -91,8 +91,8 @@ static bool read_table(mc_hub_parts *p)
     return true;
 }
 
-/* Empties the file and makes it anew. Room is reserved at once where the file system knows how, so
- * that a full disk shows now and not after hours. */
+/* Empties the file and starts anew. Reserves the space if the file system can, so that a full disk
+ * is reported now and not after hours. */
 static mc_status make_anew(mc_error *err, mc_hub_parts *p)
 {
     table_head head = {.size = p->size, .part_size = p->part_size};
@@ -112,8 +112,8 @@ static mc_status make_anew(mc_error *err, mc_hub_parts *p)
     return MC_OK;
 }
 
-/* Opens what an earlier call left, or makes it. What is no file of its own (a symbolic link, one of
- * several names of a file) is replaced, for what is written must not go elsewhere. */
+/* Opens the file of an earlier call, or creates it. A symbolic link, or a file with several names,
+ * is replaced, because writes must not go elsewhere. */
 static int open_own(const char *path)
 {
     struct stat info;

@@ -1,4 +1,4 @@
-/* Whether the contents in a cache are what their names say. */
+/* Checks that the contents in a cache match their names. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -18,7 +18,7 @@ typedef struct check {
     size_t wrong;
 } check;
 
-/* A name that is a checksum: SHA-256 or git's. */
+/* Whether a name is a checksum: SHA-256 or git's. */
 static bool is_hash(const char *name)
 {
     size_t length = strlen(name);
@@ -44,7 +44,7 @@ static mc_status add_all(check *c, int fd, const char *path, mc_hub_digest *dige
     return MC_OK;
 }
 
-/* The checksum of the kind that `name` is. */
+/* Computes the checksum of the same kind as `name`. */
 static mc_status hash_file(check *c, int fd, const char *path, const char *name,
                            char hash[MC_HUB_HASH_MAX + 1])
 {
@@ -59,7 +59,7 @@ static mc_status hash_file(check *c, int fd, const char *path, const char *name,
     return status;
 }
 
-/* Removes the blob where it is not what its name says; and a link, which is no blob. */
+/* Removes the blob if it does not match its name; also removes a link, which cannot be a blob. */
 static mc_status check_blob(check *c, const char *folder, const char *name)
 {
     char path[MC_PATH_MAX], hash[MC_HUB_HASH_MAX + 1] = "";
