@@ -11,7 +11,7 @@
 #include <unistd.h>
 #include "core/base/memory_internal.h"
 
-/* Where the look-up of one identifier stands. */
+/* The state of one identifier's look-up. */
 typedef struct search {
     mc_error *err;
     const mc_hub_where *where;
@@ -19,7 +19,7 @@ typedef struct search {
 } search;
 
 /* Organisations that took over models which once had none. A prefix that ends in '-' matches the
- * start of a name, any other the whole name or the start of it up to a '-'. */
+ * start of a name, any other the whole name or its start up to a '-'. */
 static const struct {
     const char *prefix, *org;
 } canonical_orgs[] = {
@@ -47,9 +47,8 @@ static bool is_word(char c)
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
 }
 
-/* Copies the `length` characters of one part of an identifier, if they are ones that the hub
- * allows: words joined by '.' and '-' (in a revision '/' too), so nothing in it can climb out of a
- * folder. */
+/* Copies one part of an identifier, `length` characters, if the hub allows them: words joined by
+ * '.' and '-' (in a revision '/' too), so that no path leaves its folder. */
 static bool take_part(char *out, size_t limit, const char *part, size_t length, bool revision)
 {
     if (length == 0 || length > limit || !is_word(part[0]) || !is_word(part[length - 1]))
@@ -66,7 +65,7 @@ static bool take_part(char *out, size_t limit, const char *part, size_t length, 
     return true;
 }
 
-/* Whether `identifier` has the form [org/]name[@revision]; its parts go to *id. */
+/* Whether `identifier` has the form [org/]name[@revision]; splits it into *id. */
 static bool parse_identifier(mc_hub_id *id, const char *identifier)
 {
     *id = (mc_hub_id){.revision = "main"};
@@ -151,8 +150,8 @@ bool mc_hub_repository(char path[MC_PATH_MAX], const char *root, const char *org
     return written >= 0 && written < MC_PATH_MAX;
 }
 
-/* Reads the commit id in refs/<revision>. False when the file isn't there, or holds none or cannot
- * be read, which `reason` then says. Only running out of memory is an error. */
+/* Reads the commit id in refs/<revision>. False if the file is missing or invalid, which `reason`
+ * then says. Only lack of memory is an error. */
 static bool read_commit(mc_error *err, const char *path, char commit[MC_HUB_REVISION_MAX + 1],
                         char *reason, size_t reason_size)
 {
@@ -173,7 +172,7 @@ static bool read_commit(mc_error *err, const char *path, char commit[MC_HUB_REVI
 bool mc_hub_leads_out(const char *repository, const char *path)
 {
     char inside[PATH_MAX], real[PATH_MAX];
-    if (!realpath(path, real)) return false; /* it leads nowhere */
+    if (!realpath(path, real)) return false; /* a dangling link */
     size_t length = realpath(repository, inside) ? strlen(inside) : 0;
     return !length || strncmp(real, inside, length) != 0 || (real[length] && real[length] != '/');
 }
@@ -232,7 +231,7 @@ static bool find_snapshot(mc_error *err, const char *repository, const char *rev
     return true;
 }
 
-/* Adds a place to the list of those looked at. */
+/* Adds a place to the list of searched places. */
 static void note_place(mc_hub_answer *answer, const char *path, const char *reason)
 {
     size_t used = strlen(answer->looked_at);
@@ -240,8 +239,8 @@ static void note_place(mc_hub_answer *answer, const char *path, const char *reas
              used ? " and at " : "", path, reason);
 }
 
-/* Tries one organisation and name. Whether a snapshot is there that has what is needed; of those
- * that have not the first is kept. */
+/* Tries one organisation and name. True if a complete snapshot is there; keeps the first incomplete
+ * one. */
 static bool try_place(search *s, const char *org)
 {
     mc_hub_answer *answer = s->answer;
@@ -269,8 +268,8 @@ mc_status mc_hub_not_found(mc_error *err, mc_status status, const char *identifi
         identifier, answer->looked_at, why);
 }
 
-/* Looks an identifier up in the cache, under the name as given and then under the other one that
- * the same model goes by. */
+/* Searches the cache for an identifier, under the given name and then under the other name of the
+ * same model. */
 static mc_status resolve_in_cache(search *s)
 {
     const mc_hub_id *id = &s->answer->id;
@@ -285,7 +284,7 @@ static mc_status resolve_in_cache(search *s)
     return s->err->status;
 }
 
-/* The revision that is asked for beside the identifier. */
+/* Takes the revision from where->revision. */
 static mc_status take_revision(mc_error *err, mc_hub_id *id, const char *identifier,
                                const char *revision)
 {
@@ -304,7 +303,7 @@ static mc_status take_revision(mc_error *err, mc_hub_id *id, const char *identif
     return MC_OK;
 }
 
-/* Where an identifier is the path of something. */
+/* The result for an identifier that is an existing path. */
 static mc_status take_path(mc_error *err, const char *identifier, bool is_folder,
                            mc_hub_answer *answer)
 {

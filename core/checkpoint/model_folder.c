@@ -12,7 +12,7 @@
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
-/* Without one of these a folder holds no model. */
+/* A folder with a model has one of these. */
 static const char *const configs[] = {"config.json", "adapter_config.json"};
 enum { CONFIGS = sizeof configs / sizeof *configs };
 
@@ -99,12 +99,12 @@ void mc_model_folder_find(const char *folder, char name[256])
 
 /* ---- removing -------------------------------------------------------------------------------- */
 
-/* Two folders, and which names of the first are meant. */
+/* Two folders, and the names of the first that an operation takes. */
 typedef struct folders {
     mc_error *err;
     const char *from, *to;
     bool (*takes)(const char *name);
-    bool strict, differ; /* compare: a file that `to` alone lacks counts too */
+    bool strict, differ; /* strict: a file that only `to` lacks counts as a difference */
 } folders;
 
 static mc_status remove_name(mc_error *err, const char *folder, const char *name)
@@ -154,7 +154,7 @@ static bool same_bytes(const char *a, const char *b)
     return same;
 }
 
-/* A file of `from`, but for weights. */
+/* Compares a file of `from`, unless it holds weights. */
 static mc_status compare(void *user, const char *name)
 {
     folders *f = user;
@@ -209,14 +209,14 @@ static mc_status move_taken(void *user, const char *name)
     mc_status status = mc_path_join(f->err, from, f->from, name);
     if (!status) status = mc_path_join(f->err, to, f->to, name);
     if (status || rename(from, to) == 0) return status;
-    bool full = errno == ENOTEMPTY || errno == EEXIST; /* the folder of a module is there already */
+    bool full = errno == ENOTEMPTY || errno == EEXIST; /* a module's folder exists already */
     if (full && (status = mc_model_folder_remove(f->err, to))) return status;
     if (full && rename(from, to) == 0) return MC_OK;
     return mc_error_set(f->err, MC_ERR_IO, "%s: cannot put the finished file in its place: %s", to,
                         strerror(errno));
 }
 
-/* Weights of another number of parts are not replaced by name: the model goes before they come. */
+/* Old weights in another number of files are not replaced by name: removes the old model first. */
 static mc_status remove_other_weights(mc_error *err, const char *from, const char *folder)
 {
     char one[MC_PATH_MAX], old[MC_PATH_MAX];
@@ -228,7 +228,7 @@ static mc_status remove_other_weights(mc_error *err, const char *from, const cha
     return status ? status : mc_folder_each(err, folder, remove_taken, &f);
 }
 
-/* Removes an entry of the folder aside, which may hold folders of modules ("1_Pooling"). */
+/* Removes an entry of the temporary folder, which may contain folders of modules ("1_Pooling"). */
 static mc_status remove_entry(void *user, const char *name)
 {
     const folders *f = user;
@@ -248,7 +248,7 @@ static mc_status remove_aside(mc_error *err, const char *path)
 
 static mc_status move_all(mc_error *err, const char *from, const char *folder)
 {
-    /* readers look for an index first, and take a config for a whole model */
+    /* readers look for an index first, and take a config as the sign of a complete model */
     bool (*const order[])(const char *) = {is_beside, is_part, is_index, is_config};
     folders f = {.err = err, .from = from, .to = folder};
     char path[MC_PATH_MAX];
@@ -285,7 +285,7 @@ mc_status mc_model_folder_begin(mc_context *ctx, const char *folder, char *aside
     return mc_ranks_meet(ctx);
 }
 
-/* Removes what was written before an error, and the folder if nothing else is in it. */
+/* Removes the files written before an error, and the folder if it is empty then. */
 static mc_status give_up(mc_context *ctx, const char *folder, const char *path)
 {
     mc_error ignored = {0};
@@ -304,7 +304,7 @@ mc_status mc_model_folder_commit(mc_context *ctx, const char *folder)
         mc_error_clear(&ignored);
         return mc_fail(ctx, MC_ERR_ARGUMENT, "mc_model_folder_commit: expected a folder");
     }
-    if (!mc_failed(ctx)) mc_ranks_meet(ctx); /* all have written */
+    if (!mc_failed(ctx)) mc_ranks_meet(ctx); /* all ranks have written */
     if (mc_failed(ctx)) return give_up(ctx, folder, path);
     if (!ctx->mesh.world.rank) move_all(&ctx->error, path, folder);
     return mc_ranks_meet(ctx);

@@ -8,7 +8,7 @@
 #include "core/checkpoint/weight_map_internal.h"
 #include "core/nn/module_internal.h"
 
-/* Every parameter under its own name. */
+/* Each parameter keeps its own name. */
 static const mc_weight_rule no_rules[] = {{0}};
 static const mc_weight_map own_names = {.rules = no_rules, .base_prefix = "", .with_factors = true};
 
@@ -39,7 +39,7 @@ mc_status mc_module_save_as(mc_module *module, const char *path, const mc_save_o
     return mc_error_status(module->ctx);
 }
 
-/* Rank 0's part of saving a PyTorch file; the others wait meanwhile. */
+/* Rank 0's part of saving a PyTorch file, during which the others wait. */
 static mc_status convert(mc_context *ctx, const char *from, const char *path)
 {
     mc_ranks_work work;
@@ -61,12 +61,12 @@ mc_status mc_module_save_torch(mc_module *module, const char *path)
     int length = snprintf(aside, sizeof aside, "%s.safetensors", path);
     if (length < 0 || (size_t)length >= sizeof aside)
         return mc_fail(ctx, MC_ERR_ARGUMENT, "%.100s...: the path is too long", path);
-    if (mc_path_is_file(aside)) /* which is no file of ours to replace */
+    if (mc_path_is_file(aside)) /* it is somebody else's file */
         return mc_fail(ctx, MC_ERR_ARGUMENT, "%s: is in the way of what is written there meanwhile",
                        aside);
     if (mc_module_save(module, aside) == MC_OK) convert(ctx, aside, path);
     if (!ctx->mesh.world.rank) remove(aside);
-    return mc_ranks_meet(ctx); /* none takes the file aside for somebody else's, later */
+    return mc_ranks_meet(ctx); /* before the temporary's name can be another save's */
 }
 
 mc_status mc_module_load(mc_module *module, const char *path)

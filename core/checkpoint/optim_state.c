@@ -7,15 +7,15 @@
 #include "core/formats/tensor_file_internal.h"
 #include "core/optim/optimizer_internal.h"
 
-/* ---- saving ------------------------------------------------------------------------------ */
+/* ---- saving ---------------------------------------------------------------------------------- */
 
 enum { COPY_BYTES = 1 << 20 };
 
-/* What will be written: a spec for each item, and where its bytes are. */
+/* The items to write: a spec for each, and where its bytes are. */
 typedef struct save_list {
     mc_context *ctx;
     mc_safetensors_spec *specs;
-    mc_state_item *items; /* their shapes are what the specs point to */
+    mc_state_item *items; /* the specs point to their shapes */
     size_t count, spec_capacity, item_capacity;
 } save_list;
 
@@ -40,8 +40,8 @@ static void save_list_release(save_list *list)
     mc_free(list->specs);
 }
 
-/* Writes this rank's part of an item whose bytes begin at `at`, through a buffer where they are on
- * the device. */
+/* Writes this rank's part of an item whose bytes begin at `at`; copies it through a buffer if it is
+ * on the device. */
 static mc_status write_item(mc_context *ctx, mc_safetensors_writer *writer,
                             const mc_state_item *item, uint64_t at, char *buffer)
 {
@@ -105,7 +105,7 @@ mc_status mc_optim_manager_save(mc_optim_manager *m, const char *path)
     return status;
 }
 
-/* ---- loading ----------------------------------------------------------------------------- */
+/* ---- loading --------------------------------------------------------------------------------- */
 
 enum { MISSING_SHOWN = 20 }; /* names in a message */
 
@@ -114,7 +114,7 @@ typedef struct load_job {
     mc_tensor_file *file;
     const char *path;
     size_t found, missing;
-    char *names; /* of what is missing, one a line */
+    char *names; /* of missing items, one per line */
     void *buffer;
 } load_job;
 
@@ -137,7 +137,7 @@ static bool same_shape(const mc_tensor_entry *entry, const mc_shape *shape)
     return true;
 }
 
-/* Host numbers are counts, scales and rates: none is negative, and some are not zero. */
+/* Host numbers are counts, scales and rates: none may be negative, and some not zero. */
 static mc_status check_number(load_job *job, const mc_state_item *item,
                               const mc_tensor_entry *entry)
 {
@@ -167,8 +167,8 @@ static mc_status check_item(void *user, const mc_state_item *item)
     return item->number ? check_number(job, item, entry) : MC_OK;
 }
 
-/* Reads elements of a tensor as bytes. What is not mapped costs no page faults, and a file that has
- * become shorter is an error. */
+/* Reads elements of a tensor as bytes. Reading avoids the page faults of a mapping, and reports a
+ * file that has become shorter as an error. */
 static mc_status read_elements(load_job *job, const mc_tensor_entry *entry, int64_t first,
                                int64_t count, size_t size, void *to)
 {
@@ -178,7 +178,7 @@ static mc_status read_elements(load_job *job, const mc_tensor_entry *entry, int6
                            place.offset + (uint64_t)first * size, to, (size_t)count * size);
 }
 
-/* Room for what goes to a device, at most COPY_BYTES. */
+/* A buffer for copies to a device, at most COPY_BYTES. */
 static void *buffer_of(load_job *job)
 {
     if (!job->buffer) job->buffer = mc_malloc(COPY_BYTES);
@@ -204,8 +204,8 @@ static mc_status load_item(void *user, const mc_state_item *item)
     return MC_OK;
 }
 
-/* Whether a parameter that is frozen here had been stepped when the file was written; numbers that
- * are no such are check_item's to refuse. */
+/* Whether the file has steps of a parameter that is frozen here. Invalid numbers are left to
+ * check_item. */
 static bool was_stepped(void *user, const char *name)
 {
     const load_job *job = user;

@@ -13,7 +13,7 @@ bool mc_save_options_check(mc_context *ctx, const mc_save_options *options)
                     (long long)options->max_shard_size);
 }
 
-/* A config, by rank 0 alone, up to where it takes its name. */
+/* Rank 0 writes a config, up to the rename. */
 static void begin_config(mc_context *ctx, mc_file_writer *config, const char *folder,
                          const char *name, const char *text)
 {
@@ -27,7 +27,7 @@ static void begin_config(mc_context *ctx, mc_file_writer *config, const char *fo
     mc_file_sync(config);
 }
 
-/* Whether a config in the folder says something else than the one to come. */
+/* Whether the folder's config differs from the new one. */
 static bool differs(const char *folder, const char *name, const char *text)
 {
     mc_error ignored = {0};
@@ -61,14 +61,14 @@ static void write_files(const mc_pretrained_folder *what, const char *folder,
     }
     bool other = false, first = !ctx->mesh.world.rank;
     for (int i = 0; i < FILES; i++) other = other || differs(folder, files[i].name, files[i].text);
-    /* no model is there while its weights and what describes them are of two */
+    /* the folder must not look complete while weights and config are of different models */
     if (other && first && !mc_failed(ctx)) mc_model_folder_unname(&ctx->error, folder);
     mc_weight_files_rename(weights);
     for (int i = FILES; i-- > 0;)
         if (!mc_failed(ctx) && first && files[i].text) mc_file_rename(&writers[i]);
     for (int i = 0; i < FILES; i++) mc_file_writer_release(&writers[i]);
     mc_weight_files_free(weights);
-    /* configs take their names last; of a checkpoint, later, all files take theirs together */
+    /* configs are renamed last; the files of a background checkpoint are renamed later, together */
     if (!ctx->save_queue) mc_ranks_meet(ctx);
 }
 

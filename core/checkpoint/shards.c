@@ -14,7 +14,7 @@ enum { SUFFIX = sizeof suffix - 1, BRIDGE = sizeof bridge_suffix - 1 };
 
 /* ---- which tensor is in which shard ---------------------------------------------------------- */
 
-/* The tensors of the current shard get its number. */
+/* Assigns `number` to the tensors of the current shard. */
 static void close_shard(size_t *shard, size_t end, size_t number)
 {
     for (size_t i = 0; i < end; i++)
@@ -45,7 +45,7 @@ size_t mc_shards_split(const uint64_t *bytes, size_t count, uint64_t most, size_
 
 /* ---- PyTorch's order ------------------------------------------------------------------------- */
 
-/* The place of a word in the list, or its end. */
+/* The index of a word in the list, or the list's length. */
 static size_t place_of(const char *order, const char *word, size_t length)
 {
     const char *at = order;
@@ -147,7 +147,7 @@ static void append(text *t, const char *string)
     t->nomem = t->nomem || !string;
 }
 
-/* A value that is no object, as JSON. */
+/* Appends a value that is not an object, as JSON. */
 static void append_value(text *t, const cJSON *value)
 {
     char *printed = cJSON_PrintUnformatted(value);
@@ -186,7 +186,7 @@ char *mc_shard_index_print(const cJSON *index)
     return t.nomem ? NULL : t.data;
 }
 
-/* By way of a file of another name, since the new index waits under the usual one. */
+/* Uses another temporary name, because the new index waits under the usual one. */
 static mc_status replace_index(mc_error *err, const char *index_path, const char *data)
 {
     char path[MC_PATH_MAX];
@@ -204,8 +204,8 @@ static mc_status replace_index(mc_error *err, const char *index_path, const char
 
 /* ---- replacing older files ------------------------------------------------------------------- */
 
-/* Whether the index in the folder names a file that one of the new ones will replace. One that
- * cannot be read names nothing that could be loaded. */
+/* Whether the folder's index names a file that a new one will replace. An unreadable index names
+ * nothing that could be loaded. */
 static bool index_names_same(const mc_shard_set *set, const char *index_path)
 {
     enum { INDEX_SIZE_MAX = 100 << 20 };
@@ -234,7 +234,7 @@ static mc_status bridge_path(mc_error *err, char out[MC_PATH_MAX], const char *p
     return mc_error_set(err, MC_ERR_ARGUMENT, "path too long: %.100s...", path);
 }
 
-/* Links all new files; *linked is false where one could not be. */
+/* Links all new files; *linked becomes false if one link fails. */
 static mc_status link_all(const mc_shard_set *set, bool *linked)
 {
     char source[MC_PATH_MAX], path[MC_PATH_MAX], bridge[MC_PATH_MAX];
@@ -245,7 +245,7 @@ static mc_status link_all(const mc_shard_set *set, bool *linked)
         if (!status) status = mc_shard_path(set->err, path, set->path, i, set->count);
         if (!status) status = bridge_path(set->err, bridge, path);
         if (status) break;
-        unlink(bridge); /* of a save that was killed; no index names it now */
+        unlink(bridge); /* left by a killed save; no index names it now */
         *linked = link(source, bridge) == 0;
     }
     return status;
@@ -291,7 +291,7 @@ static mc_status remove_one(mc_error *err, const char *path)
                         strerror(errno));
 }
 
-/* Removes shards that are not of a set of `count`, and links of a bridge. */
+/* Removes shards that do not belong to a set of `count`, and links of a bridge. */
 static mc_status remove_shards(mc_error *err, const char *folder, const char *single, size_t count)
 {
     char path[MC_PATH_MAX];
@@ -314,10 +314,10 @@ mc_status mc_shards_clean(mc_error *err, const char *path, size_t count)
 {
     char folder[MC_PATH_MAX], index_path[MC_PATH_MAX];
     const char *single = name_in(path);
-    if (!ends_with(path, suffix)) return MC_OK; /* nothing is named after it */
+    if (!ends_with(path, suffix)) return MC_OK; /* then no shards are named after it */
     snprintf(folder, sizeof folder, "%.*s", (int)(single - path), path);
     mc_status status = mc_shard_index_path(err, index_path, path);
     if (!status)
-        status = remove_one(err, count ? path : index_path); /* first: loaders ask for it */
+        status = remove_one(err, count ? path : index_path); /* loaders look for it first */
     return status ? status : remove_shards(err, *folder ? folder : ".", single, count);
 }

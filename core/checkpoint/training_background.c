@@ -1,7 +1,7 @@
-/* The thread that writes a checkpoint while the program goes on.
+/* The thread that writes a checkpoint while the program continues.
  *
- * Communicators belong to the program's thread. So each rank reports to rank 0 by a file, in the
- * checkpoint's folder, that they have written their parts; then rank 0 removes these and
+ * Communicators belong to the program's thread. So each rank reports to rank 0 that it has written
+ * its part by creating a file in the checkpoint's folder. Rank 0 removes these files and
  * finishes. */
 #include <errno.h>
 #include <fcntl.h>
@@ -38,14 +38,14 @@ static mc_status make_mark(mc_saving *s)
     return MC_OK;
 }
 
-/* Whether the job has failed meanwhile; the error is this checkpoint's too. */
+/* Whether the job has failed; its error is then this checkpoint's too. */
 static mc_status check_job(void *user)
 {
     mc_saving *s = user;
     return mc_world_failed(s->ctx, s->err) ? s->err->status : MC_OK;
 }
 
-/* Waits until a rank has written its part. A rank that dies or fails ends the wait. */
+/* Waits until a rank has written its part. The wait ends if a rank dies or fails. */
 static mc_status take_mark(mc_saving *s, int rank)
 {
     char path[MC_PATH_MAX];
@@ -93,7 +93,7 @@ static void join(mc_saving *s)
     s->ctx->saving = NULL;
 }
 
-/* The context goes. */
+/* Called when the context is freed. */
 static void release(void *object)
 {
     mc_saving *s = object;
@@ -121,7 +121,7 @@ mc_status mc_saving_start(mc_saving *s)
     return MC_OK;
 }
 
-/* Returns when rank 0's thread is done, and so those of all. */
+/* Returns when rank 0's thread is done, which implies that all ranks' threads are. */
 static mc_status wait_for_first(mc_saving *s)
 {
     mc_ranks_work work;
@@ -129,7 +129,7 @@ static mc_status wait_for_first(mc_saving *s)
     mc_ranks_work_begin(&work, s->ctx);
     mc_status status = MC_OK;
     for (; !status && !atomic_load(&s->done); status = mc_ranks_work_tick(&work)) pause_ms(1);
-    if (!status) status = s->error.status; /* which reaches the others by itself */
+    if (!status) status = s->error.status; /* the others learn of it as of any error */
     return status ? status : mc_ranks_work_end(&work);
 }
 
@@ -139,7 +139,7 @@ static void say_what_for(const mc_saving *s, mc_error *error)
                    s->folder);
 }
 
-/* Takes over what the thread leaves. */
+/* Joins the thread, takes over its result, and frees it. */
 static mc_status end(mc_saving *s)
 {
     mc_context *ctx = s->ctx;
@@ -160,7 +160,7 @@ mc_status mc_checkpoint_wait(mc_context *ctx)
     return end(s);
 }
 
-/* Of several ranks none ends a good one by itself: they do that together. */
+/* With several ranks only mc_checkpoint_wait, which is collective, ends a successful save. */
 mc_status mc_checkpoint_poll(mc_context *ctx, int64_t *step)
 {
     mc_saving *s = ctx ? ctx->saving : NULL;

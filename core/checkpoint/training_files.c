@@ -20,7 +20,7 @@ static uint64_t mixed(uint64_t h, uint64_t word)
     return h ^ (h >> 32);
 }
 
-/* A checksum on its way: any bit that changes changes it. Four words at a time: it takes no longer
+/* A running checksum, which every changed bit changes. Four words at a time: it costs no more time
  * than reading. */
 typedef struct sum {
     uint64_t lane[4];
@@ -38,7 +38,7 @@ static void sum_words(sum *s, const uint8_t *data, size_t size)
     memcpy(s->lane, lane, sizeof lane);
 }
 
-/* `data` are the `left` bytes after the last whole words of a file of `size`. */
+/* `data` are the last `left` bytes, after the last whole words, of a file of `size`. */
 static uint64_t sum_end(const sum *s, const uint8_t *data, size_t left, size_t size)
 {
     const uint64_t *lane = s->lane;
@@ -51,7 +51,7 @@ static uint64_t sum_end(const sum *s, const uint8_t *data, size_t left, size_t s
 mc_status mc_file_print_of(mc_error *err, const char *path, mc_tick_fn tick, void *user,
                            mc_file_print *print)
 {
-    enum { WORDS = 32, PIECE = 1 << 20, TICK = 64 }; /* a tick: every so many pieces */
+    enum { WORDS = 32, PIECE = 1 << 20, TICK = 64 }; /* a tick: one per this many pieces */
     mc_file_reader reader;
     mc_status status = mc_file_reader_init(err, &reader, path);
     uint8_t *buffer = status ? NULL : mc_malloc(PIECE);
@@ -60,7 +60,7 @@ mc_status mc_file_print_of(mc_error *err, const char *path, mc_tick_fn tick, voi
     size_t size = 0, left = 0, got = PIECE;
     for (int i = 1; got == PIECE && !status; i++) {
         got = mc_file_read_plain(&reader, buffer, PIECE);
-        left = got % WORDS; /* but for the last piece 0 */
+        left = got % WORDS; /* 0 except for the last piece */
         sum_words(&s, buffer, got - left);
         size += got;
         status = err->status;
@@ -97,7 +97,7 @@ mc_status mc_checkpoint_path(mc_error *err, char path[MC_PATH_MAX], const char *
     return mc_path_join(err, path, folder, name);
 }
 
-/* The step that a checkpoint's name says, -1 if it is none. */
+/* The step in a checkpoint's name, -1 if it is not one. */
 static int64_t step_of(const char *name)
 {
     static const char start[] = "checkpoint-";
@@ -149,7 +149,7 @@ typedef struct publishing {
     size_t shards; /* of the weights; 0: one file */
 } publishing;
 
-/* A link takes the name in one step, like a file that was written aside. */
+/* Replaces a file atomically by a link: links aside, then renames. */
 static mc_status publish_file(void *user, const char *name)
 {
     const publishing *p = user;
@@ -162,11 +162,11 @@ static mc_status publish_file(void *user, const char *name)
     snprintf(aside, sizeof aside, "%s" MC_TRAINING_ASIDE, to);
     unlink(aside);
     bool linked = link(from, aside) == 0 && rename(aside, to) == 0;
-    unlink(aside); /* a rename of two links of one file leaves both */
+    unlink(aside); /* rename does nothing if both are links to one file */
     return linked ? MC_OK : mc_file_copy(p->err, from, to);
 }
 
-/* ---- their weights, which may be several files ----------------------------------------------- */
+/* ---- weights in one or several files --------------------------------------------------------- */
 
 static const char weights_name[] = "model.safetensors";
 static const char index_name[] = "model.safetensors.index.json";
@@ -191,7 +191,7 @@ static mc_status shard_in_checkpoint(void *user, size_t number, char out[MC_PATH
     return status ? status : mc_shard_path(p->err, out, single, number, p->shards);
 }
 
-/* An index that describes a mixture of old and new files is never there. */
+/* The index never describes a mixture of old and new files. */
 static mc_status publish_shards(publishing *p, const char *single, const char *index_path)
 {
     enum { INDEX_SIZE_MAX = 100 << 20 };
@@ -233,7 +233,7 @@ static mc_status publish(mc_error *err, const char *folder, const char *checkpoi
     else if (mc_path_is_file(from))
         status = publish_file(&p, weights_name);
     else
-        return MC_OK; /* weights of a program's own form */
+        return MC_OK; /* the program saves weights in a form of its own */
     return status ? status : mc_shards_clean(err, single, p.shards);
 }
 

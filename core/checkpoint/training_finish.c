@@ -1,4 +1,4 @@
-/* What rank 0 does for a checkpoint that all ranks write: its folder, training.json, its name. */
+/* Rank 0's work for a checkpoint that all ranks write: its folder, training.json, the rename. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -21,7 +21,7 @@ typedef struct removal {
     const char *folder;
 } removal;
 
-/* What a process left that died while it saved. */
+/* Removes the leftovers of a process that died while saving. */
 static mc_status remove_leftover(void *user, const char *name)
 {
     const removal *r = user;
@@ -35,7 +35,7 @@ static mc_status remove_leftover(void *user, const char *name)
     return status ? status : mc_model_folder_remove(r->err, path);
 }
 
-/* A checkpoint that goes loses its name first, so that what is left of it is not taken for one. */
+/* Renames a checkpoint before removing it, so that its rest is not taken for a checkpoint. */
 static mc_status remove_checkpoint(mc_saving *s, int64_t step)
 {
     char path[MC_PATH_MAX], aside[MC_PATH_MAX];
@@ -63,7 +63,7 @@ static mc_status remove_old(mc_saving *s)
 
 bool mc_training_add_u64(cJSON *object, const char *name, uint64_t value)
 {
-    char text[32]; /* JSON's numbers are doubles to many readers */
+    char text[32]; /* a string: many JSON readers use doubles */
     snprintf(text, sizeof text, "%llu", (unsigned long long)value);
     return cJSON_AddStringToObject(object, name, text);
 }
@@ -74,7 +74,7 @@ static mc_status out_of_memory(mc_saving *s)
                         MC_TRAINING_JSON);
 }
 
-/* Notes size and checksum of a file that was written. */
+/* Records size and checksum of a written file. */
 static mc_status print_file(void *user, const char *name)
 {
     mc_saving *s = user;
@@ -111,19 +111,19 @@ static mc_status write_json(mc_saving *s)
 
 /* ---- folders --------------------------------------------------------------------------------- */
 
-/* The folder's entries reach the disk. */
+/* Syncs the folder's entries to disk. */
 static mc_status sync_folder(mc_saving *s, const char *path)
 {
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0) return mc_saving_failed_to(s, "open it", path);
-    /* some file systems cannot sync folders and say EINVAL: nothing more can be done there */
+    /* some file systems cannot sync folders and return EINVAL, which is no failure */
     mc_status status =
         fsync(fd) == 0 || errno == EINVAL ? MC_OK : mc_saving_failed_to(s, "sync it", path);
     close(fd);
     return status;
 }
 
-/* The new checkpoint takes its name in one step; one of the same step changes places with it. */
+/* Renames the new checkpoint atomically; one of the same step is exchanged with it. */
 static mc_status take_name(mc_saving *s)
 {
     if (rename(s->aside, s->path) == 0) return sync_folder(s, s->folder);

@@ -1,4 +1,4 @@
-/* What saving and opening checkpoints of a run share: see training_state.h. */
+/* Functions shared by saving and opening checkpoints of a run: see training_state.h. */
 #ifndef MC_CHECKPOINT_TRAINING_INTERNAL_H
 #define MC_CHECKPOINT_TRAINING_INTERNAL_H
 
@@ -19,24 +19,23 @@ enum { MC_TRAINING_JSON_LIMIT = 1 << 20, MC_TRAINING_FORMAT = 1 };
 typedef struct mc_file_print {
     uint64_t bytes, checksum;
 } mc_file_print;
-/* `tick` (may be NULL) is called now and then meanwhile, and its first status but MC_OK
- * returned. */
+/* Calls `tick` (may be NULL) now and then, and returns its first status that is not MC_OK. */
 mc_status mc_file_print_of(mc_error *err, const char *path, mc_tick_fn tick, void *user,
                            mc_file_print *print);
 
-/* The steps of the checkpoints in a folder, falling; *steps is freed with mc_free. MC_ERR_NOMEM;
- * a folder that is not there has none. */
+/* The steps of the checkpoints in a folder, in descending order; mc_free *steps. MC_ERR_NOMEM; a
+ * missing folder has none. */
 mc_status mc_checkpoint_steps(mc_error *err, const char *folder, int64_t **steps, size_t *count);
 /* "<folder>/checkpoint-<step><suffix>" */
 mc_status mc_checkpoint_path(mc_error *err, char path[MC_PATH_MAX], const char *folder,
                              int64_t step, const char *suffix);
-/* Calls fn with the names of the entries of a folder; stops at the first status but MC_OK. */
+/* Calls fn with the name of each entry of a folder; stops at the first status that is not MC_OK. */
 mc_status mc_folder_each(mc_error *err, const char *folder,
                          mc_status (*fn)(void *user, const char *name), void *user);
-/* Removes what a process left there that died while it saved. */
+/* Removes the leftovers of a process that died while saving. */
 mc_status mc_checkpoint_clean(mc_error *err, const char *folder);
-/* Makes the weights beside the checkpoints those of the step `best`, or of `step` if that is 0;
- * see mc_checkpoint_options for both and `replaces`. */
+/* Makes the weights beside the checkpoints those of step `best`, or of `step` if `best` is 0; see
+ * mc_checkpoint_options for both and for `replaces`. */
 mc_status mc_checkpoint_publish(mc_error *err, const char *folder, int64_t step, int64_t best,
                                 bool replaces);
 
@@ -44,7 +43,7 @@ mc_status mc_checkpoint_publish(mc_error *err, const char *folder, int64_t step,
 typedef struct mc_saving {
     mc_owned owned;
     mc_context *ctx;
-    mc_error *err; /* where failures go: the context's error, or `error` on the thread */
+    mc_error *err; /* where errors go: the context's error, or `error` on the thread */
     int64_t step, best;
     int keep;
     bool replaces;
@@ -59,11 +58,11 @@ typedef struct mc_saving {
     atomic_bool done;
 } mc_saving;
 
-/* By rank 0 (training_finish.c): the empty folder `aside`; and what makes a checkpoint of it when
- * all has been written there. */
+/* On rank 0 (training_finish.c): creates the empty folder `aside`; and, when all files are there,
+ * turns it into a checkpoint. */
 mc_status mc_saving_begin(mc_saving *s);
 mc_status mc_saving_finish(mc_saving *s);
-/* A whole number as a text. False when memory is out. */
+/* Adds a whole number as a string. False if memory is out. */
 bool mc_training_add_u64(cJSON *object, const char *name, uint64_t value);
 /* Sets MC_ERR_IO with errno's text. */
 mc_status mc_saving_failed_to(mc_saving *s, const char *what, const char *path);

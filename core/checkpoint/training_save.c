@@ -7,7 +7,7 @@
 #include "core/dist/world_internal.h"
 #include "core/optim/optimizer_internal.h"
 
-/* training.json but for its list of files. */
+/* Creates training.json except for its list of files. */
 static mc_status describe(mc_saving *s, const mc_checkpoint_options *o)
 {
     cJSON *json = s->json = cJSON_CreateObject();
@@ -33,7 +33,7 @@ static mc_status find_paths(mc_saving *s, const char *folder)
     return status;
 }
 
-/* What all ranks write together. */
+/* Writes the files that all ranks write together. */
 static mc_status write_aside(mc_saving *s, const mc_checkpoint_options *o)
 {
     char path[MC_PATH_MAX];
@@ -48,7 +48,7 @@ static mc_status write_aside(mc_saving *s, const mc_checkpoint_options *o)
     return status ? status : mc_ranks_meet(s->ctx);
 }
 
-/* Rank 0 makes a checkpoint of what has been written; the others wait. */
+/* Rank 0 turns the files into a checkpoint; the others wait. */
 static mc_status finish(mc_saving *s)
 {
     mc_ranks_work work;
@@ -60,16 +60,16 @@ static mc_status finish(mc_saving *s)
     return status ? status : mc_ranks_work_end(&work);
 }
 
-/* Counts the bytes of the optimizers' state that this rank writes. */
+/* Counts the bytes of optimizer state that this rank writes. */
 static mc_status count_bytes(void *user, const mc_state_item *item)
 {
     *(uint64_t *)user += (uint64_t)item->own_count * item->size;
     return MC_OK;
 }
 
-/* Whether every host has memory for what its ranks would copy: optimizer state and, at most half as
- * much of it, weights. The system hands out memory that it doesn't have, so it has to be asked
- * before. */
+/* Whether every host has memory for its ranks' copies: optimizer state, and weights, estimated as
+ * at most half as much. The system grants memory that it doesn't have, so this must be checked
+ * first. */
 static mc_status find_room(mc_saving *s, mc_optim_manager *optim, bool *room)
 {
     uint64_t bytes = 0, available = mc_cpu_free_memory(NULL);

@@ -1,4 +1,4 @@
-/* Opening a checkpoint of a run, and going on from it. */
+/* Opening a checkpoint of a run, and resuming from it. */
 #include "core/checkpoint/training_state.h"
 
 #include <errno.h>
@@ -17,9 +17,9 @@ struct mc_checkpoint {
     char folder[MC_PATH_MAX], run[MC_PATH_MAX];
     cJSON *json;
     int64_t step, best;
-    int64_t loss_rows; /* mc_open_step.rows, on which the last bits of gradients depend */
+    int64_t loss_rows; /* mc_open_step.rows, which affects the last bits of gradients */
     uint64_t seed, rng_offset;
-    mc_ranks_work work; /* while it is checked */
+    mc_ranks_work work; /* used while it is checked */
 };
 
 static void checkpoint_release(void *object)
@@ -38,7 +38,7 @@ void mc_checkpoint_free(mc_checkpoint *c)
 
 /* ---- checking -------------------------------------------------------------------------------- */
 
-/* A whole number that is written as a text. */
+/* Reads a whole number that is stored as a string. */
 static bool get_u64(mc_error *err, const cJSON *object, const char *name, const char *key,
                     uint64_t *value)
 {
@@ -101,7 +101,7 @@ static mc_status check_best(mc_checkpoint *c, mc_error *err)
     return status;
 }
 
-/* Reads training.json; rank 0 compares all files with what it says of them. */
+/* Reads training.json; rank 0 also compares all files with it. */
 static mc_status open_one(mc_checkpoint *c, mc_error *err, int64_t step)
 {
     char path[MC_PATH_MAX];
@@ -110,7 +110,7 @@ static mc_status open_one(mc_checkpoint *c, mc_error *err, int64_t step)
     if (!status) status = mc_path_join(err, path, c->folder, MC_TRAINING_JSON);
     if (status) return status;
     cJSON_Delete(c->json);
-    c->best = c->loss_rows = 0; /* as where they are missing */
+    c->best = c->loss_rows = 0; /* the values if missing */
     c->json = mc_json_read_object(err, path, MC_TRAINING_JSON_LIMIT);
     if (!c->json || !mc_json_get_int(err, c->json, path, "format", 1, INT32_MAX, &format) ||
         !mc_json_get_int(err, c->json, path, "step", 1, INT64_MAX, &c->step) ||
@@ -144,8 +144,8 @@ bool mc_checkpoint_exists(const char *folder)
     return exists;
 }
 
-/* The newest that is whole, found by rank 0. The error of the newest of all is the one that is
- * reported if none is. */
+/* Rank 0 finds the newest complete checkpoint. If none is complete, the error of the newest is
+ * reported. */
 static mc_status open_newest(mc_checkpoint *c, const int64_t *steps, size_t count)
 {
     mc_error first = {0};
@@ -180,7 +180,7 @@ static mc_status find(mc_checkpoint *c, int64_t *step)
     return status ? status : mc_ranks_work_end(&c->work);
 }
 
-/* Opens what rank 0 has found. */
+/* Opens the checkpoint that rank 0 has found. */
 static mc_status open_found(mc_checkpoint *c, int64_t *step)
 {
     mc_context *ctx = c->ctx;
@@ -219,7 +219,7 @@ const char *mc_checkpoint_setting_of(const mc_checkpoint *c, const char *name)
 
 /* ---- going on -------------------------------------------------------------------------------- */
 
-/* Renames a checkpoint so that it is not found any more. */
+/* Renames a checkpoint so that it is not found again. */
 static mc_status set_aside(mc_checkpoint *c, int64_t step)
 {
     enum { MOST = 1000 };

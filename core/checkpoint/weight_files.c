@@ -73,8 +73,7 @@ static int compare_items(const void *a, const void *b)
     return strcmp((*(cJSON *const *)a)->string, (*(cJSON *const *)b)->string);
 }
 
-/* Sorts an object's items by their keys. cJSON has a function for it that needs as many nested
- * calls as there are items. */
+/* Sorts an object's items by key. cJSON's own function recurses as deep as there are items. */
 static bool sort_items(cJSON *object)
 {
     size_t count = (size_t)cJSON_GetArraySize(object), n = 0;
@@ -114,8 +113,8 @@ static mc_status aside_of(void *user, size_t number, char out[MC_PATH_MAX])
     return mc_path_join(&files->ctx->error, out, "", aside);
 }
 
-/* By rank 0, of files that are not written later: in a new folder of a checkpoint nothing is to be
- * replaced. */
+/* On rank 0, unless the files are written later: a new checkpoint's folder has nothing to
+ * replace. */
 static void bridge(mc_weight_files *files)
 {
     mc_shard_set set = {.err = &files->ctx->error,

@@ -11,8 +11,8 @@
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
-/* Matches `pattern` (with at most one {i}) as a prefix of `name`. Gives what follows and the
- * number; a match must end at the end of the name, or before a '.'. */
+/* Matches `pattern` (with at most one {i}) as a prefix of `name`. Returns the rest of the name, and
+ * the number; a match must end at the end of the name, or before a '.'. */
 static const char *match_prefix(const char *pattern, const char *name, int *number)
 {
     while (*pattern) {
@@ -29,7 +29,7 @@ static const char *match_prefix(const char *pattern, const char *name, int *numb
     return *name == '\0' || *name == '.' ? name : NULL;
 }
 
-/* Appends text to out, expanding the number patterns; false when it does not fit. */
+/* Appends text to out and expands the number patterns; false if it does not fit. */
 static bool expand(char out[MC_NAME_MAX], const char *text, int number, int layers)
 {
     size_t used = strlen(out);
@@ -53,8 +53,8 @@ static bool expand(char out[MC_NAME_MAX], const char *text, int number, int laye
     return !*text;
 }
 
-/* The rule for a parameter, with the layer's number and what follows the rule's own name; NULL:
- * none. */
+/* The rule for a parameter, with the layer's number and the rest of the name after the rule's
+ * `ours`; NULL: no rule. */
 static const mc_weight_rule *find_rule(const mc_weight_map *map, const char *ours, int *number,
                                        const char **rest)
 {
@@ -103,10 +103,10 @@ bool mc_weight_written_copy(mc_module *model, const mc_weight_map *map, bool own
         return false;
     if (!own_names) return mc_weight_copy(map, ours, out);
     return rule->own_copy && expand(out, rule->own_copy, number, 0) && expand(out, rest, 0, 0) &&
-           !mc_module_find_parameter(model, out); /* which is no copy then */
+           !mc_module_find_parameter(model, out); /* a parameter of the model, not a copy */
 }
 
-/* Replaces a final ".weight" or ".bias" by LayerNorm's names in old TensorFlow conversions. */
+/* Replaces a final "LayerNorm.weight" or ".bias" by its name in old TensorFlow conversions. */
 static bool old_norm_name(char name[MC_NAME_MAX])
 {
     static const char *const pairs[][2] = {{"LayerNorm.weight", "LayerNorm.gamma"},
@@ -114,7 +114,7 @@ static bool old_norm_name(char name[MC_NAME_MAX])
     for (int i = 0; i < 2; i++) {
         size_t length = strlen(name), tail = strlen(pairs[i][0]);
         if (length < tail || strcmp(name + length - tail, pairs[i][0]) != 0) continue;
-        memcpy(name + length - tail, pairs[i][1], strlen(pairs[i][1]) + 1); /* no longer */
+        memcpy(name + length - tail, pairs[i][1], strlen(pairs[i][1]) + 1); /* never longer */
         return true;
     }
     return false;
@@ -148,7 +148,7 @@ static const mc_tensor_entry *find_parts(const mc_weight_map *map, const mc_tens
     return fits ? mc_tensor_file_find(file, name) : NULL;
 }
 
-/* The tensor `stem` + `rest`, with the base's prefix or without. */
+/* The tensor `stem` + `rest`, with or without the base's prefix. */
 static const mc_tensor_entry *find_stem(const mc_weight_map *map, const mc_tensor_file *file,
                                         const char *stem, const char *rest)
 {
@@ -156,14 +156,14 @@ static const mc_tensor_entry *find_stem(const mc_weight_map *map, const mc_tenso
     return entry ? entry : find_parts(map, file, "", stem, rest);
 }
 
-/* A tied head, which stands beside the base model. */
+/* The tied head, whose name never has the base's prefix. */
 static const mc_tensor_entry *find_tied(const mc_weight_map *map, const mc_tensor_file *file,
                                         const mc_weight_rule *rule, const char *rest)
 {
     return find_parts(map, file, "", rule->tied_to, rest);
 }
 
-/* The table of a parameter under one of its other names, the head's last. */
+/* A parameter's tensor under one of its other names; the head's name is tried last. */
 static const mc_tensor_entry *find_other_name(const mc_weight_map *map, const mc_tensor_file *file,
                                               const char *ours, mc_weight_place *place)
 {
@@ -181,7 +181,7 @@ static const mc_tensor_entry *find_other_name(const mc_weight_map *map, const mc
     return find_stem(map, file, rule->own_copy, rest);
 }
 
-/* The words' table for a head that was tied to it. */
+/* The word embeddings, for a head that was tied to them. */
 static const mc_tensor_entry *find_words(const mc_weight_map *map, int layers,
                                          const mc_tensor_file *file, const char *ours,
                                          mc_weight_place *place)
@@ -242,7 +242,7 @@ typedef struct load {
     int layers;
     mc_tensor_file *file;
     const char *source;
-    mc_weight_source *sources; /* one a parameter, without an entry: it stays new */
+    mc_weight_source *sources; /* one per parameter; without an entry it stays new */
     size_t count;
 } load;
 
@@ -271,7 +271,7 @@ static bool check_entry(load *l, const mc_parameter *p, const mc_tensor_entry *e
     return true;
 }
 
-/* Whether all tables that the file holds of a parameter, under its several names, are the same. */
+/* Whether all tensors of a parameter in the file, under its several names, have the same values. */
 static bool tables_agree(load *l, const mc_parameter *p, const mc_tensor_entry *entry)
 {
     int number;
@@ -288,7 +288,7 @@ static bool tables_agree(load *l, const mc_parameter *p, const mc_tensor_entry *
     return !mc_failed(l->ctx);
 }
 
-/* Whether a parameter is not read: one of the weights, or the bias of its module. */
+/* Whether a parameter is not read: a weight in left_new, or the bias of its module. */
 static bool is_left_new(const mc_weight_map *map, const char *name)
 {
     for (const char *const *weight = map->left_new; *weight; weight++) {
@@ -299,7 +299,7 @@ static bool is_left_new(const mc_weight_map *map, const char *name)
     return false;
 }
 
-/* Finds and checks the entry of every parameter; collects what is missing and what is new. */
+/* Finds and checks the entry of every parameter; collects missing and newly initialised ones. */
 static bool find_entries(load *l, mc_module *model, const char *const *may_be_new)
 {
     char held[MC_NAMES_SHOWN];
@@ -361,7 +361,7 @@ static int compare_entries(const void *a, const void *b)
     return x->entry < y->entry ? -1 : x->entry > y->entry;
 }
 
-/* Whether an entry is a table of an adapter under the head's name, which are the words again. */
+/* Whether an entry of an adapter, under the tied head's name, repeats the word embeddings. */
 static bool is_words_again(load *l, const mc_tensor_entry *entry)
 {
     const mc_weight_map *map = l->map;
@@ -373,7 +373,7 @@ static bool is_words_again(load *l, const mc_tensor_entry *entry)
     return false;
 }
 
-/* Tensors that no parameter took are logged, or an error. Sorts the sources. */
+/* Tensors without a parameter are logged, or an error. Sorts the sources. */
 static void report_spare(load *l, mc_module *model)
 {
     mc_name_list spare = {0};
@@ -419,7 +419,7 @@ mc_status mc_weights_load(mc_module *model, const mc_weight_map *map, int layers
     return mc_error_status(l.ctx);
 }
 
-/* What a file has to hold. */
+/* What a file must hold. */
 typedef struct wanted {
     const mc_weight_map *map;
     const char *ours;

@@ -10,53 +10,52 @@
 #include "core/nn/module_internal.h"
 
 enum {
-    PIECE = 1 << 19,   /* elements that go to their place at a time */
-    BLOCK = 1 << 14,   /* elements that are converted at a time, on one thread */
-    MATRIX = 48 << 20, /* bytes of a matrix that is transposed at a time; a row of ours at least */
+    PIECE = 1 << 19,   /* elements per copy to their place */
+    BLOCK = 1 << 14,   /* elements per conversion, on one thread */
+    MATRIX = 48 << 20, /* bytes of a matrix per transposition, or one row of ours if larger */
     SHORT = 32 << 10,  /* bytes; shorter runs are copied from mapped pages */
-    LINE = 64,         /* bytes of a row that are written together */
+    LINE = 64,         /* bytes of a row written together */
     BUFFERS = 2,
     BUFFER = PIECE * 4, /* bytes */
-    LOOK = 256 << 10,   /* bytes; read before they are looked at, which finds them in a cache */
-    THREADS = 16        /* a bus is full before, and all their memory is below a GiB */
+    LOOK = 256 << 10,   /* bytes per read, small enough to be in a cache for the checksum */
+    THREADS = 16        /* fewer saturate a bus, and their memory stays below a GiB */
 };
 
-/* What one thread does at a time: a run of a parameter's elements, or a matrix. */
+/* A unit of work of one thread: a run of a parameter's elements, or of a matrix. */
 typedef struct piece {
     size_t source;
-    mc_parameter_place to; /* of just these elements */
-    /* What has been read of it so far, where the file has checksums: one run of bytes, unless
-     * `scattered`. */
+    mc_parameter_place to; /* of these elements only */
+    /* The bytes of it read so far, if the file has checksums: one run, unless `scattered`. */
     mc_checked_run read;
     bool scattered;
 } piece;
 
 typedef struct fill {
     mc_context *ctx;
-    mc_device *crew; /* its kernels convert, on any thread */
+    mc_device *crew; /* converts with its kernels, on any thread */
     const mc_weight_source *sources;
     mc_bytes_place *bytes; /* of each source */
     uint8_t *not_finite;
     piece *pieces;
     size_t count, capacity, next;
     const mc_crc32_table *crc; /* NULL: the file has no checksums */
-    size_t matrix;             /* bytes of the rows that a piece of a transposed matrix is in */
-    mc_error *err;             /* the first of any thread */
+    size_t matrix;             /* bytes of a transposed piece's whole rows */
+    mc_error *err;             /* the first error of any thread */
     int failed;
 } fill;
 
 typedef struct worker {
     fill *f;
     mc_error err;
-    void *block;  /* (BLOCK): elements as the file has them */
-    char *matrix; /* (f->matrix bytes): columns before they become rows */
+    void *block;  /* (BLOCK): elements in the file's dtype */
+    char *matrix; /* (f->matrix bytes): columns, before the transposition */
     mc_lane *lane;
     mc_fence *fence[BUFFERS];
     void *buffer[BUFFERS];
     int turn;
-    piece *now;       /* what it is at */
-    int bits;         /* of the numbers of the run at hand, as they are read */
-    uint32_t largest; /* of them, without their sign */
+    piece *now;       /* the current piece */
+    int bits;         /* of each number in the current run */
+    uint32_t largest; /* of the numbers' bits without the sign */
 } worker;
 
 /* ---- pieces ---------------------------------------------------------------------------------- */
@@ -66,7 +65,7 @@ static bool is_transposed(const mc_weight_source *s)
     return s->place.transpose && s->to->shape.ndim == 2;
 }
 
-/* The rows that a piece of a transposed matrix is in, whole or not. */
+/* The number of rows, whole or not, that a piece of a transposed matrix touches. */
 static int64_t rows_of(const mc_parameter_place *to, int64_t columns, int64_t *first)
 {
     *first = to->first / columns;
@@ -125,7 +124,7 @@ static mc_status list_pieces(fill *f, const mc_tensor_file *file, size_t count)
 
 /* ---- elements -------------------------------------------------------------------------------- */
 
-/* The bits of infinity: those of finite numbers without their sign are less. */
+/* The bits of infinity: those of finite numbers, without the sign, are smaller. */
 static uint32_t infinity_of(mc_dtype dtype)
 {
     return dtype == MC_F32 ? 0x7f800000 : dtype == MC_F16 ? 0x7c00 : 0x7f80;
@@ -143,7 +142,7 @@ static void convert(mc_device *crew, const void *from, mc_dtype is, int64_t n, m
 
 /* ---- one piece ------------------------------------------------------------------------------- */
 
-/* Looks at bytes of the piece at hand that have been read: adds them to its run. */
+/* Adds bytes that were read for the current piece to its run, with checksum and maximum. */
 static void look_at(worker *w, const uint8_t *data, const void *bytes, size_t size)
 {
     mc_checked_run *run = &w->now->read;
@@ -156,8 +155,8 @@ static void look_at(worker *w, const uint8_t *data, const void *bytes, size_t si
     run->size += size;
 }
 
-/* n elements of a source as the file has them: long runs are read, which costs less than mapping
- * their pages does. */
+/* Reads n elements of a source in the file's dtype. Long runs use read, which is cheaper than
+ * mapping their pages. */
 static void read_bytes(worker *w, size_t source, int64_t first, int64_t n, void *to)
 {
     const mc_tensor_entry *entry = w->f->sources[source].entry;
@@ -182,8 +181,8 @@ static void read_bytes(worker *w, size_t source, int64_t first, int64_t n, void 
     }
 }
 
-/* n elements of a source from number `first` of its tensor on, as `dtype`. Returns whether they are
- * finite, or there was an error. */
+/* Reads n elements of a source from element `first` of its tensor on, as `dtype`. Returns whether
+ * they are finite; true after an error. */
 static bool read_run(worker *w, size_t source, int64_t first, int64_t n, mc_dtype dtype, char *to)
 {
     const mc_tensor_entry *entry = w->f->sources[source].entry;
@@ -208,7 +207,7 @@ static bool read_run(worker *w, size_t source, int64_t first, int64_t n, mc_dtyp
     return w->largest < infinity_of(is);
 }
 
-/* out[i] = element number `row` of column i, n of them, which are `stride` bytes apart. */
+/* out[i] = element `row` of column i, for n columns that are `stride` bytes apart. */
 #define TURN(type)                  \
     for (int64_t i = 0; i < n; i++) \
     memcpy((type *)out + i, from + (size_t)i * stride + (size_t)row * sizeof(type), sizeof(type))
@@ -222,7 +221,7 @@ static void turn_line(const char *from, size_t stride, int64_t row, int64_t n, s
 }
 #undef TURN
 
-/* Their rows are our columns. Those parts of them that the piece is in: as they lie. */
+/* Reads the part of each file row (our column) that the piece needs, without transposing. */
 static bool read_matrix(worker *w, const piece *p)
 {
     const mc_weight_source *s = &w->f->sources[p->source];
@@ -237,8 +236,8 @@ static bool read_matrix(worker *w, const piece *p)
     return finite;
 }
 
-/* Elements first .. last of our rows, of which those at the ends may be cut, out of the matrix that
- * was read for the piece. */
+/* Transposes elements first .. last of our rows out of the piece's matrix; the first and last row
+ * may be partial. */
 static void turn_rows(const worker *w, const piece *p, int64_t first, int64_t last, char *to)
 {
     int64_t columns = w->f->sources[p->source].to->shape.dim[1], top;
@@ -261,8 +260,8 @@ static void device_failed(worker *w, const char *complaint)
     if (complaint) mc_error_set(&w->err, MC_ERR_DEVICE, "reading weights: %s", complaint);
 }
 
-/* Elements first .. last of a piece to where they belong, by way of a buffer where that is not on
- * the host. */
+/* Copies elements first .. last of a piece to their place, through a buffer if that is on the
+ * device. */
 static bool fill_part(worker *w, const piece *p, int64_t first, int64_t last)
 {
     const mc_weight_source *s = &w->f->sources[p->source];
@@ -300,7 +299,7 @@ static void fill_piece(worker *w, piece *p)
 
 /* ---- threads --------------------------------------------------------------------------------- */
 
-/* `before`: what the device has to do first; NULL where parameters lie on the host. */
+/* `before`: the device work to wait for; NULL if parameters are on the host. */
 static bool worker_open(worker *w, mc_fence *before)
 {
     mc_device *d = w->f->ctx->device;
@@ -317,7 +316,7 @@ static bool worker_open(worker *w, mc_fence *before)
     return true;
 }
 
-/* Waits for its copies. */
+/* Waits for the worker's copies. */
 static void worker_close(worker *w)
 {
     mc_device *d = w->f->ctx->device;
@@ -366,7 +365,7 @@ static void run_threads(fill *f)
     if (before) d->lanes->fence_free(d, before);
 }
 
-/* Compares what has been read, and what has not, with the file's checksums. */
+/* Compares all parts, read here or not, with the file's checksums. */
 static void check_all(const fill *f, mc_tensor_file *file)
 {
     size_t count = 0;

@@ -11,13 +11,13 @@
 
 /* ---- what is saved --------------------------------------------------------------------------- */
 
-/* A tensor of the file: one parameter, or several side by side. */
+/* A tensor of the file: one parameter, or several concatenated. */
 typedef struct saved_tensor {
     char name[MC_NAME_MAX];
     mc_shape shape;
     mc_weight_place place; /* of the first parameter */
     mc_parameter *first;
-    int parts;         /* found so far */
+    int parts;         /* number found so far */
     size_t number;     /* in the order of declaration */
     const char *order; /* the map's */
 } saved_tensor;
@@ -59,7 +59,7 @@ static bool add_saved(saved *s, mc_parameter *p, const mc_weight_form *form)
     return true;
 }
 
-/* Adds the same tensor under its second name, where it has one. */
+/* Adds the same tensor under its second name, if it has one. */
 static void add_copy(saved *s, mc_module *model, const mc_weight_form *form)
 {
     saved_tensor *next = &s->tensors[s->count], *last = next - 1;
@@ -80,7 +80,7 @@ static int compare_tensors(const void *a, const void *b)
 
 static bool collect(mc_module *model, const mc_weight_form *form, saved *s)
 {
-    size_t most = 2 * model->root->parameter_count + 1; /* with copies */
+    size_t most = 2 * model->root->parameter_count + 1; /* including copies */
     s->tensors = mc_calloc(most, sizeof *s->tensors);
     if (!s->tensors) return !mc_fail_nomem(model->ctx, "saving weights");
     mc_parameter_iterator it = {0};
@@ -100,10 +100,10 @@ static bool collect(mc_module *model, const mc_weight_form *form, saved *s)
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
-/* What this rank writes of a tensor: of what all ranks have, and of what is spread over them, the
- * same share. */
+/* This rank's share of a tensor to write: its shard, whether parameters are sharded or
+ * replicated. */
 typedef struct saved_part {
-    int64_t first, count; /* elements, of the parameters one after the other */
+    int64_t first, count; /* elements of the concatenated parameters */
     const char *data;
 } saved_part;
 
@@ -122,7 +122,7 @@ static size_t element_size(const saved_tensor *s)
     return mc_dtype_size(mc_parameter_dtype(s->first));
 }
 
-/* A piece of a part as it is written: on the device, times the place's factor. */
+/* A piece of a part with the place's factor applied, on the device. */
 static const void *scaled_piece(const saved_tensor *s, const void *data, size_t bytes,
                                 void *scratch)
 {
@@ -137,7 +137,7 @@ static const void *scaled_piece(const saved_tensor *s, const void *data, size_t 
     return scratch;
 }
 
-/* Writes a part's values, through bounded buffers. `at`: where the tensor's bytes begin. */
+/* Writes a part's values through small buffers. `at`: offset of the tensor's bytes. */
 static void write_values(mc_safetensors_writer *writer, const saved_tensor *s, saved_part part,
                          uint64_t at)
 {
@@ -164,7 +164,7 @@ static void write_values(mc_safetensors_writer *writer, const saved_tensor *s, s
     mc_free(host);
 }
 
-/* Some columns of a part of a matrix, which are rows of the file. */
+/* Some columns of a part of a matrix, which become rows of the file. */
 typedef struct band {
     const char *host; /* the part: elements first .. first + count of (rows, columns) */
     int64_t first, count, rows, columns;
@@ -175,7 +175,7 @@ typedef struct band {
 
 static int64_t at_least(int64_t x, int64_t least) { return x > least ? x : least; }
 
-/* The first row whose element in a column is `element` or one after it. */
+/* The first row whose element in `column` has the index `element` or a later one. */
 static int64_t row_from(const band *b, int64_t element, int64_t column)
 {
     return at_least(element - column + b->columns - 1, 0) / b->columns;
@@ -195,7 +195,7 @@ static void transpose(const band *b)
         }
 }
 
-/* Writes a band, which is one piece of the file where this rank has all of the matrix. */
+/* Writes a band, which is contiguous in the file if this rank has the whole matrix. */
 static void write_band(mc_safetensors_writer *writer, const band *b, uint64_t at)
 {
     int64_t begin = b->column * b->rows;
@@ -216,8 +216,7 @@ static void write_band(mc_safetensors_writer *writer, const band *b, uint64_t at
     }
 }
 
-/* Writes a part of a matrix transposed: a copy on the host, and a few rows of the file at a
- * time. */
+/* Writes a part of a matrix transposed: copies it to the host, then writes a few rows at a time. */
 static void write_transposed(mc_safetensors_writer *writer, const saved_tensor *s, saved_part part,
                              uint64_t at)
 {
@@ -257,8 +256,8 @@ static uint64_t bytes_of(const saved_tensor *s)
     return (uint64_t)mc_shape_count(s->shape) * element_size(s);
 }
 
-/* Writes and syncs the tensors of one file, those whose `shard` is its number. `specs` has room for
- * all. */
+/* Writes and syncs the tensors of file `number`, by their `shard`. `specs` has room for all
+ * tensors. */
 static void write_file(mc_weight_files *files, const saved *s, const size_t *shard, size_t number,
                        mc_safetensors_spec *specs)
 {
@@ -284,7 +283,7 @@ static void write_file(mc_weight_files *files, const saved *s, const size_t *sha
     mc_safetensors_writer_sync(writer);
 }
 
-/* Which file each tensor goes to; how many there are. */
+/* Assigns each tensor to a file; returns the number of files. */
 static size_t split(const saved *s, const mc_weight_form *form, size_t *shard, uint64_t *bytes)
 {
     for (size_t i = 0; i < s->count; i++) bytes[i] = bytes_of(&s->tensors[i]);
