@@ -1,4 +1,4 @@
-/* Gradients, the pass over the recorded nodes, and the seeds that it starts from. */
+/* Gradients, the backward pass over the recorded nodes, and the seeds that it starts from. */
 #include "core/autograd/tape_state_internal.h"
 
 #include "core/autograd/step_internal.h"
@@ -10,8 +10,8 @@ static mc_matrix flat(const mc_tensor *x)
     return (mc_matrix){mc_tensor_data(x), x->dtype, mc_tensor_count(x)};
 }
 
-/* Whether x may be given a gradient: it wants one, and if a checkpointed segment runs its backward,
- * x is of the segment (what comes from outside has to be handed in). */
+/* Whether x may receive a gradient: it requires one, and while a checkpointed segment runs
+ * backward, it belongs to the segment (otherwise an error: x must be an extra input). */
 static bool takes_gradient(mc_tape *tape, const mc_tensor *x)
 {
     if (!x || !x->requires_grad || mc_failed(tape->ctx)) return false;
@@ -22,7 +22,7 @@ static bool takes_gradient(mc_tape *tape, const mc_tensor *x)
     return false;
 }
 
-/* Gives x a gradient of its own again when it shares the memory with another tensor's. */
+/* Gives x its own copy of a gradient that it shares with another tensor. */
 static bool make_exclusive(mc_tape *tape, mc_tensor *x)
 {
     mc_tensor *shared = x->gradient;
@@ -83,16 +83,16 @@ static void drop_gradient(mc_tensor *y)
 
 /* ---- the pass over the nodes ----------------------------------------------------------------- */
 
-/* The pass that finds fused pairs: two nodes in a row, of which the later one reads the other's
- * output, and no other node does. Never across the end of a block: one that is run again for its
- * gradients is to give the same bits, and a sharded one's gradients have no place yet. */
+/* Finds pairs of nodes whose backward passes are fused: the second was recorded right after the
+ * first, and is the only node that reads its output. Never across the end of a block: a block that
+ * runs again must give the same bits, and the gradients of a sharded block have no memory yet. */
 static void find_pairs(mc_tape *tape, const mc_node *stop)
 {
     for (mc_node *node = tape->newest_node; node != stop; node = node->previous) node->readers = 0;
     for (mc_node *node = tape->newest_node; node != stop; node = node->previous) {
         for (int i = 0; i < node->input_count; i++)
             if (node->inputs[i] && node->inputs[i]->node) node->inputs[i]->node->readers++;
-        mc_node *before = node->previous; /* all that may read its output have been counted */
+        mc_node *before = node->previous; /* all nodes that may read its output have been counted */
         bool may = node->op->fuses && before != stop && before->readers == 1 && !node->border;
         node->fused = may && node->op->fuses(node, before) ? before : NULL;
     }
@@ -159,7 +159,7 @@ mc_status mc_tape_backward_seeded(mc_tape *tape, mc_tensor *loss, const float *s
         return mc_fail(tape->ctx, MC_ERR_SHAPE,
                        "backward without a gradient starts from a loss, found a %s tensor %s",
                        mc_dtype_name(loss->dtype), MC_SHAPE_TEXT(loss->shape));
-    if (!loss->requires_grad) return MC_OK; /* it depends on nothing trainable */
+    if (!loss->requires_grad) return MC_OK; /* no trainable tensor contributes to it */
     loss->gradient = mc_tape_leaf(tape, MC_F32, MC_SHAPE(2), (void *)(uintptr_t)seed, NULL);
     if (loss->gradient) run_whole_backward(tape);
     return mc_error_status(tape->ctx);
@@ -179,7 +179,7 @@ static const float *seed_on_tape(mc_tape *tape, double count)
     return mc_tensor_data(mc_tape_input(tape, MC_F32, MC_SHAPE(2), seed, false));
 }
 
-/* For a tensor (sum, count) that no loss operation made. */
+/* For a tensor (sum, count) that is not the result of a loss operation. */
 static const float *seed_by_reading(mc_tape *tape, const mc_tensor *y)
 {
     float sum_count[2] = {0, 0};

@@ -1,4 +1,4 @@
-/* Tensors of a tape: where their memory comes from, and when it is released. */
+/* Tensors of a tape: allocating and releasing their memory. */
 #include "core/autograd/tape_state_internal.h"
 
 #include <string.h>
@@ -67,8 +67,8 @@ mc_tensor *mc_tape_view(mc_tape *tape, mc_tensor *x, mc_shape shape, size_t offs
     mc_tensor *view = new_tensor(tape, x->dtype, shape);
     if (!view) return NULL;
     view->storage = x->storage;
-    /* Another tape may end before this one, and its storages go with it: it lives as long as this
-     * one runs backward, so that no reference is needed. */
+    /* The other tape's storage needs no reference, because that tape must outlive this one's
+     * backward pass. */
     view->foreign = x->foreign || (x->tape && x->tape != tape);
     if (!view->foreign) view->storage->references++;
     view->offset = x->offset + offset;
@@ -114,7 +114,7 @@ mc_tensor *mc_tape_leaf(mc_tape *tape, mc_dtype dtype, mc_shape shape, void *dat
     return leaf;
 }
 
-/* A tensor of memory after *base. */
+/* A tensor of the memory that starts at *base. */
 static mc_tensor *based(mc_tape *tape, mc_dtype dtype, mc_shape shape, void *const *base,
                         int64_t offset)
 {
@@ -211,13 +211,13 @@ const int32_t *mc_tape_device_lengths(mc_tape *tape, const mc_lengths *lengths)
                              .lengths = lengths,
                              .tensor = mc_tape_input(tape, MC_I32, MC_SHAPE(n), both, false)};
     if (!d->tensor) return NULL;
-    d->tensor->storage->saves++; /* no scope releases it */
+    d->tensor->storage->saves++; /* so that no scope releases it */
     tape->device_lengths = d;
     return mc_tensor_data(d->tensor);
 }
 
-/* Whether the memory was made on this tape, rather than on another one, by the context or a module:
- * those views of it may be, but it is not the tape's to release. */
+/* Whether this tape allocated the memory. Other memory (of another tape, the context or a module)
+ * may have views on this tape, but the tape must not release it. */
 static bool is_of_tape(const mc_tape *tape, const mc_storage *storage)
 {
     return storage && !storage->borrowed && storage->source && storage->source->tape == tape;
@@ -250,7 +250,7 @@ void mc_tape_release(mc_tape *tape, mc_tensor *x)
     if (!x->storage->saves) mc_storage_free_data(x->storage);
 }
 
-/* Whether x allocated its memory, on this tape, and no view shares it. */
+/* Whether x allocated its memory on this tape, and shares it with no view. */
 static bool is_alone(const mc_tape *tape, const mc_tensor *x)
 {
     const mc_storage *s = x->storage;
@@ -277,7 +277,7 @@ mc_scope mc_scope_begin(mc_tape *tape, bool selective)
     return scope;
 }
 
-/* Whether x needs the storage, itself or as a part of a sum that is not made yet. */
+/* Whether x uses the storage, itself or as a term of a deferred sum. */
 static bool shows(const mc_tensor *x, const mc_storage *storage)
 {
     if (x && x->deferred)
@@ -304,14 +304,14 @@ void mc_scope_end(mc_tape *tape, mc_scope scope, mc_tensor *keep)
     for (mc_tensor *x = tape->newest; x && x->serial > scope.serial; x = x->previous) {
         mc_storage *storage = x->storage;
         if (!is_of_tape(tape, storage) || shows(keep, storage)) continue;
-        if (storage->source->serial <= scope.serial) continue; /* a view of what is older */
+        if (storage->source->serial <= scope.serial) continue; /* a view of an older tensor */
         storage->dropped = true;
         bool cheap = scope.selective && is_cheap(storage->source);
         if (!storage->saves || cheap) mc_storage_free_data(storage);
     }
 }
 
-/* As if backward, which does not come, needed it. */
+/* Counts as a node that saves the contents, although no backward pass will come. */
 void mc_scope_keep(mc_tensor *x)
 {
     if (x) x->storage->saves++;

@@ -1,4 +1,4 @@
-/* Contents that backward reads: kept, computed again one by one, or with their whole segment. */
+/* Contents that backward reads: kept, recomputed singly, or recomputed with their segment. */
 #include "core/autograd/tape_state_internal.h"
 
 #include <string.h>
@@ -39,7 +39,7 @@ void mc_node_forget(mc_node *node)
 {
     for (int i = 0; i < node->saved_count; i++) {
         mc_storage *storage = node->saved[i]->storage;
-        if (!storage) continue; /* passed on as a gradient */
+        if (!storage) continue; /* its memory became a gradient */
         if (--storage->saves == 0 && storage->dropped) mc_storage_free_data(storage);
     }
     node->saved_count = 0;
@@ -53,7 +53,7 @@ typedef struct segment_state {
     uint64_t rng_offset;
 } segment_state;
 
-/* A fresh input for the second run: the same contents, no history. */
+/* A new input for the second run, with the same contents but without history. */
 static mc_tensor *detached(mc_tape *tape, mc_tensor *x)
 {
     if (!x) return NULL;
@@ -64,7 +64,7 @@ static mc_tensor *detached(mc_tape *tape, mc_tensor *x)
     return copy;
 }
 
-/* Runs the segment again, recorded, with the dropout of the first run; `fresh` are its inputs. */
+/* Runs the segment again, recorded, with the first run's dropout; `fresh` are its inputs. */
 static mc_tensor *replay(mc_tape *tape, const segment_state *state, mc_tensor **fresh)
 {
     uint64_t was_offset = tape->replay_offset;
@@ -77,7 +77,7 @@ static mc_tensor *replay(mc_tape *tape, const segment_state *state, mc_tensor **
     return y;
 }
 
-/* Backward over the nodes of the second run, from y's gradient; they are forgotten afterwards. */
+/* Runs backward over the nodes of the second run, from y's gradient, and then removes the nodes. */
 static void replay_backward(mc_tape *tape, uint64_t start, mc_node *before, mc_tensor *y,
                             mc_tensor *dy)
 {
@@ -109,15 +109,15 @@ static void segment_backward(mc_tape *tape, mc_node *node)
     mc_tensor *last = tape->newest;
     for (int i = 0; i < node->input_count; i++)
         if (fresh[i]) mc_gradient_share(tape, node->inputs[i], fresh[i]->gradient);
-    /* all of the second run goes now; what was handed out above holds its own references */
+    /* frees the second run's tensors; gradients that were passed out have their own references */
     for (mc_tensor *x = last; x && x->serial > start; x = x->previous)
         if (x->storage && !x->storage->borrowed) mc_tape_unref(x);
 }
 
 static const mc_op segment_op = {.name = "checkpoint", .backward = segment_backward};
 
-/* The first run, which is not recorded. Its inputs are needed again: they are held, so that nothing
- * inside takes their memory. */
+/* The first run, not recorded. The second run needs its inputs, so they are saved: nothing inside
+ * may take over their memory. */
 static mc_tensor *first_run(mc_tape *tape, mc_segment_fn fn, void *user, mc_tensor **inputs,
                             int count)
 {

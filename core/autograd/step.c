@@ -11,7 +11,7 @@ typedef struct hook {
     max_align_t data[];
 } hook;
 
-/* One key's step. */
+/* The step of one key. */
 typedef struct entry {
     struct entry *next;
     uint64_t key;
@@ -20,7 +20,7 @@ typedef struct entry {
     bool ran;
     void *recording;
     hook *before, *after;
-    uint64_t dropouts; /* offsets that one run takes */
+    uint64_t dropouts; /* dropout offsets per run */
 } entry;
 
 struct mc_steps {
@@ -28,7 +28,7 @@ struct mc_steps {
     mc_context *ctx;
     entry *entries;
     entry *current;       /* being recorded */
-    uint64_t start;       /* ctx->rng_offset when its recording began */
+    uint64_t start;       /* ctx->rng_offset at the start of its recording */
     uint64_t *rng_offset; /* device memory: the first offset of the running step */
 };
 
@@ -59,7 +59,7 @@ static void free_steps(void *object)
         mc_free(e);
     }
     device->free(device, s->rng_offset, sizeof *s->rng_offset);
-    s->ctx->steps = NULL; /* what is freed after it may ask to forget its steps */
+    s->ctx->steps = NULL; /* objects freed later may call mc_step_forget */
     mc_free(s);
 }
 
@@ -142,7 +142,7 @@ static mc_status run_recording(mc_context *ctx, entry *e)
     return call_hooks(ctx, e->after);
 }
 
-/* Runs fn once; what is launched is recorded and not run. */
+/* Runs fn once; its launches are recorded and not executed. */
 static mc_status record(mc_context *ctx, entry *e)
 {
     mc_device *device = ctx->device;
@@ -168,8 +168,8 @@ static void drop_recordings(struct mc_steps *s)
     for (entry *e = s->entries; e; e = e->next) drop_recording(s->ctx->device, e);
 }
 
-/* A run without recording. Memory that it keeps could be memory of recordings: those are made
- * anew then. */
+/* Runs without recording. Memory that this run keeps may belong to recordings, which are then
+ * dropped and made again. */
 static void run_eagerly(mc_context *ctx, entry *e)
 {
     mc_device *device = ctx->device;
@@ -201,8 +201,8 @@ void mc_step_forget_user(mc_context *ctx, const void *user)
     }
 }
 
-/* Of several ranks only on demand: in a CUDA graph collectives take more from what computes beside
- * them than they do without (bench/notebook/2026-11-20-four-h200.md#recorded-or-not). */
+/* With several ranks only on request: collectives in a CUDA graph slow concurrent kernels more than
+ * collectives outside (bench/notebook/2026-11-20-four-h200.md#recorded-or-not). */
 static bool can_record(mc_context *ctx)
 {
     const char *graphs = getenv("MC_CUDA_GRAPHS");

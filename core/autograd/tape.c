@@ -14,7 +14,7 @@ static void free_autograd(void *object)
         mc_arena_release(&tape->arena);
         mc_free(tape);
     }
-    autograd->ctx->autograd = NULL; /* models may be older */
+    autograd->ctx->autograd = NULL; /* models may outlive this */
     mc_free(autograd);
 }
 
@@ -51,7 +51,7 @@ bool mc_is_on_open_tape(const mc_context *ctx, const void *owner, const mc_tape 
     return false;
 }
 
-/* Releases all that was made on the tape; its arena keeps its chunks. */
+/* Frees everything created on the tape; its arena keeps its chunks. */
 static void clear(mc_tape *tape)
 {
     for (mc_tape_hooks *h = tape->hooks; h; h = h->next)
@@ -246,7 +246,7 @@ mc_dropout_mask mc_tape_dropout(mc_tape *tape, float p)
 {
     if (!tape->training || p <= 0) return (mc_dropout_mask){0};
     uint64_t *offset = tape->replaying ? &tape->replay_offset : &tape->ctx->rng_offset;
-    /* ranks have other rows, and drop other elements: each has a stream of its own */
+    /* ranks have different rows and drop different elements: each has its own stream */
     uint64_t seed = tape->ctx->seed ^ (uint64_t)tape->ctx->mesh.data.rank * 0x9E3779B97F4A7C15u;
     mc_dropout_mask mask = {.p = p, .seed = seed, .offset = (*offset)++};
     if (mc_step_is_recording(tape->ctx)) mask.base = mc_step_dropout(tape->ctx, &mask.offset);

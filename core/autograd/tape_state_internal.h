@@ -1,11 +1,11 @@
-/* A tape and what a context keeps for its tapes: within this room only. */
+/* A tape, and what a context keeps for its tapes: private to core/autograd. */
 #ifndef MC_AUTOGRAD_TAPE_STATE_INTERNAL_H
 #define MC_AUTOGRAD_TAPE_STATE_INTERNAL_H
 
 #include "core/autograd/tape_internal.h"
 #include "core/base/arena_internal.h"
 
-/* Whose memory leaves of a tape show: a model's. */
+/* The owner, a model, of memory that a tape has leaves of. */
 typedef struct mc_leaf_owner {
     struct mc_leaf_owner *next;
     const void *owner;
@@ -20,7 +20,7 @@ typedef struct mc_device_lengths {
 
 typedef struct mc_tape_hooks {
     struct mc_tape_hooks *next;
-    const mc_tape_watch *watch; /* NULL: taken off */
+    const mc_tape_watch *watch; /* NULL: removed */
     const void *owner;
     void *data;
 } mc_tape_hooks;
@@ -37,35 +37,35 @@ struct mc_tape {
     mc_node *newest_node; /* recorded nodes, newest first */
     uint64_t id;
     bool training;
-    bool border;    /* a block has ended since the newest node */
+    bool border;    /* a block ended after the newest node */
     bool selective; /* within a selective scope */
-    int unrecorded; /* > 0 in the first run of checkpointed segments */
+    int unrecorded; /* > 0 during the first run of checkpointed segments */
     bool replaying; /* dropout offsets come from replay_offset */
     uint64_t replay_offset;
-    uint64_t serial;        /* tensors made so far */
-    uint64_t segment_start; /* while replaying: the first serial of the segment */
+    uint64_t serial;        /* tensors created so far */
+    uint64_t segment_start; /* while replaying: serial of the segment's first tensor */
 };
 
 /* What a context keeps for its tapes. */
 typedef struct mc_autograd {
     mc_owned owned;
     mc_context *ctx;
-    mc_tape *ended; /* ended tapes, whose arenas the next ones use again */
+    mc_tape *ended; /* ended tapes, whose arenas are reused */
     mc_tape *open;
     uint64_t last_id;
 } mc_autograd;
 
-/* Gives up a tensor's reference to its storage. */
+/* Drops a tensor's reference to its storage. */
 void mc_tape_unref(mc_tensor *x);
-/* Allocates the memory of a storage that x shows; sets the error when there is none. */
+/* Allocates the memory of x's storage; sets the error if memory is out. */
 bool mc_tape_fill_storage(mc_tape *tape, mc_storage *storage, const mc_tensor *x);
-/* Whether one of the inputs requires a gradient; an error if that one is of another tape. */
+/* Whether one of the inputs requires a gradient; an error if such an input is on another tape. */
 bool mc_tape_wants_gradient(mc_tape *tape, const char *op, int count, mc_tensor *const *inputs);
-/* Runs backward over the nodes from the newest down to, not including, `stop`. */
+/* Runs backward from the newest node down to, but not including, `stop`. */
 void mc_tape_run_backward(mc_tape *tape, mc_node *stop);
-/* Computes again all that the node saved and that was dropped. False after an error. */
+/* Recomputes the dropped contents that the node saved. False after an error. */
 bool mc_node_restore(mc_tape *tape, mc_node *node);
-/* Forgets what the node saved for its backward. */
+/* Releases what the node saved for its backward. */
 void mc_node_forget(mc_node *node);
 
 #endif

@@ -1,4 +1,4 @@
-/* Functions of one element, and differences and quotients with the smaller operand repeated. */
+/* Functions of one element; differences and quotients, whose smaller operand is repeated. */
 #include "core/ops/general.h"
 #include "core/ops/loss_internal.h"
 
@@ -98,8 +98,8 @@ static mc_tensor *combine(mc_tape *t, const mc_op *op, mc_binary kind, mc_tensor
     return mc_failed(mc_tape_context(t)) ? NULL : y;
 }
 
-/* Where the gradient of an operand goes, element by element of the result: to the operand's own, or
- * where it is repeated to scratch memory, which `end` adds up. NULL: none is wanted. */
+/* A tensor for the gradient of an operand, in the shape of the result: the operand's own, or if the
+ * operand is repeated scratch memory, which `end` sums. NULL: no gradient is required. */
 static mc_tensor *elements_begin(mc_tape *t, mc_tensor *x, const mc_tensor *dy, bool *accumulate)
 {
     *accumulate = false;
@@ -148,7 +148,7 @@ static void divide(mc_tape *t, const mc_tensor *x, mc_tensor *b, float factor, m
               mc_tensor_count(b), factor, mc_matrix_flat(out), accumulate);
 }
 
-/* db = -((dy / b) a) / b, in f32 up to the end. */
+/* db = -((dy / b) a) / b, in f32 until the last rounding. */
 static void give_divisor(mc_tape *t, mc_tensor *a, mc_tensor *b, mc_tensor *dy)
 {
     bool accumulate;

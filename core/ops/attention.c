@@ -1,5 +1,5 @@
 /* Scaled dot-product attention over packed sequences. Only the log-sum-exp of each query is kept;
- * backward computes the probabilities again (Dao et al. 2022). */
+ * backward recomputes the probabilities (Dao et al. 2022). */
 #include "core/ops/ops_internal.h"
 #include "core/ops/attention.h"
 
@@ -10,7 +10,7 @@ typedef struct sdpa_state {
     mc_tensor *log_sum_exp; /* (heads, total) f32 */
 } sdpa_state;
 
-/* Inputs. K and V that are not given follow the one before them, in its columns. */
+/* Inputs. If K or V is not given, it is in the columns of the input before it. */
 enum { Q, K, V, BIAS, POSITION_BIAS, INPUTS };
 
 /* The operands, or their gradients: columns of one to three matrices. */
@@ -24,7 +24,7 @@ static mc_matrix columns_from(mc_matrix m, int64_t column)
     return m;
 }
 
-/* `given`: the inputs, `x`: their matrices, or those of their gradients. */
+/* `given`: the inputs; `x`: their matrices, or the matrices of their gradients. */
 static operands operands_of(const mc_attention_shape *s, mc_tensor *const *given,
                             const mc_matrix *x)
 {
@@ -36,8 +36,8 @@ static operands operands_of(const mc_attention_shape *s, mc_tensor *const *given
 
 /* ---- backward -------------------------------------------------------------------------------- */
 
-/* The gradient of an input, which the kernel overwrites: the target itself, or scratch memory where
- * something is there already or where none is wanted. */
+/* The gradient of an input, which the kernel overwrites: the target itself, or scratch memory if
+ * the target has contents already or no gradient is required. */
 typedef struct gradient {
     mc_tensor *target, *written;
 } gradient;
@@ -92,7 +92,7 @@ static const mc_op sdpa_op = {.name = "attention", .backward = sdpa_backward};
 
 /* ---- checks ---------------------------------------------------------------------------------- */
 
-/* One call: k and v are NULL where they lie in the input before. */
+/* One call. k and v are NULL if they are in the input before them. */
 typedef struct sdpa_call {
     mc_tensor *in[BIAS];
     const mc_sdpa_options *o;
@@ -134,7 +134,7 @@ static bool check_options(mc_tape *t, const char *what, const sdpa_call *c)
     return true;
 }
 
-/* Finds the head sizes: x holds q, and with it keys and values that are not given. */
+/* Finds the head sizes: x holds q, then the keys and values that are not given separately. */
 static bool find_head_dim(mc_tape *t, const char *what, sdpa_call *c)
 {
     const mc_tensor *x = c->in[Q];
@@ -152,7 +152,7 @@ static bool find_head_dim(mc_tape *t, const char *what, sdpa_call *c)
     return true;
 }
 
-/* k, v, or both in one, against q. */
+/* Checks k, v, or both in one tensor, against q. */
 static bool check_other(mc_tape *t, const char *what, const mc_tensor *x, int64_t columns,
                         const sdpa_call *c)
 {
@@ -168,7 +168,7 @@ static bool check_other(mc_tape *t, const char *what, const mc_tensor *x, int64_
     return true;
 }
 
-/* Keys and values that have inputs of their own. */
+/* Checks keys and values in separate inputs. */
 static bool check_keys(mc_tape *t, sdpa_call *c)
 {
     const char *what = c->in[V] ? "k" : "kv";
@@ -287,7 +287,7 @@ static int64_t position_limit(const mc_tensor *position_bias)
     return position_bias ? (position_bias->shape.dim[1] + 1) / 2 : 0;
 }
 
-/* Without dropout. */
+/* The shape without dropout. */
 static mc_attention_shape shape_of(mc_tape *t, const sdpa_call *c)
 {
     const mc_sdpa_options *o = c->o;

@@ -11,7 +11,7 @@ typedef struct collective_state {
     int root;
 } collective_state;
 
-/* Communicators are of real devices: where memory is planned nothing is sent. */
+/* On a planning device nothing is sent. */
 static bool is_planned(mc_tape *t) { return mc_device_is_plan(mc_tape_device(t)); }
 
 static bool is_ready(mc_tape *t, const char *op, const mc_comm *comm, const mc_tensor *x)
@@ -38,7 +38,7 @@ static mc_tensor *record(mc_tape *t, const mc_op *kind, mc_tensor *y, mc_tensor 
     return mc_failed(mc_tape_context(t)) ? NULL : y;
 }
 
-/* ---- what collectives of tensors there are; each sets an error or does its work -------------- */
+/* ---- collectives of tensors; each sets an error or does its work ----------------------------- */
 
 static void all_reduce(mc_tape *t, mc_comm *c, mc_tensor *x, mc_tensor *y, mc_reduce_op op)
 {
@@ -74,7 +74,7 @@ static void give(mc_tape *t, mc_tensor *x, mc_tensor *g)
     mc_scratch_free(g);
 }
 
-/* The same times a factor. */
+/* The same, multiplied by a factor. */
 static void give_scaled(mc_tape *t, mc_tensor *x, mc_tensor *g, float factor)
 {
     bool accumulate = false;
@@ -200,8 +200,8 @@ static void pass_equal(mc_tape *t, mc_tensor *a, mc_tensor *b, mc_tensor *v, mc_
     scale(t, scratch, -1, y, true);
 }
 
-/* The gradient goes to the rank whose x was chosen, of equal ones to the lowest: each rank that has
- * the result bids what is higher the lower its number, and the highest bid wins. Adds g there. */
+/* The gradient goes to the rank whose x was chosen; among equal ones to the lowest. Each rank with
+ * the chosen value bids, lower ranks bid more, and the highest bid wins. Adds g there. */
 static void give_chosen(mc_tape *t, const collective_state *s, mc_tensor *x, mc_tensor *y,
                         mc_tensor *g)
 {
@@ -225,7 +225,7 @@ static void give_chosen(mc_tape *t, const collective_state *s, mc_tensor *x, mc_
     mc_scratch_free(mine);
 }
 
-/* g times the x of all other ranks, which is exact where an x is 0. */
+/* Multiplies g by the x of all other ranks, which is exact even if an x is 0. */
 static void give_product(mc_tape *t, const collective_state *s, mc_tensor *x, mc_tensor *g)
 {
     int64_t n = mc_tensor_count(x);

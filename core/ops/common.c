@@ -8,7 +8,7 @@ mc_matrix mc_saved_matrix(mc_tape *t, mc_tensor *x)
     return (mc_matrix){data, x->dtype, mc_tensor_columns(x)};
 }
 
-/* Whether kernels can add to the gradient itself. */
+/* Whether kernels can add to the gradient directly. */
 static bool is_f32_leaf(const mc_tensor *x) { return x->is_leaf && x->gradient->dtype == MC_F32; }
 
 float *mc_vector_gradient_begin(mc_tape *t, mc_tensor *x)
@@ -87,7 +87,7 @@ bool mc_op_activation(mc_tape *t, const char *op, mc_activation activation)
                     "%s: activation %d, expected an mc_activation", op, (int)activation);
 }
 
-/* Tensors of the context may hold something else each time a recording is run. */
+/* Whether the contents may differ in each run of a recording: true for tensors of the context. */
 static bool is_refilled(mc_tape *t, const mc_tensor *x)
 {
     return mc_step_is_recording(mc_tape_context(t)) && !x->storage->source;
@@ -128,7 +128,7 @@ static int64_t index_at(const void *data, mc_dtype dtype, int64_t i)
     return dtype == MC_I64 ? ((const int64_t *)data)[i] : ((const int32_t *)data)[i];
 }
 
-/* Indices to be checked. */
+/* Indices to check. */
 typedef struct index_check {
     const char *op, *what;
     const void *data;
@@ -137,7 +137,7 @@ typedef struct index_check {
     int32_t ignored;
 } index_check;
 
-/* Sets an error that names the first index that is not in range. */
+/* Sets an error that names the first index out of range. */
 static mc_status check_indices(mc_context *ctx, void *data)
 {
     const index_check *c = data;
@@ -222,7 +222,7 @@ static mc_matrix flat_from(const mc_tensor *x, int64_t first)
     return m;
 }
 
-/* Neighbouring dimensions as one where nothing lies between them, and those of size 1 left out. */
+/* Merges neighbouring dimensions that are contiguous, and drops those of size 1. */
 static mc_strided_shape joined(mc_strided_shape s)
 {
     mc_strided_shape out = {.ndim = 0};

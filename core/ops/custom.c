@@ -1,4 +1,4 @@
-/* Operations that a program brings itself. */
+/* Operations defined by a program. */
 #include "core/ops/custom.h"
 
 #include <string.h>
@@ -13,7 +13,7 @@ typedef struct custom_state {
     void *user;
 } custom_state;
 
-/* Calls one of the functions, and turns a status that it returns into an error. */
+/* Calls one of the functions, and turns its status into an error. */
 static bool run(mc_tape *t, const custom_state *s, mc_custom_fn fn, const char *what,
                 const mc_custom_call *call)
 {
@@ -45,7 +45,7 @@ static void custom_again(mc_tape *t, mc_node *node)
 
 /* ---- backward -------------------------------------------------------------------------------- */
 
-/* The output's gradient as f32; *made is what was allocated for that. */
+/* The output's gradient as f32; *made is the tensor allocated for it, if any. */
 static mc_tensor *as_f32(mc_tape *t, mc_tensor *dy, mc_tensor **made)
 {
     *made = NULL;
@@ -64,7 +64,7 @@ static mc_tensor *zeros_like(mc_tape *t, const mc_tensor *x)
     return g;
 }
 
-/* An input that is given twice has two gradients here, which are added up after. */
+/* An input that is passed twice gets two gradients here, which are then added. */
 static void custom_backward(mc_tape *t, mc_node *node)
 {
     const custom_state *s = node->state;
@@ -117,7 +117,7 @@ static bool check_call(mc_tape *t, const mc_custom_op_spec *spec, int count,
                     spec->name, mc_dtype_name(dtype));
 }
 
-/* The operation as the tape knows it, with a copy of its name. */
+/* The tape's description of the operation, with a copy of its name. */
 static const mc_op *op_of(mc_tape *t, const mc_custom_op_spec *spec)
 {
     size_t size = strlen(spec->name) + 1;
@@ -140,7 +140,7 @@ static void record(mc_tape *t, const custom_state *s, int count, mc_tensor *cons
     custom_state *kept = node->state;
     *kept = *s;
     kept->spec.name = op->name;
-    /* what forward reads is needed where it may be called again */
+    /* forward's inputs are needed if it may be called again */
     for (int i = 0; i < count; i++)
         if (s->spec.recompute || !(s->spec.unread_inputs >> i & 1)) mc_node_save(node, inputs[i]);
     if (!s->spec.unread_output) mc_node_save(node, y);

@@ -134,8 +134,8 @@ static void dropout_again(mc_tape *t, mc_node *node)
               mc_matrix_of(y), false);
 }
 
-/* Backward needs no contents. What is after something cheap is cheap too, at the price that its
- * input is saved, which costs nothing where that is dropped. */
+/* Backward needs no contents. The result of dropout after a cheap op is cheap to recompute too;
+ * this requires saving its input, which costs nothing if that is dropped. */
 static const mc_op dropout_op = {.name = "dropout", .backward = dropout_backward};
 static const mc_op cheap_dropout_op = {
     .name = "dropout", .backward = dropout_backward, .recompute = dropout_again};
@@ -165,7 +165,7 @@ mc_tensor *mc_dropout(mc_tape *t, mc_tensor *x, float p)
     return mc_failed(mc_tape_context(t)) ? NULL : y;
 }
 
-/* The result alone is kept: it is positive where x was and was kept. */
+/* Only the result is kept: it is positive where x was positive and not dropped. */
 static void relu_dropout_backward(mc_tape *t, mc_node *node)
 {
     const mc_dropout_mask *mask = node->state;
@@ -255,7 +255,7 @@ mc_tensor *mc_cast(mc_tape *t, mc_tensor *x, mc_dtype dtype)
 
 /* ---- add and mul ----------------------------------------------------------------------------- */
 
-/* Checks the operands, puts the larger first and makes the output. */
+/* Checks the operands, swaps them if the second is larger, and creates the output. */
 static mc_tensor *binary_begin(mc_tape *t, const char *op, mc_tensor **a, mc_tensor **b)
 {
     if (!mc_op_ready(t, op, *a) || !mc_op_ready(t, op, *b)) return NULL;
@@ -299,7 +299,7 @@ mc_tensor *mc_add(mc_tape *t, mc_tensor *a, mc_tensor *b)
     return mc_failed(mc_tape_context(t)) ? NULL : y;
 }
 
-/* Adds dy * other to the gradient of the operand x, summed where x is repeated. */
+/* Adds dy * other to the gradient of the operand x, summed if x is repeated. */
 static void give_product(mc_tape *t, mc_tensor *x, mc_tensor *other, mc_tensor *dy)
 {
     if (!x->requires_grad || !mc_saved_data(t, other)) return;

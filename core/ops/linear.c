@@ -1,6 +1,5 @@
 /* y = activation(scale * x weight^T + bias). The pre-activation is kept for the activation's
- * gradient, and y can be computed again from it, so that selective recompute keeps only one of the
- * two. */
+ * gradient. y can be recomputed from it, so selective recompute keeps only one of the two. */
 #include "core/ops/fp8_internal.h"
 #include "core/ops/fused.h"
 
@@ -10,12 +9,12 @@ typedef struct linear_state {
     mc_activation activation;
     float scale;
     mc_tensor *pre;     /* pre-activation; NULL without an activation */
-    mc_fp8_use fp8;     /* products in 8 bits, if it has scales */
-    mc_fp8_x x8;        /* and x in them */
-    mc_fp8_operand dy8; /* that of the node after it, once it has cast the output's gradient */
+    mc_fp8_use fp8;     /* 8-bit products, if it has scales */
+    mc_fp8_x x8;        /* how x was cast for them */
+    mc_fp8_operand dy8; /* the gradient of the output in 8 bits, if the next node has cast it */
     bool cast_done;
-    /* What the node after it has done of its backward: its output's gradient is that of the
-     * pre-activation; the bias has its gradient. */
+    /* Parts of this backward that the next node has done: the output's gradient is already that of
+     * the pre-activation; the bias has its gradient. */
     bool activation_done, bias_done;
 } linear_state;
 
@@ -36,17 +35,17 @@ static mc_tensor *pre_gradient(mc_tape *t, mc_node *node, const linear_state *st
 
 static const mc_op linear_activation_op;
 
-/* What is cast or multiplied for x: itself, or what it is the activation of. */
+/* The tensor to cast or multiply for x: itself, or its pre-activation. */
 static mc_tensor *source_of(mc_tensor *x) { return x && x->pre ? x->pre : x; }
 
-/* A linear's product takes the gradient of the activation before it along, and that of its bias. */
+/* A linear's backward product can include the gradients of the activation and bias before it. */
 static bool fuses(const mc_node *node, const mc_node *before)
 {
     return before->op == &linear_activation_op && node->inputs[X] == before->output;
 }
 
-/* Gradients of the input, where it is wanted, and of biases: of the linear's own, unless the
- * operation after it did so, and of the one that it is fused with. */
+/* Computes the gradients of the input, if required, and of biases: the linear's own, unless the
+ * next node has done so, and that of the fused node before. */
 static void input_backward(mc_tape *t, mc_node *node, const mc_tensor *du)
 {
     const linear_state *state = node->state;
@@ -92,7 +91,7 @@ static void input_backward(mc_tape *t, mc_node *node, const mc_tensor *du)
     before->cast_done = casts;
 }
 
-/* The gradient of the pre-activation in 8 bits, where that is taken. */
+/* Casts the gradient of the pre-activation to 8 bits, if the layer uses it. */
 static bool cast_gradient(mc_tape *t, const mc_node *node, linear_state *state, const mc_tensor *du)
 {
     mc_fp8_source source = {
@@ -173,7 +172,7 @@ bool mc_linear_check(mc_tape *t, mc_tensor *x, mc_tensor *weight, mc_tensor *bia
            mc_op_shape(t, "linear", "bias", bias, MC_SHAPE(weight->shape.dim[0]));
 }
 
-/* `like`: a linear's state as far as it is known before the call. */
+/* `like`: the parts of the linear's state that are known before the call. */
 static void record(mc_tape *t, const linear_state *like, mc_tensor *x, mc_tensor *weight,
                    mc_tensor *bias, mc_tensor *y)
 {
@@ -189,8 +188,8 @@ static void record(mc_tape *t, const linear_state *like, mc_tensor *x, mc_tensor
     mc_node_save(node, like->x8.kept);
 }
 
-/* Memory of the output, and of the pre-activation where that is kept. With `defers` the output
- * stands for its activation. NULL after an error. */
+/* Allocates the output, and the pre-activation if it is kept. With `defers` the output represents
+ * its activation. NULL after an error. */
 static mc_tensor *make_output(mc_tape *t, const mc_tensor *x, int64_t out, bool keeps, bool defers,
                               mc_activation activation, mc_tensor **pre)
 {
@@ -202,7 +201,7 @@ static mc_tensor *make_output(mc_tape *t, const mc_tensor *x, int64_t out, bool 
     return defers ? mc_tape_deferred_activation(t, *pre, (int)activation) : y;
 }
 
-/* `use`: NULL, or products in 8 bits. */
+/* `use`: 8-bit products, or NULL. */
 static mc_tensor *linear(mc_tape *t, mc_tensor *x, mc_tensor *weight, mc_tensor *bias,
                          mc_activation activation, float scale, const mc_fp8_use *use)
 {

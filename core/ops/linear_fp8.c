@@ -6,7 +6,7 @@ enum { UNIT = 16 /* of sizes that products take */, SEEN_WORDS = sizeof(mc_fp8_s
 
 /* ---- scales ---------------------------------------------------------------------------------- */
 
-/* What all ranks see of x: (ranks) in scratch memory. Weights are the same on all of them. */
+/* Maxima of x on all ranks: (ranks) in scratch memory. Weights are equal on all ranks. */
 static mc_tensor *look(mc_tape *t, mc_fp8_role role, const mc_fp8_source *x, int *ranks)
 {
     mc_context *ctx = mc_tape_context(t);
@@ -48,7 +48,7 @@ const mc_fp8_scale *mc_fp8_scale_for(mc_tape *t, const mc_fp8_use *use, mc_fp8_r
     return good ? to : NULL;
 }
 
-/* Room for a scale beside use->scales; NULL without an error where none is needed. */
+/* Memory for a scale outside of use->scales; NULL without an error if none is needed. */
 static mc_tensor *own_scale(mc_tape *t, const mc_fp8_use *use)
 {
     if (!use->current) return NULL;
@@ -132,7 +132,7 @@ static bool multiply(mc_tape *t, mc_fp8_gemm_call call, const mc_fp8_operand *a,
     return MC_KERNEL(t, "linear in 8 bits", fp8_gemm, &call);
 }
 
-/* Takes the form that backward multiplies out of an operand. */
+/* Takes the form for backward out of an operand. */
 static mc_tensor *keep(mc_tape *t, mc_fp8_operand *x)
 {
     int form = mc_tape_device(t)->fp8_tn;
@@ -187,7 +187,7 @@ bool mc_fp8_cast_dy(mc_tape *t, const mc_fp8_use *use, const mc_fp8_source *dy, 
     return good;
 }
 
-/* x as the weight's gradient takes it: kept, or cast again. */
+/* x in the form for the weight's gradient: kept, or cast again. */
 static bool x_again(mc_tape *t, const mc_fp8_use *use, const mc_fp8_source *x, const mc_fp8_x *how,
                     mc_fp8_operand *out)
 {
@@ -222,7 +222,7 @@ void mc_fp8_weight_gradient(mc_tape *t, const mc_fp8_use *use, const mc_fp8_oper
     mc_fp8_release(&x8);
 }
 
-/* The slope of the activation before, and the sums of dx for its bias. */
+/* Applies the slope of the activation before, and sums dx for its bias. */
 static bool finish_input_gradient(mc_tape *t, const mc_linear_backward_call *c,
                                   const mc_fp8_before *before)
 {

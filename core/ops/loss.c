@@ -24,10 +24,10 @@ bool mc_loss_read_options(mc_tape *t, const char *op, const mc_cross_entropy_opt
     return true;
 }
 
-/* How many labels count: known on the host, since labels come from there. */
+/* The number of labels that count, from their values on the host. */
 static double counted(mc_tape *t, const mc_tensor *labels, int32_t ignore_index)
 {
-    if (mc_tape_context(t)->step || !mc_tape_recording(t)) return 0; /* no seed depends on it */
+    if (mc_tape_context(t)->step || !mc_tape_recording(t)) return 0; /* no seed needs it */
     const int32_t *label = mc_op_host(t, "loss", labels);
     double count = 0;
     for (int64_t i = 0; label && i < mc_tensor_count(labels); i++)
@@ -35,7 +35,7 @@ static double counted(mc_tape *t, const mc_tensor *labels, int32_t ignore_index)
     return count;
 }
 
-/* With one rank, its own rows are the nominal ones. */
+/* With one rank, the nominal rows are its own. */
 const float *mc_loss_seed(mc_tape *t, mc_tensor *loss, const mc_tensor *from, int64_t rows,
                           double count)
 {
@@ -63,7 +63,7 @@ static void cross_entropy_backward(mc_tape *t, mc_node *node)
 {
     const cross_entropy_state *state = node->state;
     mc_tensor *x = node->inputs[0];
-    mc_tensor *again = new_loss(t); /* recomputes the sum, which is not used */
+    mc_tensor *again = new_loss(t); /* receives the sum again, which is not used */
     bool accumulate;
     mc_tensor *target = mc_gradient_target(t, x, &accumulate);
     mc_tensor *dx = target && accumulate ? mc_scratch_new(t, x->dtype, x->shape) : target;
@@ -123,8 +123,8 @@ typedef struct linear_loss {
     mc_loss_options options;
     const float *seed; /* device memory */
     bool gradients;
-    mc_tensor *loss, *dx; /* dx: gradient of x at `seed`, when wanted */
-    float *dbias;         /* NULL: not wanted */
+    mc_tensor *loss, *dx; /* dx: gradient of x at `seed`, if required */
+    float *dbias;         /* NULL: not required */
 } linear_loss;
 
 typedef struct linear_loss_state {
@@ -138,7 +138,7 @@ static mc_matrix rows_from(mc_matrix m, int64_t row)
     return m;
 }
 
-/* Rows first .. first + n: logits, loss, and with gradients what follows from them. */
+/* Rows first .. first + n: computes logits and loss, and with gradients also those. */
 static void linear_loss_chunk(mc_tape *t, linear_loss *c, mc_matrix logits, int64_t first,
                               int64_t n)
 {
@@ -146,7 +146,7 @@ static void linear_loss_chunk(mc_tape *t, linear_loss *c, mc_matrix logits, int6
     int64_t in = mc_tensor_columns(c->x);
     float scale = c->options.logit_scale;
     mc_matrix x = rows_from(mc_matrix_of(c->x), first), none = {0};
-    int64_t columns = logits.stride; /* classes, and padding whose weights, and so logits, are 0 */
+    int64_t columns = logits.stride; /* classes, and padding with zero weights and logits */
     mc_linear_call product = {.rows = n,
                               .in = in,
                               .out = columns,
@@ -172,8 +172,8 @@ static void linear_loss_chunk(mc_tape *t, linear_loss *c, mc_matrix logits, int6
 static void linear_loss_run(mc_tape *t, linear_loss *c)
 {
     int64_t rows = mc_tensor_rows(c->x), columns = mc_tensor_size(c->weight, 0);
-    /* Rows that are zero may take part: their logits and gradients are zero, and the product is of
-     * a size that hardware likes. */
+    /* Includes padding rows that are zero: their logits and gradients are zero, and the product has
+     * an efficient size. */
     if (c->classes + c->weight->zero_rows != columns) columns = c->classes;
     int64_t chunk = mc_tape_device(t)->logits_chunk / columns;
     if (chunk < 1) chunk = 1;
@@ -189,8 +189,8 @@ static void linear_loss_run(mc_tape *t, linear_loss *c)
     mc_scratch_free(logits);
 }
 
-/* Whether backward's seed is the one the gradients were computed with. It is the same memory unless
- * somebody gave a seed by hand; only then is the device waited for. */
+/* Whether backward's seed equals the one used in forward. It is the same memory unless the program
+ * passed its own seed; only then this waits for the device. */
 static bool same_seed(mc_tape *t, const mc_tensor *gradient, const float *seed)
 {
     float given = 0, used = 0;
@@ -281,7 +281,7 @@ mc_tensor *mc_linear_cross_entropy(mc_tape *t, mc_tensor *x, mc_tensor *weight, 
 /* ---- combining and reading ------------------------------------------------------------------- */
 
 typedef struct loss_add_state {
-    mc_tensor *b_factor; /* (k, 0): what b's gradient is to a's */
+    mc_tensor *b_factor; /* (k, 0): ratio of b's gradient to a's */
 } loss_add_state;
 
 static void loss_add_backward(mc_tape *t, mc_node *node)
@@ -335,7 +335,7 @@ mc_tensor *mc_loss_add_ratio(mc_tape *t, mc_tensor *a, mc_tensor *b, mc_tensor *
         return NULL;
     mc_tensor *y = new_loss(t), *b_factor = new_loss(t);
     if (!y || !b_factor) return NULL;
-    /* the tape's own copy: the caller may refill the ratio before backward */
+    /* a copy, because the caller may refill the ratio before backward */
     MC_KERNEL(t, "loss add", scale, 2, mc_matrix_flat(ratio), 1, mc_matrix_flat(b_factor), false);
     MC_KERNEL(t, "loss add", scale, 2, mc_matrix_flat(a), 1, mc_matrix_flat(y), false);
     MC_KERNEL(t, "loss add", multiply, 2, mc_matrix_flat(b), mc_matrix_flat(b_factor), 2,

@@ -1,9 +1,9 @@
-/* Losses of elements and of rows, and losses from tensors. */
+/* Losses of elements and of rows, and losses made from tensors. */
 #include "core/ops/losses.h"
 #include "core/ops/general.h"
 #include "core/ops/loss_internal.h"
 
-/* An error if x, which a loss takes as a constant, requires a gradient. */
+/* Fails if x, which a loss treats as a constant, requires a gradient. */
 static bool is_constant(mc_tape *t, const char *op, const char *what, const mc_tensor *x)
 {
     if (!x->requires_grad) return true;
@@ -61,7 +61,7 @@ mc_tensor *mc_loss_from_rows(mc_tape *t, mc_tensor *rows, mc_tensor *counts)
 
 /* ---- pairs of elements ----------------------------------------------------------------------- */
 
-/* `what` and targets of equal shapes. */
+/* Checks that `what` and the targets have equal shapes. */
 static bool check_pair(mc_tape *t, const char *op, const char *what, mc_tensor *x,
                        mc_tensor *target)
 {
@@ -69,7 +69,7 @@ static bool check_pair(mc_tape *t, const char *op, const char *what, mc_tensor *
            mc_op_float(t, op, "targets", target) && mc_op_shape(t, op, "targets", target, x->shape);
 }
 
-/* The loss of elements that were made with targets, whose nominal rows it passes on. */
+/* The loss of elements computed with targets, whose nominal rows it takes over. */
 static mc_tensor *loss_of(mc_tape *t, mc_tensor *elements, const mc_tensor *targets)
 {
     if (elements) elements->nominal_rows = targets->nominal_rows;
@@ -83,7 +83,7 @@ mc_tensor *mc_mse_loss(mc_tape *t, mc_tensor *x, mc_tensor *target)
     return loss_of(t, mc_mul(t, d, d), target);
 }
 
-/* (1 - y) softplus(x) + p y softplus(-x): where y is 0 or 1 nothing cancels. */
+/* (1 - y) softplus(x) + p y softplus(-x): without cancellation if y is 0 or 1. */
 mc_tensor *mc_bce_loss(mc_tape *t, mc_tensor *logits, mc_tensor *targets, mc_tensor *pos_weight)
 {
     static const char op[] = "bce loss", what[] = "the weights of the positive classes";
@@ -152,7 +152,7 @@ static bool check_cross(mc_tape *t, mc_tensor *x, mc_tensor *labels,
     return s->labels;
 }
 
-/* The losses of the rows, and in *weight how much each counts. */
+/* The losses of the rows; *weight becomes the weight of each row. */
 static mc_tensor *cross_rows(mc_tape *t, mc_tensor *x, const cross_state *s, mc_tensor **weight)
 {
     mc_shape rows = MC_SHAPE(mc_tensor_rows(x));

@@ -1,6 +1,6 @@
-/* y + scale * h B^T, in place: what a low-rank adapter adds to a product (Hu et al. 2021). y's
- * columns may be those of several products side by side, each with a B and columns of h of its
- * own. */
+/* y + scale * h B^T, in place: the contribution of a low-rank adapter to a product (Hu et al.
+ * 2021). y's columns may belong to several products side by side, each with its own B and its own
+ * columns of h. */
 #include "core/ops/ops_internal.h"
 
 static const char op[] = "low rank";

@@ -2,10 +2,10 @@
 #include "core/ops/general.h"
 #include "core/ops/ops_internal.h"
 
-/* A matrix or a batch of them, as an operand stands in a product. */
+/* A matrix or a batch of matrices, as an operand of a product. */
 typedef struct operand {
     mc_matrix m;
-    int64_t step; /* elements from one matrix to the next; 0: there is one, for all products */
+    int64_t step; /* elements from one matrix to the next; 0: one matrix for all products */
     bool transpose;
 } operand;
 
@@ -16,17 +16,17 @@ static operand operand_of(mc_tape *t, mc_tensor *x, bool saved, bool transpose)
     return (operand){m, x->shape.ndim > 2 ? rows * m.stride : 0, transpose};
 }
 
-/* The matrices of a batch one after the other are one matrix of more rows. */
+/* Whether the matrices of a batch are contiguous and form one matrix of more rows. */
 static bool is_stack(operand x, bool transposed) { return x.step && x.transpose == transposed; }
 
-/* c [+]= op(a) op(b) for the whole batch; where c is a single matrix it gets the sum. Products that
- * share an operand or their result are one larger product where the matrices lie so. */
+/* c [+]= op(a) op(b) for the whole batch; a single matrix c gets the sum. Products with a common
+ * operand or result become one larger product if the layout of the matrices allows it. */
 static void multiply(mc_tape *t, int64_t batch, int64_t m, int64_t n, int64_t k, operand a,
                      operand b, operand c, bool accumulate)
 {
     static const char op[] = "matmul";
     float beta = accumulate ? 1 : 0;
-    if (batch == 0 && !c.step) { /* the sum of no products is zero */
+    if (batch == 0 && !c.step) { /* a sum of no products is zero */
         batch = 1;
         k = 0;
     }
@@ -63,8 +63,8 @@ static operand gradient_operand(mc_tape *t, mc_tensor *x, bool *accumulate)
     return dx ? operand_of(t, dx, false, false) : (operand){{0}, 0, false};
 }
 
-/* C = A' B' with A' = op(A), B' = op(B): dA' = dC B'^T and dB' = A'^T dC, and the transposes of
- * these where A and B are stored transposed. */
+/* C = A' B' with A' = op(A), B' = op(B): dA' = dC B'^T and dB' = A'^T dC, transposed if A or B is
+ * stored transposed. */
 static void matmul_backward(mc_tape *t, mc_node *node)
 {
     const matmul_state *s = node->state;
@@ -90,7 +90,7 @@ static void matmul_backward(mc_tape *t, mc_node *node)
 
 static const mc_op matmul_op = {.name = "matmul", .backward = matmul_backward};
 
-/* Checks the operands' shapes and gives that of the result. */
+/* Checks the operands' shapes and computes the result's. */
 static bool check_shapes(mc_tape *t, const mc_tensor *a, const mc_tensor *b, matmul_state *s,
                          mc_shape *out)
 {

@@ -1,19 +1,19 @@
-/* y = LayerNorm(x + dropout(f)), or RMSNorm, which has no bias: a training tape keeps the residual
- * sum, from which y can be computed again. In a residual stream the sum is an output too. */
+/* y = LayerNorm(x + dropout(f)), or RMSNorm, which has no bias. A training tape keeps the residual
+ * sum, from which y can be recomputed. In a residual stream the sum is a second output. */
 #include "core/ops/ops_internal.h"
 #include "core/ops/fused.h"
 
 typedef struct norm_state {
     float eps;
     mc_dropout_mask dropout;
-    mc_tensor *sum;         /* x itself when there is no f */
+    mc_tensor *sum;         /* x itself without f */
     mc_tensor *mean, *rstd; /* (rows) f32; RMSNorm has no mean */
 } norm_state;
 
 enum { X, F, WEIGHT, BIAS };
 
-/* Where the gradient at the normalised sum goes. That of a sum that is an output is there already
- * if the sum was used: the norm's part is added to it in place. Without f the sum is x. */
+/* A tensor for the gradient of the normalised sum. If the sum is an output that was used, its
+ * gradient exists already, and the norm's part is added in place. Without f the sum is x. */
 static mc_tensor *sum_gradient(mc_tape *t, mc_node *node, bool *accumulate)
 {
     mc_tensor *x = node->inputs[X], *f = node->inputs[F];
@@ -79,7 +79,7 @@ static void norm_again(mc_tape *t, mc_node *node)
     MC_KERNEL(t, "residual norm", residual_norm, &call);
 }
 
-/* The gradient of the branch is summed over its rows along the way, for the linear's bias. */
+/* The pass also sums the branch's gradient over its rows, for the linear's bias. */
 static bool fuses(const mc_node *node, const mc_node *before)
 {
     return mc_node_is_linear(before) && node->inputs[F] == before->output;
@@ -115,7 +115,7 @@ bool mc_norm_check(mc_tape *t, mc_tensor *x, mc_tensor *f, float dropout, mc_ten
     return true;
 }
 
-/* What a norm is made of. */
+/* The arguments of a norm. */
 typedef struct norm_call {
     mc_tensor *x, *f, *weight, *bias;
     float dropout, eps;
@@ -147,7 +147,7 @@ static mc_tensor *norm(mc_tape *t, norm_call *c)
     int64_t rows = mc_tensor_rows(x);
     bool recording = mc_tape_recording(t);
     norm_state state = {.eps = c->eps, .dropout = mc_tape_dropout(t, f ? c->dropout : 0)};
-    bool stored = f && (recording || c->stream); /* else nobody reads the sum again */
+    bool stored = f && (recording || c->stream); /* otherwise nothing reads the sum again */
     c->sum = state.sum = stored ? mc_tape_tensor(t, x->dtype, x->shape, x) : x;
     mc_tensor *y = mc_tape_tensor(t, x->dtype, x->shape, x);
     if (recording) {

@@ -1,5 +1,5 @@
-/* The relative position bias of T5 (Raffel et al. 2020): a learned number for each head and each
- * bucket of distances, spread over the distances. */
+/* T5's relative position bias (Raffel et al. 2020): a learned number for each head and bucket of
+ * distances, expanded to all distances. */
 #include "core/ops/ops_internal.h"
 #include "core/ops/attention.h"
 
@@ -28,20 +28,20 @@ static const mc_op bias_op = {.name = "position bias", .backward = bias_backward
 
 /* ---- buckets --------------------------------------------------------------------------------- */
 
-/* Half of the buckets of one direction hold a distance each; the others grow by a constant factor
- * up to max_distance, and the last one has all that is farther. */
+/* Half of the buckets of a direction hold one distance each. The others grow by a constant factor
+ * up to max_distance, and the last one also holds all larger distances. */
 static int32_t bucket_of_distance(int64_t distance, int64_t buckets, double max_distance)
 {
     int64_t exact = buckets / 2, rest = buckets - exact;
     if (distance < exact) return (int32_t)distance;
     double share = log((double)distance / (double)exact) / log(max_distance / (double)exact);
-    /* Where a bucket begins at a whole distance, logarithms may come out one rounding short. The
-     * next smaller distance is farther away than that by many orders of magnitude. */
+    /* If a bucket starts at a whole distance, the logarithm may be one rounding too small. The
+     * tolerance is smaller than the difference to the next distance by many orders of magnitude. */
     double place = floor((double)rest * share + 1e-9);
     return (int32_t)(exact + (place < (double)rest ? (int64_t)place : rest - 1));
 }
 
-/* Of key - query = -(length - 1) ... length - 1. */
+/* The buckets of key - query = -(length - 1) ... length - 1. */
 static mc_tensor *find_buckets(mc_tape *t, int64_t buckets, const mc_position_bias_options *o)
 {
     int64_t each = o->bidirectional ? buckets / 2 : buckets, n = 2 * o->length - 1;
@@ -49,7 +49,7 @@ static mc_tensor *find_buckets(mc_tape *t, int64_t buckets, const mc_position_bi
     int32_t *bucket = mc_tape_alloc(t, (size_t)n * sizeof *bucket);
     if (!bucket) return NULL;
     for (int64_t i = 0; i < n; i++) {
-        int64_t ahead = i - (o->length - 1); /* of the key */
+        int64_t ahead = i - (o->length - 1); /* position of the key minus that of the query */
         bucket[i] = bucket_of_distance(ahead > 0 ? ahead : -ahead, each, max_distance);
         if (ahead > 0) bucket[i] = o->bidirectional ? bucket[i] + (int32_t)each : 0;
     }

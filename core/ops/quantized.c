@@ -1,4 +1,4 @@
-/* Products with weights in 8 bits, which are frozen: inputs and biases have gradients. */
+/* Products with frozen 8-bit weights: inputs and biases have gradients. */
 #include "core/ops/ops_internal.h"
 
 static const char op[] = "linear in 8 bits";
@@ -22,7 +22,7 @@ typedef struct quantized_state {
 
 enum { X, BIAS };
 
-/* dx = scale dy W and the sums of dy's columns; W as a whole in dy's dtype, in scratch memory. */
+/* dx = scale dy W, and the column sums of dy; dequantizes W to dy's dtype in scratch memory. */
 static void quantized_backward(mc_tape *t, mc_node *node)
 {
     const quantized_state *state = node->state;
@@ -64,8 +64,8 @@ static mc_tensor *product(mc_tape *t, mc_tensor *x, const mc_matrix8 *w, mc_tens
     return mc_failed(mc_tape_context(t)) ? NULL : y;
 }
 
-/* A tape that trains has the activation as an operation of its own, which keeps what it needs; so
- * a block that runs again computes the same. */
+/* On a training tape the activation is a separate operation, which keeps what it needs; so a block
+ * that runs again computes the same values. */
 mc_tensor *mc_linear_quantized(mc_tape *t, mc_tensor *x, const mc_matrix8 *w, mc_tensor *bias,
                                mc_activation activation, float scale)
 {

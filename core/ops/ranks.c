@@ -67,7 +67,7 @@ typedef struct sum_count {
 
 static double mean_of(double sum, double count) { return count != 0 ? sum / count : 0; }
 
-/* The loss of every rank that has rows, (ranks); NULL after an error. */
+/* The losses of all ranks with rows, (ranks); NULL after an error. */
 static sum_count *gather_losses(mc_context *ctx, const mc_tensor *loss)
 {
     sum_count mine;
@@ -116,7 +116,7 @@ double mc_mean_rank_loss(mc_context *ctx, const mc_tensor *loss)
 
 /* ---- results --------------------------------------------------------------------------------- */
 
-/* What a rank has: its dtype, number of dimensions, and sizes. */
+/* A rank's tensor as numbers: dtype, number of dimensions, sizes. */
 enum { HAS_DTYPE, HAS_DIMS, HAS_SIZES, HAS = HAS_SIZES + MC_MAX_DIMS };
 
 static mc_shape rows_of(const mc_tensor *x) { return x->shape.ndim ? x->shape : MC_SHAPE(1); }
@@ -137,7 +137,7 @@ static mc_shape shape_of(const int64_t has[HAS])
     return shape;
 }
 
-/* Compares all ranks with rank 0, so that all find the same. */
+/* Compares all ranks with rank 0, so that all ranks get the same result. */
 static bool fit(mc_context *ctx, const int64_t *all)
 {
     for (int r = 1; r < ctx->mesh.data.size; r++) {
@@ -155,7 +155,7 @@ static bool fit(mc_context *ctx, const int64_t *all)
     return true;
 }
 
-/* Each rank's rows go to their place in y, and in what the host knows of it. */
+/* Copies each rank's rows to their place in y and in y's host values. */
 static void gather_rows(mc_context *ctx, const mc_tensor *x, const int64_t *all, mc_tensor *y)
 {
     char *to = mc_tensor_data(y);
@@ -175,7 +175,7 @@ static void gather_rows(mc_context *ctx, const mc_tensor *x, const int64_t *all,
         mc_fail(ctx, MC_ERR_DEVICE, "gather_result: %s", device->failure);
 }
 
-/* One rank's result is a copy, for the caller to free as with several. */
+/* With one rank the result is a copy, so that the caller always owns it. */
 static mc_tensor *copy_of(mc_context *ctx, const mc_tensor *x)
 {
     mc_device *device = ctx->device;

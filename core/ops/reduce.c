@@ -24,7 +24,7 @@ static void sum_backward(mc_tape *t, mc_node *node)
 
 static const mc_op sum_op = {.name = "sum", .backward = sum_backward};
 
-/* Sums of columns have a kernel that takes the rows in parallel. */
+/* Sums over rows have a kernel that runs in parallel over the rows. */
 static void sum_columns(mc_tape *t, const sum_state *s, const mc_tensor *x, mc_tensor *y)
 {
     bool scaled = s->factor != 1;
@@ -77,7 +77,7 @@ static void pool_backward(mc_tape *t, mc_node *node)
 
 static const mc_op pool_op = {.name = "mean pool", .backward = pool_backward};
 
-/* The lengths of a packed x, which are there on the device too from here on; NULL: an error. */
+/* The lengths of a packed x, also copied to the device; NULL after an error. */
 static const mc_lengths *pool_lengths(mc_tape *t, const char *op, mc_tensor *x)
 {
     const mc_lengths *lengths = mc_op_lengths(t, op, x);

@@ -17,13 +17,12 @@ typedef enum mc_rotary_type {
 typedef struct mc_rotary_scaling {
     mc_rotary_type type;
     float factor; /* required unless type is MC_ROTARY_DEFAULT; above 0 */
-    /* Of LLAMA3 and YARN, required: a pair that turns at most `low` times within `original`
-     * positions is slow, one that turns `high` times or more is left alone. Those between are
-     * interpolated, LLAMA3's by their angle, YARN's by their number. 0 < low < high. */
+    /* LLAMA3 and YARN, required: a pair that makes at most `low` turns within `original` positions
+     * is slow; one that makes `high` turns or more is not scaled. Pairs between are interpolated:
+     * by angle for LLAMA3, by pair number for YARN. 0 < low < high. */
     float low, high, original;
-    bool exact_range; /* of YARN: the numbers of the first and last such pair are not rounded */
-    /* Cosine and sine are multiplied by it; 0: 1, of YARN 0.1 ln(factor) + 1 (1 for a factor up to
-     * 1). */
+    bool exact_range; /* YARN: the first and last pair number between are not rounded */
+    /* Factor of cosine and sine; 0: 1, but for YARN 0.1 ln(factor) + 1 (1 for a factor up to 1). */
     float attention_factor;
 } mc_rotary_scaling;
 

@@ -1,5 +1,5 @@
-/* Rotary positions (Su et al. 2021), in place: a rotation needs nothing but its own columns, and
- * its gradient is the rotation back. */
+/* Rotary positions (Su et al. 2021), in place: a rotation reads only its own columns, and its
+ * gradient is the inverse rotation. */
 #include "core/ops/ops_internal.h"
 #include "core/ops/attention.h"
 
@@ -20,8 +20,8 @@ static void rotate(mc_tape *t, const rotary_state *state, bool inverse, mc_tenso
               mc_matrix_of(x));
 }
 
-/* The gradient of the output is not needed afterwards: it is turned where it lies, unless it is
- * some other tensor's too. */
+/* The output's gradient is rotated in place, because it is not needed afterwards, unless another
+ * tensor shares it. */
 static void rotary_backward(mc_tape *t, mc_node *node)
 {
     mc_tensor *dy = node->output->gradient, *dx = dy;
@@ -94,13 +94,13 @@ static bool check(mc_tape *t, mc_tensor *x, const mc_rotary_options *o)
 
 static const double full_turn = 6.283185307179586477; /* 2 pi */
 
-/* The number, with a fraction, of the pair that turns so many times within so many positions. */
+/* The number, with a fraction, of the pair that turns `times` times within `positions`. */
 static double pair_that_turns(const mc_rotation *r, double times, double positions)
 {
     return r->rotary_dim * log(positions / (times * full_turn)) / (2 * log((double)r->base));
 }
 
-/* YaRN keeps the angles of the pairs before the first and divides those after the last. */
+/* YaRN keeps the angles of pairs before the first number and divides those after the last. */
 static void keep_by_number(mc_rotation *r, const mc_rotary_scaling *s)
 {
     double first = pair_that_turns(r, (double)s->high, (double)s->original);

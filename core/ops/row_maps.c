@@ -1,4 +1,4 @@
-/* Functions of rows: softmax, its logarithm, scaling to length 1. */
+/* Functions of rows: softmax, log-softmax, scaling to length 1. */
 #include "core/ops/general.h"
 #include "core/ops/ops_internal.h"
 
@@ -38,7 +38,7 @@ static void normalize_again(mc_tape *t, mc_node *node)
     run(t, node->state, mc_saved_matrix(t, node->inputs[0]), node->output);
 }
 
-/* The softmaxes keep their output, which they could not make again from itself. */
+/* The softmaxes keep their output and cannot recompute it, because their input is not kept. */
 static const mc_op softmax_op = {.name = "softmax", .backward = row_map_backward};
 static const mc_op normalize_op = {
     .name = "normalize", .backward = row_map_backward, .recompute = normalize_again};

@@ -108,7 +108,7 @@ mc_tensor *mc_token_positions(mc_tape *t, mc_tensor *ids, const mc_lengths *leng
     const int32_t *device_lengths = checked ? mc_tape_device_lengths(t, lengths) : NULL;
     mc_tensor *y = checked ? mc_tape_tensor(t, MC_I32, MC_SHAPE(lengths->capacity), NULL) : NULL;
     if (y && !mc_failed(mc_tape_context(t))) {
-        y->storage->computed = true; /* no operation waits for its numbers to check them */
+        y->storage->computed = true; /* so that no operation waits to check its values */
         MC_KERNEL(t, op, token_positions, lengths, device_lengths, mc_tensor_data(checked),
                   (int32_t)pad, (int32_t)first, mc_tensor_data(y));
     }
@@ -127,7 +127,7 @@ mc_blanks mc_find_blanks(mc_tape *t, mc_tensor *ids, const mc_lengths *lengths, 
     mc_tensor **const made[] = {&out.marks, &out.positions, &out.blocks};
     for (int i = 0; i < 3 && checked && !mc_failed(mc_tape_context(t)); i++) {
         *made[i] = mc_tape_tensor(t, MC_I32, MC_SHAPE(lengths->capacity), NULL);
-        if (*made[i]) (*made[i])->storage->computed = true; /* as positions of tokens are */
+        if (*made[i]) (*made[i])->storage->computed = true; /* like token positions */
     }
     if (!checked || mc_failed(mc_tape_context(t))) return (mc_blanks){0};
     MC_KERNEL(t, op, find_blanks, lengths, device_lengths,
@@ -231,7 +231,7 @@ static void reshape_backward(mc_tape *t, mc_node *node)
 
 static const mc_op reshape_op = {.name = "reshape", .backward = reshape_backward};
 
-/* The same elements; `lengths` NULL: not packed. */
+/* A view with another shape; `lengths` NULL: not packed. */
 static mc_tensor *view_of(mc_tape *t, mc_tensor *x, mc_shape shape, const mc_lengths *lengths)
 {
     mc_tensor *y = mc_tape_view(t, x, shape, 0);

@@ -3,7 +3,7 @@
 #include "core/ops/general.h"
 #include "core/ops/ops_internal.h"
 
-/* Whether the rows of a packed batch stay what they are. */
+/* x's lengths, unless the dimension is that of the packed rows. */
 static const mc_lengths *lengths_beside(const mc_tensor *x, int dim)
 {
     return dim > 0 ? x->lengths : NULL;
@@ -11,8 +11,7 @@ static const mc_lengths *lengths_beside(const mc_tensor *x, int dim)
 
 /* ---- parts of a dimension -------------------------------------------------------------------- */
 
-/* A part of the elements in one dimension: `elements` of the `whole_step` that each outer index
- * has. */
+/* A range of one dimension: for each outer index, `elements` out of `whole_step`. */
 typedef struct part_shape {
     int64_t outer, elements, whole_step;
 } part_shape;
@@ -78,7 +77,7 @@ mc_tensor *mc_slice(mc_tape *t, mc_tensor *x, int dim, int64_t first, int64_t co
 
 /* ---- concatenation --------------------------------------------------------------------------- */
 
-/* Where one of the tensors lies in the result: at elements `first` of each outer index. */
+/* The place of one tensor in the result: at element `first` of each outer index. */
 typedef struct concat_part {
     part_shape part;
     int64_t first;
@@ -109,7 +108,7 @@ static bool check_concat(mc_tape *t, mc_tensor *x, const mc_tensor *like, int di
     return mc_op_shape(t, "concat", "input", x, expected);
 }
 
-/* At most MC_NODE_INPUTS tensors, which were checked. */
+/* Concatenates at most MC_NODE_INPUTS checked tensors. */
 static mc_tensor *concat_few(mc_tape *t, int n, mc_tensor *const *xs, int dim)
 {
     mc_around around;
@@ -133,7 +132,7 @@ static mc_tensor *concat_few(mc_tape *t, int n, mc_tensor *const *xs, int dim)
     return mc_failed(mc_tape_context(t)) ? NULL : y;
 }
 
-/* More than a node has inputs are put together in groups first. */
+/* Concatenates groups first if there are more tensors than a node has inputs. */
 static mc_tensor *concat_all(mc_tape *t, int n, mc_tensor *const *xs, int dim)
 {
     if (n <= MC_NODE_INPUTS) return concat_few(t, n, xs, dim);
@@ -170,18 +169,18 @@ typedef struct transpose_state {
     mc_shape x; /* (outer, a, between, b, inner) */
 } transpose_state;
 
-/* To (outer, b, between, a, inner), or back. */
+/* Transposes to (outer, b, between, a, inner), or back. */
 static void exchange(mc_tape *t, mc_shape x, const mc_tensor *from, mc_tensor *to, bool back,
                      bool accumulate)
 {
     enum { OUTER, A, BETWEEN, B, INNER };
     const int64_t *n = x.dim;
     int64_t inner = n[INNER], middle = n[BETWEEN];
-    /* of x, and of its transpose in the order of x's dimensions */
+    /* strides of x, and of its transpose in the order of x's dimensions */
     const int64_t given[] = {n[A] * middle * n[B] * inner, middle * n[B] * inner, n[B] * inner,
                              inner, 1},
                   turned[] = {given[OUTER], inner, n[A] * inner, middle * n[A] * inner, 1};
-    /* neighbours in what is written follow each other */
+    /* so that writes are contiguous */
     const int order[2][5] = {{OUTER, B, BETWEEN, A, INNER}, {OUTER, A, BETWEEN, B, INNER}};
     mc_strided_shape s = {.ndim = 5};
     for (int i = 0; i < 5; i++) {
@@ -203,7 +202,7 @@ static void transpose_backward(mc_tape *t, mc_node *node)
 
 static const mc_op transpose_op = {.name = "transpose", .backward = transpose_backward};
 
-/* x around two dimensions a < b. */
+/* The five sizes of x around two dimensions a < b. */
 static mc_shape around_two(const mc_tensor *x, mc_around a, mc_around b)
 {
     int64_t between = 1;
