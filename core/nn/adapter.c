@@ -18,7 +18,7 @@ void mc_weight_declare(mc_parameter *weight, float scale)
 
 bool mc_parameter_is_factor(const mc_parameter *p) { return p && p->is_factor; }
 
-/* The name of a factor as a path from the root: "/NAME" + `end`. */
+/* The name of a factor as a path from the root: "/NAME" followed by `end`. */
 static char *factor_name(mc_stored *weight, const mc_adapter_site *site, const char *end)
 {
     static const char tail[] = ".weight";
@@ -43,7 +43,7 @@ static mc_parameter *mark_factor(mc_parameter *p)
     return p;
 }
 
-/* All As as one stored tensor. */
+/* Stores the A factors of all sites as one tensor. */
 static bool add_a(mc_stored *weight, mc_adapter *adapter, mc_module *module)
 {
     float limit = (float)(1 / sqrt((double)weight->shape.dim[1]));
@@ -90,7 +90,7 @@ mc_status mc_adapter_add(mc_stored *weight, const mc_adapter *given)
 
 /* ---- the product ----------------------------------------------------------------------------- */
 
-/* x A^T for all sites side by side. */
+/* x A^T for all sites in one product. */
 static mc_tensor *down(mc_tape *t, const mc_adapter *adapter, mc_tensor *x)
 {
     mc_tensor *dropped = mc_dropout(t, x, adapter->dropout);
@@ -112,7 +112,7 @@ static mc_tensor *add_up(mc_tape *t, const mc_stored *weight, mc_tensor *y, mc_t
     return mc_low_rank_add(t, y, h, parts, adapter->count, adapter->scale);
 }
 
-/* Of the weight alone. */
+/* The product without the adapter. */
 static mc_tensor *product(mc_tape *t, mc_tensor *x, mc_parameter *weight, mc_tensor *b,
                           mc_activation activation, bool defers)
 {
@@ -126,8 +126,8 @@ static mc_tensor *product(mc_tape *t, mc_tensor *x, mc_parameter *weight, mc_ten
     return w ? mc_scaled_linear(t, x, w, b, activation, scale) : NULL;
 }
 
-/* A's product comes first: on the way back the large product then writes x's gradient, and the
- * small one adds to it. */
+/* A's product comes first in forward, so that in backward the large product writes x's gradient
+ * first and the small one adds to it. */
 static mc_tensor *adapted_product(mc_tape *t, mc_tensor *x, mc_parameter *weight, mc_tensor *b,
                                   mc_activation activation)
 {
@@ -149,7 +149,7 @@ mc_tensor *mc_weight_product(mc_tape *t, mc_tensor *x, mc_parameter *weight, mc_
     return adapted_product(t, x, weight, b, activation);
 }
 
-/* Whether the tape multiplies in 8 bits, and no adapter reads the input too. */
+/* Whether the product is in 8 bits and no adapter reads its input. */
 static bool casts_alone(const mc_tape *t, const mc_parameter *weight)
 {
     const mc_stored *stored = weight->stored;
@@ -189,7 +189,7 @@ static void merge_part(mc_parameter *p, const float *b, const float *a, float fa
     mc_parameter_write(p, w);
 }
 
-/* On the host: a site at a time, in f32. */
+/* Merges one site on the host, in f32. */
 static void merge_site(mc_stored *weight, const mc_adapter_site *site)
 {
     mc_context *ctx = weight->owner->ctx;
@@ -214,7 +214,7 @@ static void merge_site(mc_stored *weight, const mc_adapter_site *site)
     mc_free(w);
 }
 
-/* The first parameter that is a factor; all after it have to be. */
+/* Finds the first parameter that is a factor; all later parameters must be factors. */
 static bool find_factors(const mc_module_root *root, size_t *first)
 {
     *first = root->parameter_count;

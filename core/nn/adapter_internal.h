@@ -1,11 +1,11 @@
-/* Low-rank adapters (LoRA, Hu et al. 2021) of weights of linear layers: y = x W^T + b + scale *
- * (dropout(x) A^T) B^T, where A (rank, in) and B (out, rank) are parameters of their own, and W
- * need not be trained.
+/* Low-rank adapters (LoRA, Hu et al. 2021) of linear layers' weights: y = x W^T + b + scale *
+ * (dropout(x) A^T) B^T. A (rank, in) and B (out, rank) are separate parameters, and W may be
+ * frozen.
  *
- * An adapter belongs to a stored weight, so that every layer with such a weight has it without
- * knowing. Of a weight that holds several parameters (query, key and value) it may adapt some;
- * their As are stored as one, so that one product with x serves them all, and their Bs' products go
- * to the columns of the one result. */
+ * An adapter belongs to a stored weight, so every layer applies it without further code. If a
+ * weight holds several parameters (query, key and value), an adapter may adapt some of them. Their
+ * A factors are stored as one tensor, so that a single product with x serves all; the products with
+ * the B factors are added to their columns of the result. */
 #ifndef MC_NN_ADAPTER_INTERNAL_H
 #define MC_NN_ADAPTER_INTERNAL_H
 
@@ -20,38 +20,37 @@ typedef struct mc_adapter_site {
 
 typedef struct mc_adapter {
     int64_t rank;
-    float scale;   /* of the product with B; the weight's own scale has no part in it */
+    float scale;   /* of the product with B, independent of the weight's own scale */
     float dropout; /* of x before A, the same for all sites */
     int count;
     mc_adapter_site site[MC_LOW_RANK_PARTS];
 } mc_adapter;
 
-/* Says that a layer uses what is stored with the weight in mc_weight_product alone, so that it may
- * have an adapter. `scale`: of the product. NULL is ignored. */
+/* Declares that a layer uses the weight only through mc_weight_product, so that it may have an
+ * adapter. `scale`: of the product. NULL is ignored. */
 void mc_weight_declare(mc_parameter *weight, float scale);
 
-/* Declares the factors of an adapter, whose sites say which parts they are for and are filled in
- * here, in the weight's block: "NAME.lora_A.weight", uniform in +-1 / sqrt(in) (what
- * torch.nn.init.kaiming_uniform_ with a = sqrt(5) gives), and "NAME.lora_B.weight", zeros, where
- * the site's first parameter is "NAME.weight". Copies *adapter. Errors: a weight that has one. */
+/* Declares an adapter's factors in the weight's block: "NAME.lora_A.weight", uniform in +-1 /
+ * sqrt(in) (like torch.nn.init.kaiming_uniform_ with a = sqrt(5)), and "NAME.lora_B.weight", zeros,
+ * where the site's first parameter is "NAME.weight". The sites name their parts; this fills in the
+ * rest. Copies *adapter. Errors: a weight that already has an adapter. */
 mc_status mc_adapter_add(mc_stored *weight, const mc_adapter *adapter);
 
-/* Adds all adapters below a root to their weights: W += scale / s * B A, where s is the factor of
- * the layer's product; and removes them and their parameters, which must be the last that were
- * declared (else MC_ERR_STATE). No tape that uses the model may be open. All ranks do it
- * together. */
+/* Merges all adapters below a root into their weights: W += scale / s * B A, where s is the scale
+ * of the layer's product. Then removes the adapters and their parameters, which must be the last
+ * ones declared (else MC_ERR_STATE). No tape that uses the model may be open. Collective. */
 mc_status mc_adapters_merge(mc_module_root *root);
 
 /* Whether a parameter is a factor of an adapter. */
 bool mc_parameter_is_factor(const mc_parameter *parameter);
 
-/* activation(scale * x W^T + b), with the scale that was declared, and what W's adapter adds before
- * the activation. `weight` and `bias` (may be NULL) are the first parts of what is stored. */
+/* activation(scale * x W^T + b + the contribution of W's adapter), with the declared scale.
+ * `weight` and `bias` (may be NULL) are the first parts of their stored tensors. */
 mc_tensor *mc_weight_product(mc_tape *t, mc_tensor *x, mc_parameter *weight, mc_parameter *bias,
                              mc_activation activation);
-/* The same where the product with `next` alone reads the result: with both in 8 bits that may stand
- * for the activation of a tensor (mc_tensor.pre), which only mc_weight_product and mc_tape_release
- * take. */
+/* The same if only the product with `next` reads the result. With both products in 8 bits, the
+ * result may be a deferred activation (mc_tensor.pre), which only mc_weight_product and
+ * mc_tape_release accept. */
 mc_tensor *mc_weight_product_for(mc_tape *t, mc_tensor *x, mc_parameter *weight, mc_parameter *bias,
                                  mc_activation activation, const mc_parameter *next);
 

@@ -9,9 +9,9 @@ enum { Q, K, V, PARTS };
 
 struct mc_attention {
     mc_module module;
-    /* The first part of each stored tensor: q, k and v; under `cross` kv begins with k. */
+    /* The first part of each stored tensor: of q, k and v; with `cross` of q, and of k and v. */
     mc_parameter *q_weight, *q_bias, *kv_weight, *kv_bias;
-    mc_parameter *global_weight, *global_bias; /* q, k and v of global tokens; NULL: none */
+    mc_parameter *global_weight, *global_bias; /* q, k and v for global tokens; NULL: none */
     mc_layernorm *q_norm, *k_norm;             /* NULL: none */
     mc_linear *out;
     int heads;
@@ -27,7 +27,7 @@ static const char *const global_names[][PARTS] = {
     {"project_q_global.weight", "project_k_global.weight", "project_v_global.weight"},
     {"project_q_global.bias", "project_k_global.bias", "project_v_global.bias"}};
 
-/* Parts `first` to `last` of q, k and v as one stored tensor, weight and bias. */
+/* Declares parts `first` to `last` of q, k and v as one stored tensor, with weight and bias. */
 static void add_projection(mc_attention *a, const char *const names[][PARTS], int first, int last,
                            int64_t dim, mc_parameter **weight, mc_parameter **bias)
 {
@@ -126,8 +126,8 @@ static mc_sdpa_options sdpa_options(const mc_attention *a, const mc_call *call)
     return out;
 }
 
-/* Keeps the probabilities where the caller has asked for them; those of global tokens join the
- * others'. */
+/* Keeps the probabilities if the caller requests them; adds those of global tokens to the
+ * others. */
 static void keep_probabilities(mc_tape *t, mc_tensor *q, mc_tensor *kv, const mc_sdpa_options *o,
                                const mc_call *call)
 {
@@ -138,7 +138,7 @@ static void keep_probabilities(mc_tape *t, mc_tensor *q, mc_tensor *kv, const mc
     mc_scope_keep(kept[call->layer] = p);
 }
 
-/* Columns of qkv, `heads` of them from one on, each through the norm (NULL: as they are). */
+/* Applies a norm (NULL: none) to `heads` heads of qkv, from column `first` on. */
 static mc_tensor *normalise(mc_tape *t, mc_tensor *qkv, int first, int heads, int head_dim,
                             mc_layernorm *norm)
 {
@@ -151,7 +151,7 @@ static mc_tensor *normalise(mc_tape *t, mc_tensor *qkv, int first, int heads, in
     return y ? mc_reshape(t, y, MC_SHAPE(rows, columns)) : NULL;
 }
 
-/* qkv with queries and keys normalised. */
+/* qkv with normalised queries and keys. */
 static mc_tensor *normalise_heads(mc_tape *t, mc_attention *a, mc_tensor *qkv)
 {
     int heads = a->heads, key_heads = a->options.key_heads, dim = a->options.head_dim;
@@ -178,7 +178,7 @@ static mc_tensor *rotate(mc_tape *t, const mc_attention *a, mc_tensor *qkv, cons
                                           .positions = call->positions});
 }
 
-/* y and the attention of the global tokens, which are rows of zeros in y. */
+/* Adds the attention of the global tokens, whose rows in y are zero. */
 static mc_tensor *attend_globals(mc_tape *t, mc_attention *a, mc_tensor *x, const mc_call *call,
                                  mc_tensor *y)
 {
@@ -211,7 +211,7 @@ static mc_tensor *attend_self(mc_tape *t, mc_attention *a, mc_tensor *x, const m
     return options.globals ? attend_globals(t, a, x, call, y) : y;
 }
 
-/* Cross-attention. Where text is generated keys and values of the memory are computed once. */
+/* Cross-attention. During generation the memory's keys and values are computed once. */
 static mc_tensor *attend_memory(mc_tape *t, mc_attention *a, mc_tensor *x, const mc_call *call)
 {
     mc_sdpa_options options = sdpa_options(a, call);

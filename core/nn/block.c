@@ -1,5 +1,5 @@
-/* Around a block's forward and backward pass: its buckets are gathered and released, and their
- * gradients reduced. */
+/* The work around a block's forward and backward pass: gathering and releasing its buckets, and
+ * reducing their gradients. */
 #include "core/nn/module_internal.h"
 
 typedef struct block_state {
@@ -16,7 +16,7 @@ static void each_bucket(mc_module *block, bucket_fn fn)
         if (z->buckets[i].owner == block) fn(z, &z->buckets[i]);
 }
 
-/* From the end of a block's backward pass, where it begins, to the beginning of the block. */
+/* Keeps the values from the end of the block, where backward enters it, to its beginning. */
 static mc_status retain(mc_zero *zero, mc_bucket *bucket)
 {
     mc_status status = mc_bucket_gather(zero, bucket);
@@ -43,7 +43,7 @@ static void end_running(mc_module *block, bool needed)
     mc_zero *z = &block->root->zero;
     for (int i = 0; i < z->bucket_count; i++) {
         mc_bucket *b = &z->buckets[i];
-        if (b->owner != block || !b->values.running) continue; /* it has failed to begin */
+        if (b->owner != block || !b->values.running) continue; /* it failed to begin */
         b->values.running--;
         if (needed)
             b->values.retained++;
@@ -59,14 +59,14 @@ static mc_module *block_before(const mc_module *block)
     return m;
 }
 
-/* Begins to gather the block that comes next, in forward or in backward order; blocks that no
- * longer exist are NULL. */
+/* Starts gathering the next block, in forward or in backward order; NULL at the ends of the
+ * list. */
 static void prefetch(mc_module *block)
 {
     if (block) each_bucket(block, mc_bucket_prefetch);
 }
 
-/* Backward comes to the end of a block first. */
+/* Backward reaches the end of a block first. */
 static void end_backward(mc_tape *tape, mc_node *node)
 {
     const block_state *state = node->state;
@@ -91,8 +91,8 @@ static const mc_op end_op = {.name = "block ends", .backward = end_backward, .al
 
 static void nothing(void *data) { (void)data; }
 
-/* After a failure: a backward pass has not come to the beginning of its blocks, and what was
- * prefetched is not used. */
+/* After a failure: releases blocks that backward has entered but not left, and drops prefetched
+ * values. */
 static void let_go(void *data)
 {
     mc_zero *z = data;
@@ -121,8 +121,7 @@ static void mark(mc_tape *tape, mc_module *block, const mc_op *op)
         (block_state){.block = block, .gathered = mc_tape_replaying(tape)};
 }
 
-/* Whether something is to be done around a block: with ranks, and where buckets have their state on
- * the host. */
+/* Whether a block needs this work: with several ranks, or with state on the host. */
 static bool is_sharded(const mc_module *block)
 {
     const mc_module_root *root = block->root;
@@ -145,7 +144,7 @@ void mc_block_end(mc_tape *tape, mc_module *block)
 {
     if (!is_sharded(block)) return;
     mark(tape, block, &end_op);
-    /* a block that runs again in backward is about to be needed by that */
+    /* a block that runs again is about to run backward */
     bool needed = mc_tape_recording(tape) && mc_tape_replaying(tape);
     end_running(block, needed);
 }

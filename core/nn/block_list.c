@@ -68,7 +68,7 @@ mc_status mc_block_list_set_recompute(mc_block_list *list, mc_recompute recomput
     return mc_error_status(list->module.ctx);
 }
 
-/* The tensors of a call, which a checkpointed segment takes as its further inputs. */
+/* The tensors of a call: a checkpointed segment takes them as extra inputs. */
 enum { CALL_NAMED = 7, CALL_TENSORS = CALL_NAMED + MC_CALL_EXTRA };
 _Static_assert((int)CALL_TENSORS < (int)MC_NODE_INPUTS,
                "a node has an input for each tensor of a call");
@@ -89,7 +89,7 @@ typedef struct block_call {
     mc_call call;
 } block_call;
 
-/* `whole`: the result may not be a sum that is left to the next block. */
+/* `whole`: the result must not be a deferred sum. */
 static mc_tensor *call_block(mc_tape *t, const block_call *c, mc_tensor *x, bool whole)
 {
     mc_tensor *y = NULL;
@@ -99,7 +99,7 @@ static mc_tensor *call_block(mc_tape *t, const block_call *c, mc_tensor *x, bool
     return y;
 }
 
-/* Runs a block as a segment that is run again in backward: one tensor goes in, one comes out. */
+/* Runs a block as a checkpointed segment, with one main input and one result. */
 static mc_tensor *call_segment(mc_tape *t, void *user, mc_tensor *x, mc_tensor *const *tensors)
 {
     block_call again = *(const block_call *)user;

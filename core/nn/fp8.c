@@ -3,7 +3,7 @@
 #include "core/autograd/step_internal.h"
 #include "core/dist/comm.h"
 
-enum { UNIT = 16 /* sizes of layers are multiples of it, as products take them */ };
+enum { UNIT = 16 /* sizes of layers must be multiples, as products require */ };
 _Static_assert(sizeof(mc_fp8_scale) % 16 == 0, "every scale of an array is aligned");
 
 /* ---- setting --------------------------------------------------------------------------------- */
@@ -47,7 +47,7 @@ bool mc_fp8_may_take_part(const mc_stored *s)
            s->shape.dim[0] % UNIT == 0 && s->shape.dim[1] % UNIT == 0;
 }
 
-/* Numbers the layers of the recipe. */
+/* Numbers the layers that the recipe selects. */
 static void find_layers(mc_module_root *root, mc_fp8_state *f)
 {
     mc_fp8_kind kinds[MC_FP8_KINDS];
@@ -80,7 +80,7 @@ static bool check_recipe(mc_module_root *root, const mc_recipe *r)
     return !mc_fail(ctx, MC_ERR_DTYPE, "fp8: the model is f16, expected bf16 or f32");
 }
 
-/* Memory for the state, zeros and scales of 1. */
+/* Allocates the state: zeros, and scales of 1. */
 static bool make_state(mc_module_root *root, mc_fp8_state *f)
 {
     mc_device *device = device_of(root);
@@ -137,7 +137,7 @@ int mc_module_fp8_linears(const mc_module *module)
 
 /* ---- weights --------------------------------------------------------------------------------- */
 
-/* Casts to memory that is there. */
+/* Casts into existing memory. */
 static bool cast(mc_tape *t, const mc_fp8_use *use, mc_tensor *weight, bool noted,
                  mc_fp8_operand *out)
 {
@@ -169,8 +169,8 @@ uint64_t mc_fp8_kept_bytes(const mc_module_root *root)
     return bytes;
 }
 
-/* Bytes that are kept until the values change. What is recorded casts for itself: it runs again
- * when they have changed. */
+/* Uses the weight's kept bytes, which are valid until its values change. A recorded step must
+ * contain its own cast, because it runs again after the values have changed. */
 static bool kept(mc_tape *t, const mc_fp8_use *use, mc_tensor *weight, mc_fp8_operand *out)
 {
     mc_stored *s = use->owner;
@@ -189,7 +189,7 @@ static bool kept(mc_tape *t, const mc_fp8_use *use, mc_tensor *weight, mc_fp8_op
     return true;
 }
 
-/* Where ranks share values, the bytes come and go with them. */
+/* If ranks shard the values, the bytes are cast for each use. */
 static bool weight_operand(mc_tape *t, const mc_fp8_use *use, mc_tensor *weight, bool transposed,
                            mc_fp8_operand *out)
 {

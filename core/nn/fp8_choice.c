@@ -1,4 +1,4 @@
-/* MC_FP8_AUTO: kinds of layers, measured and chosen. */
+/* MC_FP8_AUTO: measures kinds of layers and chooses the faster precision. */
 #include <ctype.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,7 +11,7 @@ enum { RUNS = 3, CALLS = 3, FIGURES = 3 /* of a kind, that ranks share */ };
 
 /* ---- kinds ----------------------------------------------------------------------------------- */
 
-/* The name after the number of its block. */
+/* The part of a name after its block's number. */
 static const char *within_block(const char *name)
 {
     for (const char *at = name; (at = strchr(at, '.')); at++) {
@@ -67,7 +67,7 @@ static bool measure(mc_module_root *root, mc_device *device, int64_t rows, int p
     return true;
 }
 
-/* Takes rank 0's figures. */
+/* Replaces the figures by rank 0's. */
 static bool share(mc_module_root *root, mc_fp8_kind *kinds, int count)
 {
     float figures[MC_FP8_KINDS][FIGURES];
@@ -94,7 +94,7 @@ static bool share(mc_module_root *root, mc_fp8_kind *kinds, int count)
     return good;
 }
 
-/* The recipe with the kinds that are faster. */
+/* The recipe restricted to the kinds that are faster in 8 bits. */
 static mc_recipe choose(const mc_module_root *root, mc_fp8_kind *kinds, int count)
 {
     mc_recipe recipe = root->fp8->recipe;
@@ -107,7 +107,7 @@ static mc_recipe choose(const mc_module_root *root, mc_fp8_kind *kinds, int coun
     return recipe;
 }
 
-/* How many passes share a cast of a weight: those of an update, unless its bytes come and go. */
+/* How many passes use one cast of a weight: all of an update, unless ranks shard the values. */
 static int passes_of_cast(const mc_module_root *root, int passes)
 {
     const mc_bucket *bucket = root->fp8->weights[0]->bucket;

@@ -1,5 +1,5 @@
 /* A tree's linear layers in 8 bits: their scales, which an OptimManager advances at each step, and
- * bytes of weights that ranks have whole. */
+ * the bytes of weights that are not sharded. */
 #ifndef MC_NN_FP8_INTERNAL_H
 #define MC_NN_FP8_INTERNAL_H
 
@@ -14,27 +14,28 @@ typedef struct mc_fp8_state {
     mc_fp8_scale *scales; /* (count, MC_FP8_ROLES), device memory */
     mc_fp8_seen *seen;    /* the same */
     mc_fp8_seen *parts;   /* (ranks, count, MC_FP8_ROLES); NULL with one rank */
-    bool advanced; /* scales follow updates; before the first they are those of the tensors */
+    bool advanced;        /* scales follow earlier updates; false before the first */
 } mc_fp8_state;
 
-/* Linear layers of blocks with sizes that products take; factors of adapters are none. */
+/* Whether it can be in 8 bits: a linear weight of a block, of suitable size, no adapter's
+ * factor. */
 bool mc_fp8_may_take_part(const mc_stored *s);
-/* The kinds of a tree's layers, unmeasured; how many. The number of a layer's kind; -1: none. */
+/* Lists the kinds of a tree's layers, unmeasured: their number. The kind of a layer; -1: none. */
 int mc_fp8_list_kinds(const mc_module_root *root, mc_fp8_kind kinds[MC_FP8_KINDS]);
 int mc_fp8_kind_of(const mc_fp8_kind *kinds, int count, const mc_stored *s);
 
-/* activation(scale * x W^T + b) on a tape that trains, of a weight with stored->fp8; with `defers`
- * only a further such product may read it (mc_fp8_use.defers). */
+/* activation(scale * x W^T + b) on a training tape, for a weight with stored->fp8. With `defers`,
+ * only another such product may read the result (mc_fp8_use.defers). */
 mc_tensor *mc_stored_fp8_product(mc_tape *t, mc_tensor *x, mc_stored *stored, mc_tensor *weight,
                                  mc_tensor *bias, mc_activation activation, bool defers);
 
-/* Of the weights' casts that are there. */
+/* Bytes of the kept casts of weights. */
 uint64_t mc_fp8_kept_bytes(const mc_module_root *root);
 
-/* Scales of the next update, of what all ranks have seen; adds that to *total, in device memory.
- * Nothing without fp8. */
+/* Computes the scales of the next update from the maxima of all ranks, and adds statistics to
+ * *total, in device memory. Does nothing without fp8. */
 mc_status mc_fp8_advance_scales(mc_module_root *root, mc_fp8_total *total);
-/* After a checkpoint was read: `stepped` if its tree has taken a step. */
+/* Called after a checkpoint was read; `stepped`: its tree had taken a step. */
 void mc_fp8_restored(mc_module_root *root, bool stepped);
 
 #endif

@@ -43,7 +43,7 @@ mc_tensor *mc_linear_forward_activated(mc_tape *t, mc_linear *linear, mc_tensor 
                                        mc_activation activation)
 {
     if (!mc_given(mc_tape_context(t), linear) || !mc_op_ready(t, "linear", x)) return NULL;
-    x = mc_cast(t, x, mc_parameter_dtype(linear->weight)); /* an f32 head on a bf16 model */
+    x = mc_cast(t, x, mc_parameter_dtype(linear->weight)); /* an f32 head may follow a bf16 model */
     return mc_weight_product(t, x, linear->weight, linear->bias, activation);
 }
 
@@ -111,7 +111,7 @@ mc_layernorm *mc_rmsnorm_add(mc_module *parent, const char *name, int64_t dim, f
 
 mc_module *mc_layernorm_module(mc_layernorm *norm) { return norm ? &norm->module : NULL; }
 
-/* What the operations add: NULL makes them RMSNorms. */
+/* The bias for the operations; NULL selects RMSNorm. */
 static mc_tensor *bias_of(mc_tape *t, const mc_layernorm *norm)
 {
     if (norm->bias) return mc_parameter_tensor(t, norm->bias);
@@ -212,13 +212,13 @@ mc_tensor *mc_embedding_forward(mc_tape *t, mc_embedding *e, mc_tensor *index)
 
 struct mc_feed_forward {
     mc_module module;
-    mc_linear *in;                     /* NULL of a gated one, which has: */
-    mc_parameter *in_weight, *in_bias; /* the first of two parts each; the bias may be NULL */
+    mc_linear *in;                     /* NULL if gated; then instead: */
+    mc_parameter *in_weight, *in_bias; /* first of two parts each; the bias may be NULL */
     mc_linear *out;
     mc_feed_forward_options options;
 };
 
-/* Both halves as one stored tensor each, so that one product computes them side by side. */
+/* Stores the two halves as one tensor, so that one product computes both. */
 static void add_gated_in(mc_feed_forward *ffn, int64_t dim, int64_t dim_ff)
 {
     mc_initializer init = mc_init_normal(0, mc_option(ffn->options.init_std, 0.02f)),
@@ -258,14 +258,14 @@ void mc_feed_forward_set_dropout(mc_feed_forward *ffn, float p)
     if (ffn) ffn->options.dropout = p;
 }
 
-/* The product alone: the gate is after it. */
+/* The product alone; the caller applies the gate. */
 static mc_tensor *gated_in(mc_tape *t, mc_feed_forward *ffn, mc_tensor *x)
 {
     x = mc_cast(t, x, mc_parameter_dtype(ffn->in_weight));
     return mc_weight_product(t, x, ffn->in_weight, ffn->in_bias, MC_ACTIVATION_NONE);
 }
 
-/* The product that an activation follows, which w_out alone reads. */
+/* The product with its activation; only w_out reads the result. */
 static mc_tensor *plain_in(mc_tape *t, mc_feed_forward *ffn, mc_tensor *x)
 {
     const mc_linear *in = ffn->in;
@@ -274,12 +274,12 @@ static mc_tensor *plain_in(mc_tape *t, mc_feed_forward *ffn, mc_tensor *x)
                                  ffn->out->weight);
 }
 
-/* From x to what w_out is applied to. `last`: the caller does not read x again. */
+/* Computes w_out's input. `last`: the caller does not read x again. */
 static mc_tensor *feed_in(mc_tape *t, mc_feed_forward *ffn, mc_tensor *x, bool last)
 {
     const mc_feed_forward_options *o = &ffn->options;
     bool relu = o->activation == MC_ACTIVATION_RELU && !o->gated && o->dropout > 0 &&
-                mc_tape_is_training(t); /* then one pass does both */
+                mc_tape_is_training(t); /* one pass does both */
     mc_activation activation = relu ? MC_ACTIVATION_NONE : o->activation;
     mc_tensor *h = o->gated            ? gated_in(t, ffn, x)
                    : !(o->dropout > 0) ? plain_in(t, ffn, x)

@@ -1,4 +1,4 @@
-/* Laying parameters out in flat buckets, and filling them. */
+/* Laying out parameters in flat buckets, and initialising them. */
 #include "core/base/hash_internal.h"
 #include "core/nn/module_internal.h"
 
@@ -6,8 +6,8 @@ static mc_device *device_of(const mc_module_root *root) { return root->ctx->devi
 
 /* ---- initial values -------------------------------------------------------------------------- */
 
-/* A parameter's own seed: FNV-1a of its name, mixed with the context's seed (splitmix64's
- * finaliser, Steele et al. 2014), so that names that differ little get unrelated values. */
+/* A parameter's own seed: FNV-1a of its name, mixed with the context's seed by splitmix64's
+ * finaliser (Steele et al. 2014), so that similar names get unrelated values. */
 static uint64_t parameter_seed(uint64_t seed, const char *name)
 {
     uint64_t z = mc_hash_text(MC_HASH_START, name) + seed * 0x9e3779b97f4a7c15u;
@@ -16,10 +16,10 @@ static uint64_t parameter_seed(uint64_t seed, const char *name)
     return z ^ (z >> 31);
 }
 
-/* Elements of a parameter that this rank holds. */
+/* This rank's shard of a parameter. */
 typedef struct held {
     int64_t first, count; /* of the parameter */
-    int64_t element;      /* of the bucket, where they begin */
+    int64_t element;      /* index of the first one in the bucket */
 } held;
 
 static held held_of(const mc_parameter *p)
@@ -31,14 +31,14 @@ static held held_of(const mc_parameter *p)
     return (held){from - begin, to > from ? to - from : 0, from};
 }
 
-/* Elements whose values this rank has. */
+/* The elements whose values this rank stores. */
 static held values_held(const mc_parameter *p)
 {
     if (mc_bucket_shares_values(p->stored->bucket)) return held_of(p);
     return (held){0, mc_shape_count(p->shape), p->stored->span->offset + p->first};
 }
 
-/* A custom initialiser writes f32 on the host, a piece at a time. */
+/* Runs a custom initialiser, which writes f32 on the host, piece by piece. */
 static bool fill_custom(mc_parameter *p, held h, mc_matrix out, uint64_t seed)
 {
     enum { PIECE = 1 << 14 };
@@ -60,7 +60,7 @@ static bool fill_custom(mc_parameter *p, held h, mc_matrix out, uint64_t seed)
     return good;
 }
 
-/* The values depend on the element's number in the whole parameter, so ranks need not meet. */
+/* The values depend on the element's index in the whole parameter: no communication is needed. */
 static bool fill_parameter(mc_parameter *p)
 {
     mc_module_root *root = p->module->root;
@@ -82,8 +82,8 @@ static bool fill_parameter(mc_parameter *p)
     return status == MC_OK;
 }
 
-/* A parameter declared when an optimizer keeps master copies already: its own starts from its
- * initial values. */
+/* If an optimizer already has master copies, a new parameter's copy starts from its initial
+ * values. */
 static void fill_master(mc_parameter *p)
 {
     mc_bucket *bucket = p->stored->bucket;
@@ -104,14 +104,14 @@ const mc_level *mc_module_level(const mc_module_root *root, const mc_bucket *b, 
 {
     const mc_module *owner = b->owner;
     int level = owner->zero_level ? owner->zero_level - MC_ZERO_0 : root->ctx->zero_level;
-    if (owner->holds_blocks && level > 1) level = 1; /* small, and used all along */
+    if (owner->holds_blocks && level > 1) level = 1; /* small, and used throughout the step */
     if (!root->ctx->mesh.shard.comm) level = 0;
     if (on_host && b->trainable && level < 2) level = 2;
-    /* frozen ones have nothing but values to share */
+    /* of a frozen bucket only values can be sharded */
     return &mc_levels[b->trainable || mc_levels[level].values == MC_SHARE ? level : 0];
 }
 
-/* Vectors: biases, and the weights of norms. */
+/* Whether it is a vector: a bias, or the weight of a norm. */
 static bool is_vector(const mc_stored *stored) { return stored->shape.ndim <= 1; }
 
 static bool is_in_block(const mc_stored *stored)
@@ -120,8 +120,8 @@ static bool is_in_block(const mc_stored *stored)
     return parent && parent->holds_blocks;
 }
 
-/* The planned bucket that a stored tensor goes to: a new one if there is none yet. The vectors of
- * all blocks of a list have one, the list's. */
+/* The planned bucket of a stored tensor; a new one if it does not exist yet. The vectors of all
+ * blocks of a list share one bucket, the list's. */
 static mc_bucket *find_bucket(mc_module_root *root, mc_bucket *plan, int *count,
                               const mc_stored *stored)
 {
@@ -139,16 +139,16 @@ static mc_bucket *find_bucket(mc_module_root *root, mc_bucket *plan, int *count,
     return bucket;
 }
 
-/* Whose turn it is: vectors of blocks come first, as the first block waits for their update; then
- * matrices, and the other vectors after them. */
+/* The order of stored tensors: vectors of blocks first, because the first block waits for their
+ * update; then matrices; then the other vectors. */
 static int turn_of(const mc_stored *stored)
 {
     return !is_vector(stored) ? 1 : is_in_block(stored) ? 0 : 2;
 }
 
-/* Plans where everything goes. In a bucket matrices come first and vectors after them: optimizers
- * often treat the two differently, and each is then one range. What is in 8 bits alone has no
- * place. Buckets that get something from one on the host lie there. */
+/* Plans the buckets. In a bucket vectors come after matrices, so that each kind is one range,
+ * because optimizers often treat them differently. Tensors that exist only in 8 bits get no place.
+ * A bucket that takes over a tensor from one on the host is on the host too. */
 static mc_status plan_buckets(mc_module_root *root, mc_bucket *plan, int *count, bool *on_host)
 {
     mc_status status = MC_OK;
@@ -167,7 +167,7 @@ static mc_status plan_buckets(mc_module_root *root, mc_bucket *plan, int *count,
     return status;
 }
 
-/* Gives the stored tensors of buckets their places. */
+/* Sets the places of the buckets' stored tensors. */
 static void find_places(mc_bucket *buckets, int count)
 {
     for (int i = 0; i < count; i++)

@@ -82,7 +82,7 @@ mc_context *mc_plan_context_new_ranks(mc_context *ctx, int ranks, mc_zero_level 
     return mc_plan_context_new_mesh(ctx, &(mc_mesh_sizes){.data = ranks}, level);
 }
 
-/* The flat arrays of a model, as they are now. */
+/* Bytes of a model's flat arrays at one moment. */
 typedef struct flat_count {
     const mc_module_root *root;
     uint64_t parameters, gradients, optimizer;
@@ -98,7 +98,7 @@ static void count_flat(void *user)
         const mc_bucket *b = &root->zero.buckets[i];
         int64_t values = mc_bucket_shares_values(b) ? b->share : b->count;
         c->parameters += (uint64_t)values * mc_dtype_size(b->dtype);
-        if (b->host) continue; /* nothing else is on the device */
+        if (b->host) continue; /* its other arrays are on the host */
         if (!mc_bucket_shares_gradient(b) && b->gradient.data)
             c->gradients += mc_bucket_gradient_bytes(b);
         if (b->sum.data) c->gradients += mc_sum_bytes(b);
@@ -124,7 +124,7 @@ mc_status mc_plan_run(mc_context *dry, mc_module *module, void (*step)(mc_contex
     mc_plan_restart(device);
     flat_count start = {.root = module->root}, most = start;
     count_flat(&start);
-    uint64_t rest = device->memory.in_use - sum_of(&start); /* all that is kept but that */
+    uint64_t rest = device->memory.in_use - sum_of(&start); /* kept besides the flat arrays */
     mc_plan_watch_peak(device, count_flat, &most);
     mc_comm_volume before = mc_mesh_volume(&dry->mesh);
     if (!mc_failed(dry)) step(dry, user);

@@ -41,7 +41,7 @@ char *mc_module_strdup(mc_module_root *root, const char *text)
     return copy ? memcpy(copy, text, size) : NULL;
 }
 
-/* Whether a module of `size` bytes holds what each begins with. */
+/* Whether `size` is enough for the mc_module at the start. */
 static bool has_room(mc_context *ctx, const char *name, size_t size)
 {
     if (size >= sizeof(mc_module)) return true;
@@ -125,7 +125,7 @@ void mc_module_free(mc_module *module)
 
 /* ---- declaring parameters -------------------------------------------------------------------- */
 
-/* "root.child.name" in a piece of the root. A part that begins with '/' is the path from the
+/* "root.child.name" in memory of the root. A part that begins with '/' is the path from the
  * root. */
 static char *full_name(mc_module *module, const char *name)
 {
@@ -147,7 +147,7 @@ static char *full_name(mc_module *module, const char *name)
     return end;
 }
 
-/* Room for one more parameter, whose name is known from now on. */
+/* Makes room for one more parameter, and adds its name to the index. */
 static bool reserve_parameter(mc_module_root *root, const char *name)
 {
     return mc_grow(&root->parameters, &root->parameter_capacity, root->parameter_count,
@@ -155,13 +155,13 @@ static bool reserve_parameter(mc_module_root *root, const char *name)
            mc_name_index_add(&root->by_name, name, root->parameter_count);
 }
 
-/* Takes the parameters from number `count` on out again. */
+/* Removes the parameters from number `count` on. */
 static void drop_parameters(mc_module_root *root, size_t count)
 {
     if (count == root->parameter_count) return;
     root->parameter_count = count;
     mc_name_index_clear(&root->by_name);
-    for (size_t i = 0; i < count; i++) /* into memory that is there */
+    for (size_t i = 0; i < count; i++) /* reuses the index's memory */
         mc_name_index_add(&root->by_name, root->parameters[i]->name, i);
 }
 
@@ -171,7 +171,7 @@ mc_status mc_module_drop_parameters(mc_module_root *root, size_t first)
     mc_status status = mc_zero_await(&root->zero);
     if (status || (status = mc_zero_rest(&root->zero))) return status;
     for (size_t i = first; i < root->parameter_count; i++)
-        root->parameters[i]->stored->parts[0] = NULL; /* gone */
+        root->parameters[i]->stored->parts[0] = NULL; /* marks it as removed */
     for (size_t i = 0; i < root->stored_count; i++) {
         mc_stored *stored = root->stored[i];
         if (stored->parts[0])
@@ -222,7 +222,7 @@ static mc_parameter *add_parameter(mc_module *module, const char *name, mc_shape
     return p;
 }
 
-/* Whether the model's size in bytes still fits an integer with another tensor. */
+/* Whether the model's size in bytes still fits an integer with a tensor of this shape. */
 static bool can_count(mc_module_root *root, mc_shape shape)
 {
     const int64_t most = INT64_MAX / 64;
@@ -235,7 +235,7 @@ static bool can_count(mc_module_root *root, mc_shape shape)
                     MC_SHAPE_TEXT(shape), (long long)most, root->module->name);
 }
 
-/* Makes the stored tensor of already added parameters, consecutive in `parts`. */
+/* Creates the stored tensor of declared parameters, which are consecutive in `parts`. */
 static mc_stored *add_stored(mc_module *module, mc_parameter **parts, int count, mc_shape shape)
 {
     mc_module_root *root = module->root;
@@ -266,7 +266,7 @@ static mc_stored *add_stored(mc_module *module, mc_parameter **parts, int count,
     return stored;
 }
 
-/* A parameter that is stored alone, as a tensor of `stored` shape. */
+/* Declares a parameter that is stored alone, in a tensor of shape `stored`. */
 static mc_parameter *new_alone(mc_module *module, const char *name, mc_shape shape, mc_shape stored,
                                mc_initializer init)
 {
@@ -328,7 +328,7 @@ mc_parameter *mc_parameter_new_stacked(mc_module *module, const mc_parameter_par
     }
     shape.dim[0] = rows;
     if (!good || !add_stored(module, made, count, shape)) {
-        drop_parameters(module->root, before); /* no part without the others */
+        drop_parameters(module->root, before); /* all parts or none */
         return NULL;
     }
     if (parts_out) memcpy(parts_out, made, (size_t)count * sizeof *made);
@@ -378,7 +378,7 @@ mc_dtype mc_parameter_dtype(const mc_parameter *p)
 }
 bool mc_parameter_trainable(const mc_parameter *p) { return p && p->stored->trainable; }
 
-/* How many parts of a stored tensor are below the module and match the pattern. */
+/* The number of a stored tensor's parts that are below the module and match the pattern. */
 static int matching_parts(const mc_stored *stored, const mc_module *module, const char *pattern)
 {
     int matching = 0;
@@ -394,7 +394,7 @@ mc_status mc_module_set_trainable(mc_module *module, const char *pattern, bool t
     mc_module_root *root = module->root;
     if (mc_failed(root->ctx)) return mc_error_status(root->ctx);
     int found = 0;
-    for (size_t i = 0; i < root->stored_count; i++) { /* nothing changes if one is in two minds */
+    for (size_t i = 0; i < root->stored_count; i++) { /* check all before any change */
         const mc_stored *stored = root->stored[i];
         int matching = matching_parts(stored, module, pattern);
         found += matching;

@@ -1,4 +1,4 @@
-/* Parameters as tensors of tapes, and as values on the host. */
+/* Parameters as tensors of tapes, and their values on the host. */
 #include <string.h>
 #include "core/autograd/step_internal.h"
 #include "core/nn/quantized_internal.h"
@@ -6,14 +6,14 @@
 
 /* ---- leaves ---------------------------------------------------------------------------------- */
 
-/* A bucket of no block, or of one that is not running, as a tape that uses it sees it. */
+/* A tape's use of a bucket outside of a running block. */
 typedef struct held_bucket {
     mc_zero *zero;
     int bucket;
     bool trained, gathered;
 } held_bucket;
 
-/* Gathers it anew if a step was taken since it was. */
+/* Gathers again if a step has changed the values since. */
 static mc_status refresh(mc_zero *z, mc_bucket *b)
 {
     if (b->values.state != MC_VALUES_STALE) return MC_OK;
@@ -38,7 +38,7 @@ static void after_backward(void *data)
     const held_bucket *use = data;
     mc_bucket *b = &use->zero->buckets[use->bucket];
     if (use->trained && b->gradient.uses) b->gradient.uses--;
-    if (!mc_bucket_shares_gradient(b)) return; /* those are summed by the step */
+    if (!mc_bucket_shares_gradient(b)) return; /* the step sums the others */
     mc_bucket_reduce(use->zero, b);
     mc_zero_end_reducing(use->zero);
 }
@@ -51,8 +51,8 @@ static void at_end(void *data)
 
 static const mc_tape_watch hold = {before_backward, after_backward, at_end};
 
-/* Has a bucket that its block does not gather for as long as the tape lives, with room for its
- * gradients until backward has run. */
+/* Keeps a bucket gathered until the tape ends, and provides memory for its gradients until backward
+ * has run, if no running block does so. */
 static mc_status hold_bucket(mc_tape *tape, mc_module_root *root, mc_bucket *b, bool trained)
 {
     mc_zero *z = &root->zero;
@@ -103,7 +103,7 @@ mc_tensor *mc_stored_tensor(mc_tape *tape, mc_stored *stored)
     mc_bucket *bucket = stored->bucket;
     if (mc_bucket_await(z, bucket) || !mc_tape_note_owner(tape, root)) return NULL;
     if (wants && !known && begin_pass(tape, root, bucket)) return NULL;
-    bool whole = !mc_bucket_shares_gradient(bucket); /* others get memory when it is needed */
+    bool whole = !mc_bucket_shares_gradient(bucket); /* sharded ones get memory when needed */
     if (wants && whole && mc_bucket_begin_gradient(z, bucket)) return NULL;
     if (!bucket->values.running && hold_bucket(tape, root, bucket, wants)) return NULL;
     if (known) return stored->leaf;
@@ -163,7 +163,7 @@ static mc_status transfer(mc_module_root *root, mc_matrix device_side, int64_t c
     return mc_fail(root->ctx, MC_ERR_DEVICE, "copying a parameter: %s", device->failure);
 }
 
-/* All of a parameter, where it is there as a whole. */
+/* All of a parameter's values, if they are in memory as a whole. */
 static mc_matrix values_of(const mc_parameter *p)
 {
     mc_dtype dtype = p->module->root->dtype;
@@ -217,7 +217,7 @@ static mc_status write_place(mc_parameter *p, const mc_parameter_place *to, cons
                     true);
 }
 
-/* The status of the context's error. */
+/* Sets the error for NULL values; returns the context's status. */
 static mc_status fail_null(const mc_parameter *p)
 {
     mc_context *ctx = p->module->ctx;

@@ -61,7 +61,7 @@ static mc_status check_scales(const mc_stored *s)
     return mc_error_status(ctx);
 }
 
-/* The stored tensor's values are there as a whole. */
+/* The stored tensor's values must be in memory as a whole. */
 static mc_status quantize(mc_stored *s, mc_weight_format format)
 {
     mc_context *ctx = s->owner->ctx;
@@ -88,7 +88,7 @@ static mc_status quantize(mc_stored *s, mc_weight_format format)
 
 static bool has_place(const mc_span *span) { return !mc_stored_of(span)->leaves; }
 
-/* Moves a bucket to a layout without what leaves it. */
+/* Moves a bucket to a layout without the tensors that leave it. */
 static mc_status shrink(mc_module_root *root, mc_bucket *b)
 {
     mc_zero *z = &root->zero;
@@ -124,7 +124,7 @@ static mc_status quantize_bucket(mc_module_root *root, mc_bucket *b, const mc_qu
     return status || !leaves ? status : shrink(root, b);
 }
 
-/* Whether there is something to do: the rest, where memory ran out the last time. */
+/* Checks whether anything is left to do, for example after an earlier call without memory. */
 static mc_status check_left(mc_module_root *root, const mc_quantized_plan *plan)
 {
     bool left = false, other = false;

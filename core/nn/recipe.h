@@ -2,23 +2,24 @@
  *
  *     mc_load_options options = {.dtype = MC_BF16, .recipe = {.fp8 = MC_FP8_ALL}};
  *
- * With fp8 the linear layers of blocks (attention's projections, feed-forward) multiply numbers in
- * 8 bits on tapes that train: x and weights in E4M3, gradients of outputs in E5M2 (Micikevicius et
+ * With fp8 the linear layers of blocks (attention's projections, feed-forward) multiply 8-bit
+ * numbers on training tapes: x and weights in E4M3, gradients of outputs in E5M2 (Micikevicius et
  * al. 2022), summed in f32. A layer takes part if both of its sizes are multiples of 16.
  * Embeddings, norms, attention, heads and adapters compute in the model's dtype. So does everything
- * on an evaluation tape: its loss is that of the model as it is saved. Parameters, gradients and
- * model files do not change; checkpoints also contain the scales.
+ * on an evaluation tape: its loss is that of the saved model. Parameters, gradients and model files
+ * do not change; checkpoints also contain the scales.
  *
  * Each tensor has a scale, a power of two: the largest one that keeps the tensor within the
  * format's range. It follows the largest magnitude of the last 16 updates (delayed), or that of
  * the tensor itself (current). The first update has current scales in any case. Magnitudes are
  * those of all ranks.
  *
- * With MC_FP8_AUTO the layers that take part are chosen by shape, where products of bytes with
- * their casts are measured to be faster (mc_module_choose_fp8).
+ * With MC_FP8_AUTO only shapes take part whose 8-bit products, with their casts, are measured to be
+ * faster (mc_module_choose_fp8).
  *
- * GPUs of compute capability 9.0 multiply bytes. Others and CPUs compute the same numbers by
- * casting to 8 bits and back, which is slower than training without it: for tests.
+ * GPUs of compute capability 9.0 multiply 8-bit numbers. Other GPUs and CPUs compute the same
+ * results by casting to 8 bits and back, which is slower than training without fp8: use it for
+ * tests.
  *
  * Part of the promised interface (docs/api.md). */
 #ifndef MC_NN_RECIPE_H
@@ -29,7 +30,7 @@
 
 typedef enum mc_fp8_choice {
     MC_FP8_NONE = 0,
-    MC_FP8_AUTO, /* those that become faster: all, until mc_module_choose_fp8 measures */
+    MC_FP8_AUTO, /* the layers that become faster; all, until mc_module_choose_fp8 measures */
     MC_FP8_ALL   /* all linear layers of blocks whose sizes allow it */
 } mc_fp8_choice;
 
@@ -41,8 +42,8 @@ typedef enum mc_fp8_scaling {
 typedef struct mc_recipe {
     mc_fp8_choice fp8;
     mc_fp8_scaling scaling;
-    /* Divides scales by 2 to this power, which leaves room for tensors that grow; -32 to 32. 0:
-     * the largest scales that fit. */
+    /* Divides scales by 2 to this power, which leaves room for growing tensors; -32 to 32. 0: the
+     * largest scales that fit. */
     int fp8_margin;
     /* With MC_FP8_AUTO: bit i for the layers of kind i (mc_fp8_kind), as an earlier choice found
      * them. 0: all layers. */
@@ -57,26 +58,26 @@ MC_API mc_status mc_module_set_recipe(mc_module *root, const mc_recipe *recipe);
 /* The linear layers that compute in 8 bits; 0 without fp8 and for NULL. */
 MC_API int mc_module_fp8_linears(const mc_module *module);
 
-/* Layers of one shape, in the order of their first ones, and what a pass takes of one of them. */
+/* Layers of one shape, in the order of their first ones, and the time of one layer per pass. */
 typedef struct mc_fp8_kind {
-    char name[64]; /* of the first one's weight, without its block: "ffn.ffn.w_out.weight" */
+    char name[64]; /* weight of the first layer, without its block: "ffn.ffn.w_out.weight" */
     int64_t out, in;
     int layers;
-    /* Milliseconds of its three products in the model's dtype and in 8 bits, and of the casts: of
-     * the input, twice, of the output's gradient, and the share of the weight's. */
+    /* Milliseconds of its three products in the model's dtype and in 8 bits, and of the casts: two
+     * of the input, one of the output's gradient, and a share of the weight's. */
     double plain, fp8, casts;
     bool chosen; /* fp8 + casts < plain */
 } mc_fp8_kind;
 enum { MC_FP8_KINDS = 64 /* layers of further shapes are never chosen */ };
 
-/* Chooses by measuring: each kind of a tree with MC_FP8_AUTO, on passes of `rows` rows (tokens of a
- * rank), `passes` to an update; kinds (MC_FP8_KINDS) are written. Takes some milliseconds a kind,
- * and scratch memory for one layer's operands. Ranks call it together, and take rank 0's figures.
- * Sets the recipe of the tree anew, or ends it if no kind is chosen. On a planning context
- * (memory_plan.h) it measures the device that is planned for. Returns the number of kinds; 0
- * without MC_FP8_AUTO, where the device does not multiply bytes (all layers stay in), and after an
- * error: MC_ERR_ARGUMENT for rows or passes below 1, MC_ERR_NOMEM, those of mc_module_set_recipe.
- */
+/* Measures each kind of layer of a tree with MC_FP8_AUTO, for passes of `rows` rows (tokens of a
+ * rank) and `passes` passes per update, and writes kinds (MC_FP8_KINDS). Takes some milliseconds
+ * per kind, and scratch memory for one layer's operands. Ranks call it together and use rank 0's
+ * figures. Sets the recipe of the tree anew, or ends it if no kind is chosen. On a planning context
+ * (memory_plan.h) it measures the device of the plan. Returns the number of kinds; 0 without
+ * MC_FP8_AUTO, if the device does not multiply 8-bit numbers (all layers stay in), and after an
+ * error: MC_ERR_ARGUMENT for rows or passes below 1, MC_ERR_NOMEM, those of
+ * mc_module_set_recipe. */
 MC_API int mc_module_choose_fp8(mc_module *root, int64_t rows, int passes, mc_fp8_kind *kinds);
 
 #endif

@@ -24,8 +24,8 @@ mc_branch mc_feed_forward_branch(mc_feed_forward *ffn)
     return (mc_branch){run_feed_forward, ffn};
 }
 
-/* norm(x), where *sum is x itself, computed in the same pass if it was deferred. The branch that x
- * was to be the sum with is needed no more then. */
+/* norm(x); sets *sum to x, computed in the same pass if it was deferred. Then the deferred branch
+ * is released. */
 static mc_tensor *norm_stream(mc_tape *t, mc_tensor *x, mc_layernorm *norm, mc_tensor **sum)
 {
     mc_tensor *h = mc_layernorm_forward_stream(t, norm, x, sum);
@@ -33,7 +33,7 @@ static mc_tensor *norm_stream(mc_tape *t, mc_tensor *x, mc_layernorm *norm, mc_t
     return h;
 }
 
-/* Whether there is a branch: a zero mc_branch has no function to call. */
+/* Whether a branch is given: a zero mc_branch has no function. */
 static bool has_branch(mc_tape *t, mc_branch branch, const char *function)
 {
     mc_context *ctx = mc_tape_context(t);

@@ -105,7 +105,7 @@ typedef struct mc_feed_forward_options {
     float init_std;            /* of w_in's weights; 0: 0.02 */
     float out_std;             /* of w_out's; 0: init_std (see mc_attention_options) */
     float in_scale, out_scale; /* of the products, as in mc_linear_options; 0: 1 */
-    float dropout;             /* of what w_out is applied to, as T5 has it */
+    float dropout;             /* dropout on w_out's input, as in T5 */
 } mc_feed_forward_options;
 
 /* Parameters "w_in.w" (dim_ff, dim), or "w_in.w_0" and "w_in.w_1" of a gated one (stored as one),

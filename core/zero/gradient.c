@@ -1,4 +1,4 @@
-/* Gradients: from where backward adds them to where they are summed over ranks. */
+/* Gradients: from backward to their sums over ranks. */
 #include "core/autograd/step.h"
 #include "core/dist/comm_internal.h"
 #include "core/zero/zero_internal.h"
@@ -38,7 +38,7 @@ mc_status mc_bucket_blank(mc_zero *z, mc_bucket *b, int64_t first, int64_t count
     for (int i = 0; i < b->span_count && !status; i++) {
         mc_span *s = &b->spans[i];
         bool inside = s->offset >= first && s->offset + s->count <= end;
-        if (s->vector || !inside) continue; /* vectors lie side by side: cheap to zero */
+        if (s->vector || !inside) continue; /* vectors are adjacent: cheap to zero */
         mc_blank_set(z->ctx, &s->blank, &b->gradient.data, (size_t)s->offset * size,
                      (size_t)s->count * size);
         status = zero_elements(z, b, first, s->offset - first);
@@ -77,7 +77,7 @@ static mc_status fail_void(mc_zero *z)
                    z->name);
 }
 
-/* Memory for what one pass adds. "the gradients of" what. */
+/* Allocates memory for the contributions of one pass; errors name it "the gradients of" what. */
 static mc_status claim(mc_zero *z, mc_bucket *b, bool narrow, const char *kind, const char *name)
 {
     mc_device *device = z->ctx->device;
@@ -119,8 +119,8 @@ static mc_status fill_blanks(mc_zero *z, mc_bucket *b)
     return status;
 }
 
-/* A WHOLE gradient in 16 bits becomes f32, and stays so. No leaf shows it, and recordings are
- * forgotten. */
+/* Changes a WHOLE 16-bit gradient to f32, permanently. No leaf may point at it; recordings are
+ * dropped. */
 static mc_status widen(mc_zero *z, mc_bucket *b)
 {
     mc_device *device = z->ctx->device;
@@ -162,7 +162,7 @@ mc_status mc_bucket_begin_gradient(mc_zero *z, mc_bucket *b)
     case MC_GRADIENT_OPEN: return MC_OK;
     case MC_GRADIENT_QUEUED: return mc_gradient_go(z, b, MC_GRADIENT_OPEN);
     case MC_GRADIENT_NONE:
-        if (!mc_bucket_shares_gradient(b)) return MC_OK; /* the model has none */
+        if (!mc_bucket_shares_gradient(b)) return MC_OK; /* the model allocates it */
         break;
     case MC_GRADIENT_VOID: return fail_void(z);
     }
@@ -172,7 +172,7 @@ mc_status mc_bucket_begin_gradient(mc_zero *z, mc_bucket *b)
 
 /* ---- between ranks --------------------------------------------------------------------------- */
 
-/* Where gradients on their way between ranks lie, from element `from` on. */
+/* The elements, from `from` on, in the form in which ranks exchange them. */
 static mc_matrix on_the_way(const mc_bucket *b, int64_t from)
 {
     if (!b->gradient.sent)
@@ -188,7 +188,7 @@ static void drop_sent(mc_zero *z, mc_bucket *b)
     b->gradient.sent = NULL;
 }
 
-/* A reduction has failed: what was summed of the step is lost. */
+/* A reduction has failed: the step's sum is lost. */
 static mc_status lose(mc_zero *z, mc_bucket *b)
 {
     drop_sent(z, b);
@@ -197,7 +197,7 @@ static mc_status lose(mc_zero *z, mc_bucket *b)
     return mc_error_status(z->ctx);
 }
 
-/* Hands what was reduced to the home, memory and all. */
+/* Passes the reduced gradient, with its memory, to the home. */
 static mc_status send_home(mc_zero *z, mc_bucket *b)
 {
     struct mc_gradient *g = &b->gradient;
@@ -211,7 +211,7 @@ static mc_status send_home(mc_zero *z, mc_bucket *b)
     return status ? lose(z, b) : mc_gradient_go(z, b, MC_GRADIENT_NONE);
 }
 
-/* WHOLE: the sum has arrived, of a state that is shared this rank's part of it. */
+/* WHOLE: the sum has arrived; of a SHARE state, only this rank's part of it. */
 static mc_status take_sum(mc_zero *z, mc_bucket *b)
 {
     mc_device *device = z->ctx->device;
@@ -225,7 +225,7 @@ static mc_status take_sum(mc_zero *z, mc_bucket *b)
     return mc_gradient_go(z, b, MC_GRADIENT_SUMMED);
 }
 
-/* SHARE: adds what has arrived to this rank's sum. */
+/* SHARE: adds the reduced share to this rank's sum. */
 static mc_status add_share(mc_zero *z, mc_bucket *b)
 {
     if (mc_sum_add(z, b, on_the_way(b, b->first))) return lose(z, b);
@@ -252,8 +252,8 @@ mc_status mc_zero_end_reducing(mc_zero *z)
     return status;
 }
 
-/* Makes a gradient as it is to travel: nothing is blank, and where it travels in the parameters'
- * dtype `sent` has it rounded. */
+/* Prepares a gradient for the exchange: fills blank buffers, and if it is exchanged in the
+ * parameters' dtype rounds it to `sent`. */
 static mc_status pack(mc_zero *z, mc_bucket *b)
 {
     mc_device *device = z->ctx->device;
@@ -269,7 +269,7 @@ static mc_status pack(mc_zero *z, mc_bucket *b)
     return mc_zero_fail(z, status, "gradients");
 }
 
-/* Sends off what is packed. */
+/* Starts the reduction of a packed gradient. */
 static mc_status send(mc_zero *z, mc_bucket *b)
 {
     struct mc_comm *comm = z->group->comm;
@@ -281,7 +281,7 @@ static mc_status send(mc_zero *z, mc_bucket *b)
     bool first = shares && !b->sum.data; /* of the step */
     if (first && mc_sum_make(z, b, z->ctx->step ? z->ctx->step->passes : 0)) return lose(z, b);
     mc_matrix whole = on_the_way(b, 0), mine = on_the_way(b, mc_bucket_first(b));
-    /* an empty sum needs no adding: what is reduced arrives there */
+    /* if the sum is empty, the reduction writes to it directly */
     b->gradient.arrives =
         shares && !b->host && whole.dtype == b->sum.dtype && b->sum.state == MC_SUM_EMPTY;
     if (b->gradient.arrives) mine.data = b->sum.data;
@@ -310,9 +310,9 @@ static mc_status send_queued(mc_zero *z)
     return status;
 }
 
-/* A WHOLE gradient stays where it is: it waits until there are enough to travel together. A
- * collective slows the products beside it, a short one about as much as a long one (0.2 ms on four
- * H200), so there are to be few. */
+/* A WHOLE gradient stays in place and waits until enough of them can be reduced together. A
+ * collective slows concurrent products, a short one about as much as a long one (0.2 ms on four
+ * H200), so there should be few. */
 static mc_status queue(mc_zero *z, mc_bucket *added)
 {
     size_t bytes = 0;

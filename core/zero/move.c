@@ -1,11 +1,11 @@
-/* State, and moving buckets to another level, home, dtype or layout. */
+/* Optimizer state, and moving buckets to another level, home, dtype or layout. */
 #include "core/zero/zero_internal.h"
 
 #include <string.h>
 #include "core/device/plan_internal.h"
 #include "core/dist/comm_internal.h"
 
-enum { PIECE = 1 << 20 /* elements that are copied between a home and the device at once */ };
+enum { PIECE = 1 << 20 /* elements per copy between a home and the device */ };
 
 /* ---- copies ---------------------------------------------------------------------------------- */
 
@@ -135,9 +135,9 @@ mc_status mc_bucket_describe(mc_zero *z, const mc_bucket *b, mc_bucket *descript
 
 enum { VALUES, SUM, STATE, ARRAYS = STATE + MC_STATE_SLOTS };
 
-/* Elements first .. first + count of a bucket's array. */
+/* A bucket's array: elements first .. first + count. */
 typedef struct array {
-    void **place; /* where the bucket has its address */
+    void **place; /* the bucket's pointer to it */
     char *data;   /* of element `first` */
     int64_t first, count;
     mc_dtype dtype;
@@ -161,8 +161,8 @@ static array array_of(mc_bucket *b, int kind)
     return (array){place, *place, mc_bucket_first(b), mc_bucket_held(b), MC_F32, home};
 }
 
-/* What of an old array is there to be moved: of a WHOLE gradient that is summed while state is
- * SHARE, this rank's part. */
+/* The part of an old array that can be moved: of a summed WHOLE gradient with SHARE state, this
+ * rank's part. */
 static array source_of(const mc_bucket *b, int kind)
 {
     array a = array_of((mc_bucket *)(uintptr_t)b, kind);
@@ -198,7 +198,7 @@ static mc_status copy_elements(mc_zero *z, const array *to, const array *from, i
                                   (mc_matrix){y, to->dtype, count}, false);
 }
 
-/* Gathers f32 shares that lie with a home, piece by piece through the device. */
+/* Gathers f32 shares that are in a home, piece by piece through the device. */
 static mc_status gather_at_home(mc_zero *z, int64_t share, const float *from, float *whole)
 {
     mc_device *device = z->ctx->device;
@@ -218,7 +218,7 @@ static mc_status gather_at_home(mc_zero *z, int64_t share, const float *from, fl
     return status;
 }
 
-/* Makes a share whole, in memory of its own that the caller frees. */
+/* Gathers a share into separate memory, which the caller frees. */
 static mc_status gather(mc_zero *z, const mc_bucket *b, array *a)
 {
     mc_device *home = a->at_home ? z->home->device : z->ctx->device;
@@ -240,7 +240,7 @@ typedef struct move {
     mc_zero *zero;
     mc_bucket *old, *new;
     int old_count, new_count;
-    mc_bucket *(*handed)[ARRAYS]; /* (new_count): whose array it takes over; NULL: nobody's */
+    mc_bucket *(*handed)[ARRAYS]; /* (new_count): from whom it takes over arrays; NULL: nobody */
 } move;
 
 static const mc_span *span_of(const mc_bucket *b, const void *owner)
@@ -250,7 +250,7 @@ static const mc_span *span_of(const mc_bucket *b, const void *owner)
     return NULL;
 }
 
-/* Whether an old bucket has an array of which a part belongs to a new one. */
+/* Whether an old bucket has an array of which a new bucket needs a part. */
 static bool gives(const mc_bucket *old, const mc_bucket *new, int kind)
 {
     bool any = false;
@@ -267,7 +267,7 @@ static bool same_layout(const mc_bucket *a, const mc_bucket *b)
     return same;
 }
 
-/* Copies what a new array has of an old bucket's. */
+/* Copies an old bucket's elements of a new array. */
 static mc_status copy_array(move *m, mc_bucket *new, const mc_bucket *old, int kind)
 {
     mc_zero *z = m->zero;
@@ -292,8 +292,8 @@ static mc_status copy_array(move *m, mc_bucket *new, const mc_bucket *old, int k
     return mc_zero_fail(z, status, "moving parameters");
 }
 
-/* The old bucket whose array a new one takes over as it is, such as the values of a block that is
- * frozen. */
+/* The old bucket whose array a new one takes over unchanged, such as the values of a block that is
+ * being frozen. */
 static mc_bucket *giver(const move *m, mc_bucket *new, int kind)
 {
     for (int i = 0; i < m->old_count; i++) {
@@ -306,14 +306,14 @@ static mc_bucket *giver(const move *m, mc_bucket *new, int kind)
     return NULL;
 }
 
-/* Whether a new bucket is to have an array. */
+/* Whether a new bucket needs an array. */
 static bool wants(const move *m, const mc_bucket *new, int kind)
 {
     if (kind == VALUES) return true;
     if (kind == SUM && !new->trainable) return false;
-    /* f32 values are their own master copy, but for a home */
+    /* f32 values are their own master copy, except with a home */
     if (kind == STATE + MC_STATE_MASTER && new->dtype == MC_F32 && !new->host) return false;
-    for (int i = 0; i < m->old_count; i++) /* state stays with what is frozen, for a thaw */
+    for (int i = 0; i < m->old_count; i++) /* frozen spans keep their state for a thaw */
         if (gives(&m->old[i], new, kind)) return true;
     return false;
 }
@@ -338,7 +338,7 @@ static mc_status build_array(move *m, int n, int kind)
     return status;
 }
 
-/* Thawed spans of a bucket with a master copy: their own starts from the values. */
+/* Initialises the master copies of thawed spans from their values. */
 static mc_status fill_masters(move *m, mc_bucket *new)
 {
     mc_status status = mc_error_status(m->zero->ctx);
@@ -378,7 +378,7 @@ static mc_status build(move *m, int n, bool at_home)
     return status;
 }
 
-/* Old buckets become such that their arrays can be copied. */
+/* Brings the old buckets into states whose arrays can be copied. */
 static mc_status settle(move *m)
 {
     mc_zero *z = m->zero;
@@ -393,7 +393,7 @@ static mc_status settle(move *m)
     return status ? status : mc_zero_rest(z);
 }
 
-/* The arrays that were handed over are the new buckets' from now on, or stay the old ones'. */
+/* Leaves each taken-over array to one owner: the new bucket after a commit, else the old one. */
 static void part(const move *m, bool commit)
 {
     for (int n = 0; n < m->new_count; n++)

@@ -1,4 +1,4 @@
-/* Where optimizer state lies in a bucket whose spans have it in several forms. */
+/* The layout of optimizer state in a bucket whose spans have several forms. */
 #include "core/zero/zero_internal.h"
 
 #include <string.h>
@@ -11,7 +11,7 @@ static int64_t width_of(mc_state_form form, int slot)
     return form == MC_STATE_FIRST && slot == MC_STATE_V ? 0 : (int64_t)sizeof(float);
 }
 
-/* Bytes of a slot's elements before one, of the whole bucket. Padding counts with its span. */
+/* Bytes of a slot before an element, in the whole bucket. Padding has the form of its span. */
 static int64_t bytes_before(const mc_bucket *b, int slot, int64_t element)
 {
     int64_t bytes = 0;
@@ -24,7 +24,7 @@ static int64_t bytes_before(const mc_bucket *b, int slot, int64_t element)
     return bytes;
 }
 
-/* Room for the elements of any rank: ranks gather arrays of equal size. */
+/* Bytes for any rank's elements: ranks gather arrays of equal size. */
 static int64_t element_room(const mc_bucket *b, int slot)
 {
     int64_t most = 0, held = mc_bucket_held(b);
@@ -72,7 +72,7 @@ void mc_bucket_set_form(mc_bucket *b, mc_state_form form)
 
 /* ---- moves ----------------------------------------------------------------------------------- */
 
-/* Arrays of an old bucket in host memory: this rank's, or one after the other all ranks'. */
+/* State of an old bucket in host memory: this rank's array, or all ranks' in sequence. */
 typedef struct images {
     const mc_bucket *b;
     int slot;
@@ -91,7 +91,7 @@ static char *image_of(const images *m, int64_t element)
     return m->data + (m->all ? (size_t)(element / m->b->share) * m->bytes : 0);
 }
 
-/* Where elements and scales from one on lie in an image. */
+/* The address of an element's codes, or scales, in an image. */
 static char *elements_in(const images *m, int64_t element)
 {
     return image_of(m, element) + bytes_before(m->b, m->slot, element) -
@@ -122,8 +122,8 @@ static mc_status read_images(mc_zero *z, images *m)
     return mc_zero_fail(z, status, "moving optimizer state");
 }
 
-/* Copies elements at .. at + count of the new bucket, of a span that keeps its form; they begin at
- * `source` of the old one. */
+/* Copies elements at .. at + count of the new bucket, in a span that keeps its form, from element
+ * `source` of the old bucket on. */
 static void copy_piece(const images *to, int64_t at, const images *from, int64_t source,
                        int64_t count, mc_state_form form)
 {

@@ -1,4 +1,4 @@
-/* Gradients summed over ranks, where a rank has its share of them. */
+/* Sums of gradients over ranks, of which each rank has its share. */
 #include "core/zero/zero_internal.h"
 
 #include <string.h>
@@ -18,13 +18,13 @@ void mc_sum_clear(mc_zero *z, mc_bucket *b)
     b->sum.data = NULL;
 }
 
-/* Recorded steps would keep the place of a narrow one, but steps of several ranks are not
+/* Recorded steps would keep the address of a NARROW sum, but steps of several ranks are not
  * recorded. */
 mc_status mc_sum_make(mc_zero *z, mc_bucket *b, int passes)
 {
     bool narrow = passes == 1 && z->group->comm && !b->host;
     b->sum.dtype = narrow ? mc_bucket_travel_dtype(z, b) : MC_F32;
-    /* what lies with a home is set before it is read: its pages need not exist until then */
+    /* not zeroed: a home's memory is written before it is read, so its pages need not exist yet */
     b->sum.data = mc_zero_alloc(z, mc_bucket_home(z, b), mc_sum_bytes(b), "gradients");
     return mc_error_status(z->ctx);
 }
@@ -74,13 +74,13 @@ mc_status mc_sum_add(mc_zero *z, mc_bucket *b, mc_matrix share)
     return status ? status : mc_sum_go(z, b, b->sum.dtype == MC_F32 ? MC_SUM_WIDE : MC_SUM_NARROW);
 }
 
-/* Whether nothing was added since zero_grad: there may be no memory. The same on all ranks. */
+/* Whether nothing was added since zero_grad; there may be no memory. Equal on all ranks. */
 static bool is_zero(const mc_bucket *b)
 {
     return mc_bucket_shares_gradient(b) ? b->sum.state == MC_SUM_EMPTY : !b->gradient.data;
 }
 
-/* Copies the share of the sum to device memory, wherever it lies. */
+/* Copies the share of the sum to device memory. */
 static mc_status copy_sum(mc_zero *z, mc_bucket *b, float *to)
 {
     mc_device *device = z->ctx->device;
@@ -102,7 +102,7 @@ mc_status mc_bucket_read_gradient(mc_zero *z, mc_bucket *b, int64_t first, int64
     }
     float *whole = device->alloc(device, bytes);
     if (!whole) return mc_fail_nomem(z->ctx, "reading a gradient");
-    bool summed = b->level->state == MC_WHOLE; /* or there is one rank */
+    bool summed = b->level->state == MC_WHOLE; /* or with one rank */
     int64_t from = summed ? 0 : b->first, n = summed ? b->count : b->share;
     mc_status status = mc_error_status(z->ctx);
     if (!status && mc_bucket_shares_gradient(b))

@@ -13,7 +13,7 @@ static void drop_values(mc_zero *z, mc_bucket *b)
     mc_values_go(z, b, MC_VALUES_RESTING);
 }
 
-/* A gathering has failed: back to RESTING; memory that others use stays, STALE. */
+/* After a failed gather: back to RESTING, or to STALE if the memory has other users. */
 static mc_status give_up(mc_zero *z, mc_bucket *b)
 {
     if (b->values.users)

@@ -1,4 +1,4 @@
-/* Levels, states and the life of buckets. */
+/* Levels, states and the lifetime of buckets. */
 #include "core/zero/zero_internal.h"
 
 #include "core/dist/comm_internal.h"
@@ -12,7 +12,7 @@ const mc_level mc_levels[4] = {
 
 /* ---- transitions ----------------------------------------------------------------------------- */
 
-/* What a state may become, a bit each. */
+/* The allowed next states, one bit each. */
 typedef struct state_row {
     const char *name;
     unsigned next;
