@@ -1,4 +1,4 @@
-/* Adam and AdamW; the rule stands in optimizer.h. */
+/* Adam and AdamW; the update rule is in optimizer.h. */
 #include <math.h>
 #include "core/optim/optimizer_internal.h"
 

@@ -1,17 +1,18 @@
-/* Buckets whose optimizer state lies on the host: AdamOffload.
+/* Buckets whose optimizer state is on the host: AdamOffload.
  *
- * The unit is the bucket. One whose parameters all belong to AdamOffload optimizers has m, v, the
- * master copy (of f32 parameters too) and the summed gradient as f32 arrays of this rank's share in
- * host memory; values stay on the device. It is of level 2 at least, at one rank too, so gradients
- * exist on the device from the beginning of a block's backward to the end of their reduction: then
- * they go down, in the dtype they travel in between ranks, and are added to the sum. Where a step
- * has only one gradient, as OptimManager knows, it is kept in that dtype until a sum is asked for.
+ * The unit is the bucket. If all of its parameters belong to AdamOffload optimizers, host memory
+ * holds m, v, the master copy (of f32 parameters too) and the summed gradient, as f32 arrays of
+ * this rank's share; values stay on the device. Such a bucket has level 2 or 3, even on one rank,
+ * so its gradients exist on the device only from the beginning of a block's backward pass to the
+ * end of their reduction. Then they are copied to the host, in the dtype in which ranks exchange
+ * them, and added to the sum. If a step has only one gradient, as OptimManager plans it, it stays
+ * in that dtype until it must be a sum.
  *
- * A step is decided on the device as always (core/device/step_internal.h), with statistics that the
- * host adds to those of the device. What was decided comes down, the host updates bucket by bucket
- * in forward order and sends the parameters up chunk by chunk. Who wants to use a bucket's
- * parameters awaits that bucket (mc_bucket_await), which is also when ranks exchange them at level
- * 2; so nothing that is done between ranks depends on how quick the host is. */
+ * The device decides a step as always (core/device/step_internal.h), from its own statistics and
+ * the host's. The decision is copied to the host, which updates bucket by bucket in forward order
+ * and copies the parameters to the device chunk by chunk. Every use of a bucket's parameters first
+ * waits for that bucket (mc_bucket_await). At level 2 ranks also exchange them then, so the order
+ * of collectives does not depend on the speed of the host. */
 #include <ctype.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -22,12 +23,12 @@
 #include "core/optim/adam_offload_internal.h"
 
 typedef struct mc_bucket_host {
-    mc_fence *uploaded; /* its newest values */
-    uint64_t job;       /* the last one for it */
-    void *pinned;       /* the first half of the sum; NULL: not so */
-    double power;       /* of the norm that `parts` tell of the sum as it stands; 0: of none */
+    mc_fence *uploaded; /* its newest values are on the device */
+    uint64_t job;       /* its last job */
+    void *pinned;       /* the first half of the sum; NULL: not pinned */
+    double power;       /* of the norm in `parts`, if they measure the present sum; 0: they don't */
     int part_count;
-    mc_host_part *parts; /* of the share: what this rank holds of each parameter */
+    mc_host_part *parts; /* one per parameter: this rank's shard */
 } mc_bucket_host;
 
 static mc_offload *engine(const mc_zero *z) { return mc_offload_of(z->home); }
@@ -41,7 +42,7 @@ static int count_parts(const mc_bucket *b)
     return count;
 }
 
-/* Lists the parameters that this rank holds elements of. Nothing is under way. */
+/* Lists this rank's shards of parameters. No job may be running. */
 static mc_status list_parts(mc_zero *z, mc_bucket *b)
 {
     mc_bucket_host *h = b->host;
@@ -63,8 +64,9 @@ static mc_status list_parts(mc_zero *z, mc_bucket *b)
     return MC_OK;
 }
 
-/* Whether the first `bytes` of the sum, half of it, can be copied to; else copies go by way of
- * slots. Pages are pinned, which no two may ask for: what lies after is a page away at least. */
+/* Pins the first `bytes` bytes of the sum, half of it, so that gradients are copied there directly;
+ * false: through slots. Whole pages are pinned, each only once: the next allocation is a page
+ * away. */
 static bool pin_sum(mc_zero *z, mc_bucket *b, size_t bytes)
 {
     enum { LEAST = 1 << 13 };
@@ -79,7 +81,7 @@ static void leave(mc_zero *z, mc_bucket *b)
     mc_device *device = z->ctx->device;
     mc_bucket_host *h = b->host;
     if (h->pinned) mc_offload_unpin(engine(z), h->pinned);
-    if (device->lanes && b->values.updating) /* copies on their way write to the values */
+    if (device->lanes && b->values.updating) /* running copies write to the values */
         device->lanes->after(device, NULL, h->uploaded);
     if (device->lanes) device->lanes->fence_free(device, h->uploaded);
     mc_free(h->parts);
@@ -98,8 +100,8 @@ static mc_status enter(mc_zero *z, mc_bucket *b)
 
 /* ---- where state is to lie ------------------------------------------------------------------- */
 
-/* Whether all of a bucket's parameters that have an optimizer have an AdamOffload; *share is the
- * least of their gpu_share. A bucket that nobody steps stays as it is. */
+/* Whether all optimizers of a bucket's parameters are AdamOffloads; *share becomes their least
+ * gpu_share. A bucket without an optimizer stays where it is. */
 static bool may_lie_on_host(const mc_bucket *b, double *share)
 {
     bool any = false;
@@ -117,7 +119,7 @@ static bool may_lie_on_host(const mc_bucket *b, double *share)
     return any || b->host;
 }
 
-/* Decides for each bucket; whether anything is to change. */
+/* Decides the place of each bucket; returns whether any bucket must move. */
 static bool decide(const mc_zero *z, bool *on_host)
 {
     bool wanted = mc_offload_is_wanted(z->ctx), changes = false;
@@ -140,7 +142,7 @@ static bool decide(const mc_zero *z, bool *on_host)
     return changes;
 }
 
-/* Bytes of the host's memory that this rank will take beside what it has. */
+/* Bytes of host memory that this rank needs in addition. */
 static uint64_t bytes_needed(const mc_zero *z, const bool *on_host)
 {
     uint64_t bytes = mc_offload_pinned_needed(z->ctx);
@@ -154,7 +156,7 @@ static uint64_t bytes_needed(const mc_zero *z, const bool *on_host)
     return bytes;
 }
 
-/* MC_HOST_MEMORY, or UINT64_MAX where it is not set; false where it is no number of bytes. */
+/* Reads MC_HOST_MEMORY; UINT64_MAX if it is unset. False if it is not a number of bytes. */
 static bool read_limit(uint64_t *most)
 {
     const char *text = getenv("MC_HOST_MEMORY");
@@ -168,7 +170,7 @@ static bool read_limit(uint64_t *most)
     return true;
 }
 
-/* What each rank of this host can have. */
+/* Bytes that each rank of this host can get. */
 static uint64_t bytes_left(mc_context *ctx, uint64_t most)
 {
     uint64_t left = mc_cpu_free_memory(ctx->device) / (uint64_t)mc_world_ranks_here(ctx);
@@ -184,7 +186,7 @@ static mc_status check_memory(const mc_zero *z, const bool *on_host)
     bool good = read_limit(&most);
     uint64_t left = bytes_left(ctx, most);
     bool mine = !good || needed > left;
-    uint8_t any = mine; /* each rank has looked by then, before one takes memory */
+    uint8_t any = mine; /* no rank allocates before all have checked */
     mc_status status = mc_ranks_any(ctx, &any, 1);
     if (status || !any) return status;
     if (!good)
@@ -224,7 +226,7 @@ mc_status mc_adam_offload_place(mc_module_root *root)
     if (!on_host) return mc_fail_nomem(z->ctx, "AdamOffload");
     bool changes = decide(z, on_host);
     mc_status status = changes ? check_memory(z, on_host) : MC_OK;
-    if (!status) status = mc_zero_end_reducing(z); /* which may send down what it gives */
+    if (!status) status = mc_zero_end_reducing(z); /* this may give jobs to the host */
     if (!status) status = mc_zero_await(z);
     if (!status) status = mc_zero_rest(z);
     for (int i = 0; i < z->bucket_count && !status; i++) {
@@ -273,7 +275,7 @@ static mc_status take(mc_zero *z, mc_bucket *b, mc_matrix share, void *block, si
                            .dtype = share.dtype,
                            .is = MC_F32,
                            .power = mc_step_in_last_pass(z->ctx) ? 2 : 0};
-    bool only = b->sum.state == MC_SUM_EMPTY && job.power > 0; /* a step's first and last */
+    bool only = b->sum.state == MC_SUM_EMPTY && job.power > 0; /* the step's only gradient */
     if (only) job.is = share.dtype;
     mc_status status = give_gradient(z, b, job);
     if (status)
@@ -298,7 +300,7 @@ mc_status mc_host_measure_sum(mc_zero *z, mc_bucket *b, double power)
 {
     bool empty = b->sum.state == MC_SUM_EMPTY;
     if (!empty && b->host->power == power) return mc_error_status(z->ctx);
-    if (!b->sum.data) return mc_error_status(z->ctx); /* it has taken no part yet */
+    if (!b->sum.data) return mc_error_status(z->ctx); /* it has had no gradient yet */
     mc_dtype is = empty ? MC_F32 : b->sum.dtype;
     return give_gradient(z, b, (mc_gradient_job){.is = is, .power = power});
 }
@@ -323,7 +325,7 @@ mc_status mc_host_update(mc_zero *z, mc_bucket *b, int64_t first, int64_t count,
                          const mc_adam_step *step)
 {
     mc_bucket_host *h = b->host;
-    if (b->sum.state == MC_SUM_EMPTY) { /* parameters that took no part have a gradient of zero */
+    if (b->sum.state == MC_SUM_EMPTY) { /* unused parameters have a zero gradient */
         mc_status status = give_gradient(z, b, (mc_gradient_job){.is = MC_F32});
         if (status) return status;
     }

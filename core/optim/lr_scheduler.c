@@ -5,7 +5,7 @@
 
 static const double PI = 3.14159265358979323846;
 
-/* ---- the formulas: decay after the warm-up, by n >= warmup ------------------------------- */
+/* ---- the formulas: decay after the warm-up, by n >= warmup ----------------------------------- */
 
 static double no_decay(const mc_lr_scheduler *s, int64_t n)
 {
@@ -18,7 +18,7 @@ static double noam(const mc_lr_scheduler *s, int64_t n)
     return n > 0 ? s->lr / sqrt((double)n) : s->lr;
 }
 
-/* Steps from the end of the warm-up to the end, at least 1 so that it can divide. */
+/* Steps from the end of the warm-up to the end; at least 1, because it is a divisor. */
 static double decay_length(const mc_lr_scheduler *s)
 {
     return s->end > s->warmup ? (double)(s->end - s->warmup) : 1;
@@ -43,7 +43,7 @@ static double exponential(const mc_lr_scheduler *s, int64_t n)
 
 static double custom(const mc_lr_scheduler *s, int64_t n) { return s->fn(s->user, n); }
 
-/* ---- objects ----------------------------------------------------------------------------- */
+/* ---- objects --------------------------------------------------------------------------------- */
 
 static void scheduler_release(void *object)
 {
@@ -60,7 +60,7 @@ void mc_lr_scheduler_free(mc_lr_scheduler *s)
     scheduler_release(s);
 }
 
-/* Makes a schedule from its filled-in description, after checking it. */
+/* Creates a schedule from a description, which it checks first. */
 static mc_lr_scheduler *scheduler_new(mc_context *ctx, mc_lr_scheduler description)
 {
     if (mc_failed(ctx)) return NULL;
@@ -133,7 +133,7 @@ mc_lr_scheduler *mc_lr_scheduler_new(mc_context *ctx, mc_lr_fn fn, void *user)
         ctx, (mc_lr_scheduler){.name = "custom", .decay = custom, .fn = fn, .user = user});
 }
 
-/* ---- values ------------------------------------------------------------------------------ */
+/* ---- values ---------------------------------------------------------------------------------- */
 
 double mc_lr_scheduler_at(const mc_lr_scheduler *s, int64_t n)
 {

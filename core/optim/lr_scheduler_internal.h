@@ -1,4 +1,4 @@
-/* The inside of schedules. */
+/* The fields of schedules. */
 #ifndef MC_OPTIM_LR_SCHEDULER_INTERNAL_H
 #define MC_OPTIM_LR_SCHEDULER_INTERNAL_H
 

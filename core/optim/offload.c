@@ -9,11 +9,11 @@
 #include "core/dist/world_internal.h"
 
 enum {
-    CHUNK = 4 << 20, /* f32 elements that fill a slot, worked on at once */
+    CHUNK = 4 << 20, /* f32 elements of a slot, the unit of work */
     SLOTS = 2,       /* pinned buffers of each lane */
-    FENCES = 4,      /* for gradients on their way */
-    LOANS = 2,       /* device buffers that wait to be copied */
-    ENDS = 1 << 14   /* of planned jobs, when they end */
+    FENCES = 4,      /* for gradients in flight */
+    LOANS = 2,       /* device buffers lent until they are copied */
+    ENDS = 1 << 14   /* of a plan: jobs whose end is kept */
 };
 
 typedef enum job_kind { GRADIENT, UPDATE, TELL } job_kind;
@@ -25,7 +25,7 @@ typedef struct tell_job {
 
 typedef struct offload_job {
     job_kind kind;
-    mc_fence *ready; /* what has to be done on the device first; NULL: nothing */
+    mc_fence *ready; /* device work to wait for; NULL: none */
     union {
         mc_gradient_job gradient;
         mc_update_job update;
@@ -33,7 +33,7 @@ typedef struct offload_job {
     };
 } offload_job;
 
-/* A pinned buffer of one chunk, and when the copy from or to it is done. */
+/* A pinned buffer of one chunk, and a fence after the last copy from or to it. */
 typedef struct offload_slot {
     void *data;
     mc_fence *copied;
@@ -55,20 +55,20 @@ struct mc_offload {
     mc_home home; /* first: mc_offload_of */
     mc_context *ctx;
     mc_device *device;
-    size_t home_before; /* what it counts without us */
-    mc_device *crew;    /* kernels of the host, for the engine's thread */
-    bool plans;         /* nothing is computed: there is no thread */
+    size_t home_before; /* in_use of the host before this engine */
+    mc_device *crew;    /* the host's kernels, for the engine's thread */
+    bool plans;         /* a plan: no thread, nothing is computed */
     bool unpinnable;    /* memory could not be pinned */
-    double *ends;       /* of a plan: when job n ends, at n % ENDS; NULL: else */
+    double *ends;       /* of a plan: the end of job n at n % ENDS; else NULL */
     int users;
-    int sharing, sharer; /* ranks on this one's cores, and which of them this is */
+    int sharing, sharer; /* number of ranks on these cores, and this one's number */
     int64_t chunk;
     offload_lane down, up;
     mc_fence *ready[FENCES];
-    offload_loan loans[LOANS]; /* the oldest first */
+    offload_loan loans[LOANS]; /* oldest first */
     int loan_count;
-    /* the queue: job n lies at jobs[n % capacity], from `done` + 1 to `given`; `guard` guards it,
-     * the two numbers and the error */
+    /* the queue: jobs `done` + 1 to `given`, job n at jobs[n % capacity]; `guard` guards it, the
+     * two numbers and the error */
     offload_job *jobs;
     uint64_t capacity, given, done;
     mc_error error;
@@ -82,7 +82,7 @@ static size_t slot_bytes(const mc_offload *e) { return (size_t)e->chunk * sizeof
 
 /* ---- the thread's work ----------------------------------------------------------------------- */
 
-/* Turns a lane's complaint into the thread's error. */
+/* Turns a lane's error message into the thread's error. */
 static bool good(mc_offload *e, const char *complaint, const char *what)
 {
     if (!complaint) return true;
@@ -101,7 +101,7 @@ static bool computed(mc_offload *e, mc_status status, const char *what)
     return false;
 }
 
-/* Until nothing is on its way from or to the slot any more. */
+/* Waits until the last copy from or to the slot is done. */
 static bool wait_for_copy(mc_offload *e, const offload_slot *slot)
 {
     mc_range_begin(e->device, "AdamOffload: wait for a copy");
@@ -110,7 +110,7 @@ static bool wait_for_copy(mc_offload *e, const offload_slot *slot)
     return good(e, complaint, "waiting for a copy");
 }
 
-/* The next slot of a lane, for use; NULL on failure. */
+/* The next free slot of a lane; NULL on failure. */
 static offload_slot *take_slot(mc_offload *e, offload_lane *lane)
 {
     offload_slot *slot = &lane->slot[lane->next];
@@ -128,7 +128,7 @@ static mc_matrix sums_at(const mc_gradient_job *j, int64_t at)
     return (mc_matrix){(char *)j->sum + (size_t)at * mc_dtype_size(j->is), j->is, 0};
 }
 
-/* Statistics of elements at .. at + n of the sums. */
+/* Adds statistics of elements at .. at + n of the sums. */
 static bool measure_chunk(mc_offload *e, const mc_gradient_job *j, int64_t at, int64_t n)
 {
     for (int i = 0; i < j->part_count; i++) {
@@ -143,7 +143,8 @@ static bool measure_chunk(mc_offload *e, const mc_gradient_job *j, int64_t at, i
     return true;
 }
 
-/* Elements at .. at + n are in `slot` (NULL: there is nothing to add), or where they belong. */
+/* Adds elements at .. at + n from `slot` (NULL: none), unless they were copied directly;
+ * measures. */
 static bool absorb(mc_offload *e, const mc_gradient_job *j, int64_t at, int64_t n,
                    offload_slot *slot)
 {
@@ -159,7 +160,7 @@ static bool absorb(mc_offload *e, const mc_gradient_job *j, int64_t at, int64_t 
     return !j->parts || measure_chunk(e, j, at, n);
 }
 
-/* Begins to copy a chunk; NULL on failure. */
+/* Starts the copy of a chunk; NULL on failure. */
 static offload_slot *fetch(mc_offload *e, const mc_gradient_job *j, int64_t at, int64_t n)
 {
     const mc_lanes *lanes = e->device->lanes;
@@ -173,7 +174,7 @@ static offload_slot *fetch(mc_offload *e, const mc_gradient_job *j, int64_t at, 
     return good(e, complaint, "a gradient") ? slot : NULL;
 }
 
-/* Makes sums of 16 bits f32 where they are, from the end, by way of a slot. */
+/* Widens 16-bit sums to f32 in place, from the end, through a slot. */
 static bool widen(mc_offload *e, const mc_gradient_job *j)
 {
     const mc_kernels *k = e->crew->kernels;
@@ -190,7 +191,7 @@ static bool widen(mc_offload *e, const mc_gradient_job *j)
     return computed(e, status, "adding gradients up");
 }
 
-/* A chunk is on its way while the one before is added. */
+/* Adds each chunk while the next one is being copied. */
 static void run_gradient(mc_offload *e, const mc_gradient_job *j)
 {
     offload_slot *now = NULL, *next = NULL;
@@ -210,7 +211,7 @@ static void run_gradient(mc_offload *e, const mc_gradient_job *j)
     }
 }
 
-/* Updates a chunk into a slot and sends it off. */
+/* Updates a chunk into a slot and starts its copy to the device. */
 static bool update_chunk(mc_offload *e, const mc_update_job *j, int64_t at, int64_t n)
 {
     const mc_lanes *lanes = e->device->lanes;
@@ -245,7 +246,7 @@ static void run_update(mc_offload *e, const mc_update_job *j)
 static void run_tell(mc_offload *e, const tell_job *j)
 {
     const mc_lanes *lanes = e->device->lanes;
-    mc_fence *copied = e->down.slot[0].copied; /* its last copy was waited for */
+    mc_fence *copied = e->down.slot[0].copied; /* unused now: its last copy was waited for */
     const char *complaint =
         lanes->copy_out(e->device, e->down.lane, j->told, j->update, sizeof *j->told);
     if (!complaint) complaint = lanes->fence_set(e->device, copied, e->down.lane);
@@ -287,7 +288,7 @@ static void *work(void *argument)
 
 /* ---- giving jobs, and waiting ---------------------------------------------------------------- */
 
-/* Room for one more job. */
+/* Makes room for one more job. */
 static bool make_room(mc_offload *e)
 {
     if (e->given - e->done < e->capacity) return true;
@@ -302,7 +303,7 @@ static bool make_room(mc_offload *e)
     return true;
 }
 
-/* When a planned job ends: chunks are copied while others are added or updated. */
+/* The end of a planned job: copies of chunks overlap with additions and updates. */
 static double planned_end(mc_offload *e, const offload_job *job)
 {
     const mc_gradient_job *g = &job->gradient;
@@ -335,8 +336,8 @@ static uint64_t give(mc_offload *e, const offload_job *job)
     return number;
 }
 
-/* A fence after all that was launched so far. A newer one in its place would do as well: it only
- * stands for more. */
+/* Sets a fence after everything launched so far. Reusing a fence is harmless: a newer one only
+ * waits for more. */
 static bool mark_launched(mc_offload *e, mc_fence **ready)
 {
     *ready = NULL;
@@ -380,7 +381,7 @@ bool mc_offload_pin(mc_offload *e, void *host, size_t bytes)
 void mc_offload_unpin(mc_offload *e, void *host)
 {
     if (e->plans) return;
-    for (int i = 0; i < SLOTS; i++) /* a job that failed may have left a copy on its way */
+    for (int i = 0; i < SLOTS; i++) /* a failed job may have left a running copy */
         e->device->lanes->wait(e->device, e->down.slot[i].copied);
     e->device->lanes->unpin(e->device, host);
 }
@@ -397,11 +398,11 @@ static void wait_for(mc_offload *e, uint64_t number)
     mc_range_end(e->device);
 }
 
-/* Frees what was lent for jobs that are done, and the oldest until `most` are left. */
+/* Frees memory lent to finished jobs, and waits for the oldest until at most `most` are left. */
 static void take_back(mc_offload *e, int most)
 {
     pthread_mutex_lock(&e->guard);
-    uint64_t done = e->plans ? 0 : e->done; /* a plan is of the worst */
+    uint64_t done = e->plans ? 0 : e->done; /* a plan assumes the worst */
     pthread_mutex_unlock(&e->guard);
     while (e->loan_count && (e->loans[0].number <= done || e->loan_count > most)) {
         wait_for(e, e->loans[0].number);
@@ -506,7 +507,7 @@ static void free_engine(mc_offload *e)
     mc_free(e);
 }
 
-/* Lanes, slots and the thread. NULL, or what went wrong. */
+/* Creates lanes, fences and the thread. Returns NULL, or an error message. */
 static const char *make_parts(mc_offload *e)
 {
     const char *complaint = make_lane(e, &e->down);
@@ -518,7 +519,7 @@ static const char *make_parts(mc_offload *e)
     return e->has_thread ? NULL : "the system gives no thread";
 }
 
-/* The memory of a chunk is the unit of everything; tests want small ones. */
+/* Elements per chunk; tests set fewer. */
 static int64_t chunk_size(void)
 {
     const char *setting = getenv("MC_OFFLOAD_CHUNK");

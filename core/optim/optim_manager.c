@@ -20,7 +20,7 @@
 #include "core/optim/adam_offload_internal.h"
 #include "core/optim/lr_scheduler_internal.h"
 
-/* ---- making and freeing ------------------------------------------------------------------ */
+/* ---- making and freeing ---------------------------------------------------------------------- */
 
 static void close_step(mc_optim_manager *m)
 {
@@ -46,7 +46,7 @@ static void manager_release(void *object)
 void mc_optim_manager_free(mc_optim_manager *m)
 {
     if (!m) return;
-    mc_optim_manager_settle(m); /* its optimizers and schedules live on */
+    mc_optim_manager_settle(m); /* its optimizers and schedules stay in use */
     mc_disown(&m->owned);
     manager_release(m);
 }
@@ -107,7 +107,7 @@ static mc_status check_options(mc_context *ctx, const mc_optim_manager_options *
     return MC_OK;
 }
 
-/* Device memory for the state, and host memory for what arrives of it. */
+/* Device memory for the state, and host memory for its copies. */
 static bool make_state(mc_optim_manager *m)
 {
     mc_device *device = m->ctx->device;
@@ -141,7 +141,7 @@ mc_optim_manager *mc_optim_manager_new(mc_context *ctx, const mc_optim_manager_o
     return NULL;
 }
 
-/* Whether a call may go on: MC_OK, or the status to return. */
+/* MC_OK if a call can proceed, else the status to return. */
 static mc_status ready(const mc_optim_manager *m)
 {
     return m ? mc_error_status(m->ctx) : MC_ERR_ARGUMENT;
@@ -181,7 +181,7 @@ static mc_status each_optimizer(mc_optim_manager *m, mc_status (*fn)(mc_optimize
     return status;
 }
 
-/* Calls fn for the runs of all optimizers. */
+/* Calls fn for each run of all optimizers. */
 static mc_status each_run(mc_optim_manager *m, mc_run_fn fn, void *user)
 {
     for (size_t i = 0; i < m->managed_count; i++) {
@@ -192,7 +192,7 @@ static mc_status each_run(mc_optim_manager *m, mc_run_fn fn, void *user)
     return MC_OK;
 }
 
-/* ---- gradients --------------------------------------------------------------------------- */
+/* ---- gradients ------------------------------------------------------------------------------- */
 
 /* Turns a kernel's status into an error of the context. */
 static mc_status check_kernel(mc_optim_manager *m, mc_status status, const char *what)
@@ -210,8 +210,7 @@ static mc_status zero_state(mc_optim_manager *m, void *from, size_t bytes)
     return check_kernel(m, device->kernels->zero(device, from, bytes), "an OptimManager");
 }
 
-/* A program that goes on after a failure has cleared the context's error: the device forgets it
- * too. */
+/* If the program has cleared the context's error and continues, clears the device's failure too. */
 static mc_status forgive(mc_optim_manager *m)
 {
     if (!m->failed) return MC_OK;
@@ -219,9 +218,9 @@ static mc_status forgive(mc_optim_manager *m)
     return zero_state(m, &m->state->failure, sizeof m->state->failure);
 }
 
-/* ---- the models -------------------------------------------------------------------------- */
+/* ---- the models ------------------------------------------------------------------------------ */
 
-/* Calls fn for each model that the optimizers have parameters of, once. */
+/* Calls fn once for each model with parameters of the optimizers. */
 static mc_status each_root(mc_optim_manager *m,
                            mc_status (*fn)(mc_optim_manager *, mc_module_root *))
 {
@@ -239,7 +238,7 @@ static mc_status each_root(mc_optim_manager *m,
     return status;
 }
 
-/* Before the models' casts are added up. */
+/* Zeros the totals before the models' casts are added. */
 static mc_status clear_fp8(mc_optim_manager *m, mc_module_root *root)
 {
     return root->fp8 ? zero_state(m, &m->state->fp8, sizeof m->state->fp8) : MC_OK;
@@ -263,9 +262,9 @@ static mc_status note_restored(mc_optim_manager *m, mc_module_root *root)
     return MC_OK;
 }
 
-/* ---- zeros ------------------------------------------------------------------------------- */
+/* ---- zeros ----------------------------------------------------------------------------------- */
 
-/* Zeros the gradients and what is known of them. */
+/* Zeros the gradients and the measurements of them. */
 static mc_status zero_gradients(mc_optim_manager *m)
 {
     mc_status status = each_optimizer(m, mc_optimizer_zero_grad);
@@ -338,12 +337,12 @@ mc_status mc_optim_manager_backward(mc_optim_manager *m, mc_tape *tape, mc_tenso
                         "counting a loss");
 }
 
-/* ---- the norm ---------------------------------------------------------------------------- */
+/* ---- the norm -------------------------------------------------------------------------------- */
 
 typedef struct mc_measure {
     mc_device *device;
     double power;
-    int64_t first; /* number of the run's first element: elements are counted run after run */
+    int64_t first; /* number of the run's first element; elements are numbered run by run */
     mc_step_state *state;
 } mc_measure;
 
@@ -377,7 +376,7 @@ static mc_status add_host_run(void *user, const mc_run *run)
     return MC_OK;
 }
 
-/* Begins the statistics with those of gradients on the host, waiting for these; or with none. */
+/* Starts the statistics with those of gradients on the host, which it waits for, or with none. */
 static mc_status begin_stats(mc_optim_manager *m, double power)
 {
     mc_device *device = m->ctx->device;
@@ -394,13 +393,13 @@ static mc_status begin_stats(mc_optim_manager *m, double power)
     return status;
 }
 
-/* Sums over ranks what backward has left to be summed. */
+/* Sums over ranks the gradients that backward has not reduced. */
 static mc_status reduce_gradients(mc_optim_manager *m)
 {
     return each_optimizer(m, mc_optimizer_reduce);
 }
 
-/* Adds the ranks' sums up, and finds the norm. */
+/* Adds the ranks' sums and computes the norm. */
 static mc_status combine(mc_optim_manager *m)
 {
     mc_device *device = m->ctx->device;
@@ -418,7 +417,7 @@ static mc_status combine(mc_optim_manager *m)
     return status;
 }
 
-/* Has the gradients measured; `max_norm` is what they are clipped to. */
+/* Measures the gradients; `max_norm` is the norm that they are clipped to. */
 static mc_status measure(mc_optim_manager *m, double max_norm, double power)
 {
     mc_device *device = m->ctx->device;
@@ -440,7 +439,7 @@ static mc_status measure(mc_optim_manager *m, double max_norm, double power)
     return check_kernel(m, status, "the gradients' norm");
 }
 
-/* Finds out what the device's state is now; waits. */
+/* Reads the device's present state; waits for it. */
 static mc_status read_state(mc_optim_manager *m, mc_step_state *state)
 {
     mc_device *device = m->ctx->device;
@@ -475,9 +474,9 @@ double mc_optim_manager_clip_grad_norm(mc_optim_manager *m, double max_norm)
     return mc_optim_manager_clip_grad_norm_p(m, max_norm, 2);
 }
 
-/* ---- a step's outcome -------------------------------------------------------------------- */
+/* ---- a step's outcome ------------------------------------------------------------------------ */
 
-/* Finds the parameter that a numbered element of the gradients belongs to. */
+/* Finds the parameter of a numbered element of the gradients. */
 typedef struct mc_search {
     int64_t number, first;
     const char *name;
@@ -500,7 +499,7 @@ static mc_status search_run(void *user, const mc_run *run)
     return MC_OK;
 }
 
-/* Makes the device's failure the context's error. */
+/* Raises the device's failure as the context's error. */
 static mc_status fail_with(mc_optim_manager *m, const mc_step_state *state)
 {
     m->failed = true;
@@ -537,7 +536,7 @@ static void note_skipped(mc_optim_manager *m, const mc_step_state *state)
         mc_log(m->ctx, MC_LOG_WARNING, "gradients are infinite or NaN: step skipped");
 }
 
-/* The first optimizer that is still there; NULL: none. */
+/* The first optimizer that is not freed; NULL: none. */
 static const mc_managed *first_managed(const mc_optim_manager *m)
 {
     for (size_t i = 0; i < m->managed_count; i++)
@@ -545,7 +544,7 @@ static const mc_managed *first_managed(const mc_optim_manager *m)
     return NULL;
 }
 
-/* The rate that its last step used; before, the one it will. */
+/* The rate of the last step; before the first, the rate of the first. */
 static double lr_now(const mc_optim_manager *m)
 {
     const mc_managed *first = first_managed(m);
@@ -553,11 +552,11 @@ static double lr_now(const mc_optim_manager *m)
     return first->optimizer->steps ? first->optimizer->lr : next_lr(first, 0);
 }
 
-/* NaN of none. */
+/* NaN if `all` is 0. */
 static double share_of(uint64_t part, uint64_t all) { return (double)part / (double)all; }
 
-/* Of delayed scales hardly anything saturates; what vanishes is small beside a tensor's largest
- * element. More than that means that the scales do not fit, and the run will not either. */
+/* With suitable delayed scales hardly any element saturates, and those that vanish are small beside
+ * the tensor's largest. Larger shares mean that the scales do not fit: the training will fail. */
 static void warn_of_scales(mc_optim_manager *m, const mc_step_state *state)
 {
     const double saturated = 0.01, vanished = 0.1;
@@ -630,7 +629,7 @@ mc_step_end mc_step_end_of(mc_device *device, const mc_step_end *before, uint64_
     return end;
 }
 
-/* Takes over what the oldest step in flight left; waits for it. */
+/* Waits for the oldest step in flight and takes over its outcome. */
 static mc_status settle(mc_optim_manager *m)
 {
     mc_device *device = m->ctx->device;
@@ -651,7 +650,7 @@ static mc_status settle_all(mc_optim_manager *m)
     return status;
 }
 
-/* Takes over what has arrived already. */
+/* Takes over the outcomes that have arrived. */
 static mc_status settle_arrived(mc_optim_manager *m)
 {
     mc_device *device = m->ctx->device;
@@ -661,22 +660,22 @@ static mc_status settle_arrived(mc_optim_manager *m)
     return status;
 }
 
-/* For functions that return a number: settles, which does not change what the caller sees. */
+/* For functions that return a number: settles, which callers cannot notice. */
 static bool is_settled(const mc_optim_manager *m)
 {
     return m && settle_all((mc_optim_manager *)(uintptr_t)m) == MC_OK;
 }
 
-/* ---- the step ---------------------------------------------------------------------------- */
+/* ---- the step -------------------------------------------------------------------------------- */
 
-/* The rate of the step after `ahead` more that are taken. */
+/* The rate of the next step after `ahead` more steps. */
 static double next_lr(const mc_managed *managed, int64_t ahead)
 {
     const mc_lr_scheduler *s = managed->scheduler;
     return s ? mc_lr_scheduler_at(s, s->count + ahead) : managed->optimizer->lr;
 }
 
-/* Does all that can fail, so that the step is taken whole or not at all. */
+/* Does everything that can fail, so that the step happens completely or not at all. */
 static mc_status prepare(mc_optim_manager *m)
 {
     for (size_t i = 0; i < m->managed_count; i++) {
@@ -702,7 +701,7 @@ mc_status mc_optim_manager_prepare(mc_optim_manager *m)
     return status ? status : prepare(m);
 }
 
-/* Gives an optimizer the settings of its next step, however the steps in flight end. */
+/* Writes an optimizer's next settings for each possible outcome of the steps in flight. */
 static mc_status guess(mc_optim_manager *m, const mc_managed *managed)
 {
     mc_device *device = m->ctx->device;
@@ -714,7 +713,7 @@ static mc_status guess(mc_optim_manager *m, const mc_managed *managed)
     return MC_OK;
 }
 
-/* Before a step is launched: all that has to be known of the steps before. */
+/* Before the launch of a step: settles the steps that it depends on. */
 static mc_status begin_launch(mc_optim_manager *m)
 {
     mc_status status = mc_error_status(m->ctx);
@@ -731,7 +730,7 @@ static mc_status begin_launch(mc_optim_manager *m)
     return status;
 }
 
-/* After a step was launched: its outcome is on its way. */
+/* After the launch of a step: starts the copy of its outcome. */
 static mc_status end_launch(mc_optim_manager *m)
 {
     mc_device *device = m->ctx->device;
@@ -740,7 +739,7 @@ static mc_status end_launch(mc_optim_manager *m)
     flight->lr = first ? first->optimizer->lr : NAN;
     flight->ticket =
         device->copy_out_later(device, flight->arrived, m->state, sizeof *flight->arrived);
-    each_root(m, note_update); /* of a recorded step, too */
+    each_root(m, note_update); /* a recorded step's too */
     mc_status status = settle_arrived(m);
     if (!status && !m->in_flight && m->last_skipped) status = zero_gradients(m);
     return status;
@@ -760,7 +759,7 @@ static mc_status after_recorded(mc_context *ctx, void *data)
     return end_launch(*(mc_optim_manager **)data);
 }
 
-/* Launches the decision and what follows from it. */
+/* Launches the decision and the updates. */
 static mc_status launch(mc_optim_manager *m)
 {
     mc_device *device = m->ctx->device;
@@ -814,8 +813,8 @@ mc_status mc_optim_manager_step(mc_optim_manager *m)
     return end_launch(m);
 }
 
-/* The gradients in memory are not those of the saved run: they are forgotten, and zero_grad, which
- * every step starts with, zeros them. */
+/* The gradients in memory are not the saved run's. They are dropped; zero_grad, with which every
+ * step starts, zeros them. */
 void mc_optim_manager_state_restored(mc_optim_manager *m)
 {
     mc_device *device = m->ctx->device;
@@ -838,7 +837,7 @@ void mc_optim_manager_state_restored(mc_optim_manager *m)
 
 mc_status mc_optim_manager_settle(mc_optim_manager *m) { return m ? settle_all(m) : MC_OK; }
 
-/* ---- what happened ----------------------------------------------------------------------- */
+/* ---- what happened --------------------------------------------------------------------------- */
 
 bool mc_optim_manager_report(mc_optim_manager *m, int late, mc_step_report *report)
 {

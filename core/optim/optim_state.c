@@ -3,7 +3,7 @@
 #include "core/nn/fp8_internal.h"
 #include "core/optim/lr_scheduler_internal.h"
 
-/* A visit under way: the caller's function, the optimizer it is at, and a name being built. */
+/* The state of a visit: the caller's function, the current optimizer, and the name being built. */
 typedef struct mc_visit {
     mc_context *ctx;
     mc_state_fn fn;
@@ -15,7 +15,7 @@ typedef struct mc_visit {
     size_t name_capacity;
 } mc_visit;
 
-/* "optimizer.<index>.<what>[.<parameter>]" in visit->name; false when memory is out. */
+/* Builds "optimizer.<index>.<what>[.<parameter>]" in visit->name; false if memory is out. */
 static bool name_item(mc_visit *v, const char *room, const char *what, const char *parameter)
 {
     size_t need = strlen(room) + strlen(what) + (parameter ? strlen(parameter) : 0) + 32;
@@ -48,8 +48,8 @@ static mc_status visit_number(mc_visit *v, const char *name, const char *dtype, 
     return v->fn(v->user, &item);
 }
 
-/* A parameter takes part if it can be stepped, or has been: here, or in what is to be restored.
- * False, too, when memory is out. */
+/* Whether a parameter has state to visit: it is trainable, or has been stepped here or in the file
+ * to be restored. False also if memory is out. */
 static bool has_state(mc_visit *v, const mc_parameter *p)
 {
     if (p->stored->trainable || p->optimizer_steps > 0) return true;
@@ -65,7 +65,7 @@ static mc_status visit_steps(void *user, mc_module_root *root, mc_parameter *p)
     return visit_number(v, v->name, "I64", &p->optimizer_steps, false);
 }
 
-/* Of what all ranks have, each writes the share that it would have of what is spread over them.
+/* Of state that all ranks have, each rank writes the share that it would have if it were sharded.
  * `begin`: the parameter's first element in the bucket. */
 static void own_part(const mc_bucket *b, int64_t begin, mc_state_item *item)
 {
@@ -75,7 +75,7 @@ static void own_part(const mc_bucket *b, int64_t begin, mc_state_item *item)
     if (item->own_count < 0) item->own_count = 0;
 }
 
-/* The codes of a slot in 8 bits, as an item that has its place, and then their scales. */
+/* Visits a slot's 8-bit codes, as an item of the f32 slot's name, and then their scales. */
 static mc_status visit_codes(mc_visit *v, const mc_parameter *p, int slot, const char *what,
                              mc_state_item *item)
 {
@@ -139,7 +139,7 @@ static mc_status visit_arrays(void *user, mc_module_root *root, mc_parameter *p)
     return status;
 }
 
-/* The scales and histories of layers in 8 bits, which all ranks have alike. */
+/* Visits scales and histories of layers in 8 bits, which are equal on all ranks. */
 static mc_status visit_fp8(mc_visit *v, const mc_module_root *root)
 {
     const mc_fp8_state *f = root->fp8;

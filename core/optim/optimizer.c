@@ -1,4 +1,4 @@
-/* What all optimizers share: their parameters, groups, state and the walk over both. */
+/* Functions shared by all optimizers: parameters, groups, state and the walks over them. */
 #include <fnmatch.h>
 #include <math.h>
 #include <string.h>
@@ -16,9 +16,9 @@ bool mc_option_check(mc_context *ctx, const char *who, const char *option, float
     return false;
 }
 
-/* A tree may have been freed since its parameters were added, by its owner or just now by the
- * context. It is alive if the context still owns it. (Should another tree have taken its address,
- * none of that one's parameters names this optimizer, and it is skipped all the same.) */
+/* Whether a tree still exists: its owner or the context may have freed it since its parameters were
+ * added. It exists if the context owns it. (If another tree has the same address, none of its
+ * parameters names this optimizer, so it is skipped.) */
 static bool live_root(const mc_optimizer *o, const mc_module_root *root)
 {
     const mc_owned *head = &o->ctx->owned;
@@ -48,14 +48,14 @@ bool mc_optimizer_has_root(const mc_optimizer *o, const mc_module_root *root)
     return false;
 }
 
-/* ---- making and freeing ------------------------------------------------------------------ */
+/* ---- making and freeing ---------------------------------------------------------------------- */
 
 static void optimizer_release(void *object)
 {
     mc_optimizer *o = object;
     mc_device *device = o->ctx->device;
     drop_dead_roots(o);
-    mc_offload_finish(mc_offload_of(o->ctx->home)); /* it may be at a step of ours */
+    mc_offload_finish(mc_offload_of(o->ctx->home)); /* it may be running a step of this optimizer */
     for (size_t i = 0; i < o->root_count; i++) {
         o->roots[i]->placed = false;
         for (size_t j = 0; j < o->roots[i]->parameter_count; j++) {
@@ -79,7 +79,7 @@ void mc_optimizer_free(mc_optimizer *o)
     optimizer_release(o);
 }
 
-/* Appends a group; false when memory is out. */
+/* Appends a group; false if memory is out. */
 static bool add_group(mc_optimizer *o, mc_group group)
 {
     if (!mc_grow(&o->groups, &o->group_capacity, o->group_count, sizeof *o->groups)) {
@@ -120,7 +120,7 @@ mc_optimizer *mc_optimizer_new(mc_context *ctx, const mc_optimizer_kind *kind,
     return NULL;
 }
 
-/* ---- adding parameters ------------------------------------------------------------------- */
+/* ---- adding parameters ----------------------------------------------------------------------- */
 
 static bool matches(const mc_parameter *p, const char *pattern)
 {
@@ -135,13 +135,13 @@ static bool has_trainable(mc_module *module)
     return false;
 }
 
-/* A parameter in 8 bits has no state: where others of the module are trained, it is left out. */
+/* Whether a quantized parameter, which has no state, is skipped because others are trainable. */
 static bool is_left_out(const mc_parameter *p, const char *pattern, bool others)
 {
     return p->stored->leaves && !pattern && others;
 }
 
-/* Counts the parameters that match, and checks that no other optimizer has one of them. */
+/* Counts the parameters that match, and checks that none belongs to another optimizer. */
 static mc_status check_parameters(mc_optimizer *o, mc_module *module, const char *pattern,
                                   int64_t *count)
 {
@@ -176,7 +176,7 @@ static mc_status add_root(mc_optimizer *o, mc_module_root *root)
     return MC_OK;
 }
 
-/* Zeros a slot of what this rank has of a parameter. */
+/* Zeros a slot of this rank's shard of a parameter. */
 static void zero_state(mc_device *device, const mc_parameter *p, int slot, int64_t element,
                        int64_t count)
 {
@@ -194,7 +194,7 @@ static void zero_state(mc_device *device, const mc_parameter *p, int slot, int64
     device->kernels->zero(device, state.scale, (size_t)blocks * sizeof(float));
 }
 
-/* Takes a parameter over. Moments that an earlier optimizer left mean nothing to this one. */
+/* Takes over a parameter. Moments of an earlier optimizer are dropped. */
 static void take(mc_optimizer *o, mc_parameter *p)
 {
     p->optimizer = o;
@@ -223,7 +223,7 @@ static bool has_blocks_in(const mc_module_root *root)
     return false;
 }
 
-/* Adds what matches. `group` > 0 puts it there; 0 leaves parameters that are here already alone. */
+/* Adds the matching parameters to `group`; with group 0, parameters already here keep theirs. */
 static mc_status add_parameters(mc_optimizer *o, mc_module *module, const char *pattern, int group)
 {
     mc_status status = add_root(o, module->root);
@@ -266,7 +266,7 @@ static mc_status check_rule(mc_optimizer *o, mc_module *module, const char *patt
     return MC_OK;
 }
 
-/* Whether an optimizer and a module can be used together: MC_OK, or the error. */
+/* MC_OK if an optimizer and a module can be used together, else the error. */
 static mc_status check_add(mc_optimizer *o, mc_module *module)
 {
     if (!o)
@@ -315,9 +315,9 @@ mc_status mc_optimizer_add_group(mc_optimizer *o, mc_module *module, const char 
     return add_parameters(o, module, pattern, (int)o->group_count - 1);
 }
 
-/* ---- the walk ---------------------------------------------------------------------------- */
+/* ---- the walk -------------------------------------------------------------------------------- */
 
-/* Of trees that are alive. */
+/* Lays out the trees that still exist. */
 static mc_status lay_out(mc_optimizer *o)
 {
     mc_status status = MC_OK;
@@ -328,8 +328,8 @@ static mc_status lay_out(mc_optimizer *o)
     return status;
 }
 
-/* The optimizer's next parameter from number *next of tree *root on, both 0 at first; NULL after
- * the last. The trees are alive. */
+/* The optimizer's next parameter, from number *next of tree *root on (both 0 at first); NULL after
+ * the last. The trees must exist. */
 static mc_parameter *next_parameter(const mc_optimizer *o, size_t *root, size_t *next)
 {
     for (; *root < o->root_count; ++*root, *next = 0)
@@ -396,7 +396,7 @@ static mc_status each_run_of_bucket(mc_optimizer *o, mc_module_root *root, mc_bu
 
 typedef mc_status (*bucket_fn)(mc_optimizer *o, mc_module_root *root, mc_bucket *b, void *user);
 
-/* Calls fn for every trainable bucket of the optimizer's trees, which are laid out. */
+/* Calls fn for every trainable bucket of the optimizer's trees, which must be laid out. */
 static mc_status each_bucket(mc_optimizer *o, bucket_fn fn, void *user)
 {
     mc_status status = lay_out(o);
@@ -424,7 +424,7 @@ mc_status mc_optimizer_each_run(mc_optimizer *o, mc_run_fn fn, void *user)
     return each_bucket(o, call_runs, &(run_call){fn, user});
 }
 
-/* ---- stepping ---------------------------------------------------------------------------- */
+/* ---- stepping -------------------------------------------------------------------------------- */
 
 bool mc_run_within(mc_run *run, int64_t first, int64_t count)
 {
@@ -445,8 +445,8 @@ static bool has_all(const mc_optimizer *o, const mc_bucket *b)
     return true;
 }
 
-/* A part of a bucket: what other optimizers have of it stays, which may be summed over ranks
- * already. Gradients that backward adds to are zeroed whole, sums where this rank holds them. */
+/* Zeros a part of a bucket. The elements of other optimizers stay, and may be summed over ranks
+ * already. Zeros all of a gradient that backward adds to, but only this rank's shard of a sum. */
 static mc_status zero_run(void *user, const mc_run *run)
 {
     mc_optimizer *o = user;
@@ -455,7 +455,7 @@ static mc_status zero_run(void *user, const mc_run *run)
     mc_bucket *b = run->bucket;
     mc_run held = *run;
     mc_status status = mc_bucket_reopen(z, b);
-    if (!status && b->gradient.data) /* where it is shared, left by a forward pass */
+    if (!status && b->gradient.data) /* if sharded, a forward pass left it */
         status = mc_bucket_blank(z, b, run->first, run->count);
     if (status || !mc_bucket_shares_gradient(b)) return status;
     bool any = mc_run_within(&held, b->first, b->share);
@@ -482,7 +482,7 @@ mc_status mc_optimizer_zero_grad(mc_optimizer *o)
     return status ? status : each_bucket(o, zero_bucket, NULL);
 }
 
-/* Backward passes of its steps; 0: not known. */
+/* Backward passes per step; 0: unknown. */
 static int passes_of(const mc_optimizer *o) { return o->manager ? o->manager->open.passes : 0; }
 
 static mc_status need_state(void *user, const mc_run *run)
@@ -528,7 +528,7 @@ static mc_status update_on_host(const mc_optimizer *o, const mc_run *whole)
     return mc_host_update(&run.root->zero, b, run.first, run.count, &step);
 }
 
-/* Makes a copy of gradients in f32, for kinds that read no others. */
+/* Copies gradients to f32, for kinds that read only f32. */
 static mc_status as_f32(mc_context *ctx, mc_matrix *gradient, int64_t count)
 {
     mc_device *device = ctx->device;
@@ -604,7 +604,7 @@ mc_status mc_optimizer_measure_host(mc_optimizer *o, double power)
     return mc_optimizer_each_run(o, measure_run_on_host, &power);
 }
 
-/* Those on the host are not there yet: they are given out when they are awaited. */
+/* Publishes updated values. Those of the host are published when they are awaited. */
 static mc_status publish(mc_optimizer *o, mc_module_root *root, mc_bucket *b, void *user)
 {
     (void)o, (void)user;
@@ -622,7 +622,7 @@ mc_status mc_optimizer_launch(mc_optimizer *o)
     mc_offload *offload = o->on_host ? mc_offload_of(o->ctx->home) : NULL;
     mc_status status = each_bucket(o, outdate, NULL);
     for (size_t i = 0; i < o->root_count; i++) o->roots[i]->values_epoch++;
-    if (!status) status = mc_offload_wait(offload, o->last_job); /* it reads the copy */
+    if (!status) status = mc_offload_wait(offload, o->last_job); /* the job reads the copy */
     if (!status && offload && !mc_offload_tell(offload, &o->memory->update, o->told))
         status = mc_error_status(o->ctx);
     if (!status) status = mc_optimizer_each_run(o, update_run, o);

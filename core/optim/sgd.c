@@ -1,4 +1,4 @@
-/* Gradient descent with momentum; the rule stands in optimizer.h. */
+/* Gradient descent with momentum; the update rule is in optimizer.h. */
 #include "core/optim/optimizer_internal.h"
 
 typedef struct sgd_settings {

@@ -1,16 +1,16 @@
-/* In which form the state of each stored tensor lies: f32, 8 bits, or f32 without second moments.
- * Chosen when parameters are added to optimizers, before their first step. */
+/* The form of each stored tensor's state: f32, 8 bits, or f32 without second moments. Chosen when
+ * parameters are added to optimizers, before their first step. */
 #include "core/optim/adam_offload_internal.h"
 #include "core/optim/optimizer_internal.h"
 
-/* Whether a parameter's state may be in 8 bits: that of a matrix of some size, of no embedding. */
+/* Whether a parameter's state may be in 8 bits: a large enough matrix, and no embedding. */
 static bool fits_8bit(const mc_parameter *p)
 {
     enum { LEAST = 4096 /* elements */ };
     return p->shape.ndim > 1 && !p->is_table && mc_shape_count(p->shape) >= LEAST;
 }
 
-/* Parts of one tensor share a form, and in 8 bits each begins with a block. */
+/* All parts of a tensor share one form; in 8 bits each part must begin with a block. */
 static mc_state_form form_for(const mc_stored *s)
 {
     int count = 0, eight = 0, first = 0;
@@ -21,11 +21,11 @@ static mc_state_form form_for(const mc_stored *s)
         eight += p->eight_bit && fits_8bit(p) && p->first % MC_STATE_BLOCK == 0;
         first += p->optimizer_matrix;
     }
-    if (!count || !s->trainable) return s->form; /* what is there stays */
+    if (!count || !s->trainable) return s->form; /* existing state stays */
     return eight == count ? MC_STATE_8BIT : first == count ? MC_STATE_FIRST : MC_STATE_F32;
 }
 
-/* A form may change before the first step only: moments are not converted. */
+/* A form may change only before the first step, because moments are not converted. */
 static mc_status check_change(mc_module_root *root, const mc_stored *s)
 {
     for (int i = 0; i < s->part_count; i++) {
@@ -40,7 +40,7 @@ static mc_status check_change(mc_module_root *root, const mc_stored *s)
     return MC_OK;
 }
 
-/* Changes the forms that become f32, or the others, and lays the buckets out anew. */
+/* Changes the forms that become f32 (or all others), and lays the buckets out again. */
 static mc_status change_forms(mc_module_root *root, bool to_f32)
 {
     bool changes = false;
@@ -60,7 +60,7 @@ static mc_status change_forms(mc_module_root *root, bool to_f32)
     return mc_module_layout(root);
 }
 
-/* State on the host is f32: forms go before a bucket moves there, and come after it has left. */
+/* State on the host is f32: 8-bit forms end before a bucket moves there, or begin after it left. */
 mc_status mc_optimizer_place(mc_module_root *root)
 {
     mc_status status = change_forms(root, true);
