@@ -21,10 +21,10 @@ static int compare_logits(const void *a, const void *b, void *user)
     const float *logits = user;
     int32_t i = *(const int32_t *)a, k = *(const int32_t *)b;
     if (logits[i] != logits[k]) return logits[i] < logits[k] ? -1 : 1;
-    return i < k ? 1 : -1; /* of equals the first token counts as the more probable */
+    return i < k ? 1 : -1; /* the first of equal ones counts as more probable */
 }
 
-/* The tokens not filtered out yet, the least probable first; gives their number. */
+/* Sorts the tokens that are not filtered out, the least probable first; returns their number. */
 static int64_t sort_tokens(float *logits, int64_t vocab, int32_t *order)
 {
     int64_t n = 0;
@@ -34,7 +34,7 @@ static int64_t sort_tokens(float *logits, int64_t vocab, int32_t *order)
     return n;
 }
 
-/* Keeps the k largest, and those that equal the smallest of them. */
+/* Keeps the k largest, and all that equal the smallest of these. */
 static void keep_top_k(float *logits, const int32_t *order, int64_t n, int k)
 {
     if (k <= 0 || k >= n) return;
@@ -42,7 +42,7 @@ static void keep_top_k(float *logits, const int32_t *order, int64_t n, int k)
     for (int64_t i = 0; i < n && logits[order[i]] < least; i++) logits[order[i]] = -INFINITY;
 }
 
-/* Takes away from below as long as what is taken stays within 1 - p of the probability. */
+/* Removes the least probable tokens while their sum is at most 1 - p of the probability. */
 static void keep_top_p(float *logits, const int32_t *order, int64_t n, double p)
 {
     double sum = 0, total = 0, largest = n ? (double)logits[order[n - 1]] : 0;
@@ -101,10 +101,10 @@ int32_t mc_draw(const float *logits, int64_t vocab, double log_sum, double u)
         last = (int32_t)i;
         if (sum > u) break;
     }
-    return last; /* rounding may leave the sum below u: then the last that can be */
+    return last; /* rounding may leave the sum below u: then the last possible token */
 }
 
-/* Puts a token in its place if it is among the best so far. */
+/* Inserts a token if it is among the best so far. */
 static void offer(mc_chosen *best, int32_t count, mc_chosen c)
 {
     int32_t at = count - 1;

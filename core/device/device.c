@@ -9,7 +9,7 @@
 #include <string.h>
 
 #ifdef MC_HAVE_CUDA
-/* "cuda", or "cuda:1" for the GPU of that number; false: neither. -1: none is named. */
+/* Parses "cuda" (*gpu becomes -1) or "cuda:1"; false for other names. */
 static bool is_cuda(const char *name, int *gpu)
 {
     *gpu = -1;
@@ -18,7 +18,7 @@ static bool is_cuda(const char *name, int *gpu)
     if (name[4] != ':' || !isdigit((unsigned char)name[5])) return false;
     char *end;
     long number = strtol(name + 5, &end, 10);
-    *gpu = number <= INT_MAX ? (int)number : INT_MAX; /* there is none of that number */
+    *gpu = number <= INT_MAX ? (int)number : INT_MAX; /* no GPU has that number */
     return !*end;
 }
 #endif
@@ -51,7 +51,7 @@ mc_status mc_fail_memory(mc_context *ctx, mc_device *device, size_t bytes, const
     va_start(args, format);
     vsnprintf(what, sizeof what, format, args);
     va_end(args);
-    snprintf(why, sizeof why, "%s", device->failure); /* asking what is free may overwrite it */
+    snprintf(why, sizeof why, "%s", device->failure); /* free_memory may overwrite it */
     return mc_fail(ctx, MC_ERR_NOMEM,
                    "out of memory for %s (%zu bytes; %zu in use, about %" PRIu64 " free)%s%s; %s",
                    what, bytes, device->memory.in_use,

@@ -7,17 +7,18 @@
 #include "core/device/kernels_internal.h"
 
 typedef struct mc_device_memory {
-    size_t in_use, peak;   /* bytes allocated now, and the most so far */
-    size_t reserved;       /* bytes taken from the system, in use or cached */
-    size_t touched;        /* of these: up to the last byte ever allocated of each segment. The
-                              system has pages for no others */
-    uint64_t system_calls; /* allocations that went to the system: constant in the steady state */
+    size_t in_use, peak; /* bytes allocated now, and the most so far */
+    size_t reserved;     /* bytes taken from the system, in use or cached */
+    /* of these, up to the last byte ever allocated in each segment: the pages that physical memory
+     * backs */
+    size_t touched;
+    uint64_t system_calls; /* allocations from the system: constant in the steady state */
 } mc_device_memory;
 
-/* Copies beside what is launched. A lane is a queue of copies of its own; a fence stands for what a
- * lane (NULL: the device's own queue of launches) was given until it was set. Each lane and fence
- * belongs to one thread at a time, which need not be the device's. The functions return NULL, or
- * what went wrong, a text that stays. */
+/* Copies that run concurrently with launches. A lane is a separate queue of copies. A fence marks a
+ * point in a lane (NULL: in the device's own queue of launches): everything queued before it was
+ * set. Each lane and fence belongs to one thread at a time, which may differ from the device's. The
+ * functions return NULL, or an error message with static lifetime. */
 typedef struct mc_lane mc_lane;
 typedef struct mc_fence mc_fence;
 typedef struct mc_lanes {
@@ -26,22 +27,22 @@ typedef struct mc_lanes {
     const char *(*fence_new)(mc_device *d, mc_fence **fence);
     void (*fence_free)(mc_device *d, mc_fence *fence); /* NULL allowed */
     const char *(*fence_set)(mc_device *d, mc_fence *fence, mc_lane *lane);
-    /* What the lane (NULL: the device) is given from now on comes after what the fence stands for;
-     * the host waits for that. A fence that was never set stands for nothing. */
+    /* Makes later work of the lane (NULL: the device) wait for the fence; makes the host wait for
+     * it. A fence that was never set is passed at once. */
     const char *(*after)(mc_device *d, mc_lane *lane, mc_fence *fence);
     const char *(*wait)(mc_device *d, mc_fence *fence);
-    /* Makes other memory of the host what host_alloc gives, at its whole pages or more, until it is
-     * unpinned by its first address, or refuses. For large blocks: it takes seconds for some GB. */
+    /* Pins other host memory, in whole pages, as if it came from host_alloc, until it is unpinned
+     * by its first address; may refuse. For large blocks: some GB take seconds. */
     const char *(*pin)(mc_device *d, void *host, size_t bytes);
     void (*unpin)(mc_device *d, void *host);
-    /* Between memory of host_alloc, or pinned, and the device's; neither waits. */
+    /* Copy between pinned memory (of host_alloc or pin) and device memory; do not wait. */
     const char *(*copy_in)(mc_device *d, mc_lane *lane, void *device, const void *host,
                            size_t bytes);
     const char *(*copy_out)(mc_device *d, mc_lane *lane, void *host, const void *device,
                             size_t bytes);
 } mc_lanes;
 
-/* The logits_chunk of GPUs. */
+/* logits_chunk of GPUs. */
 #define MC_GPU_LOGITS_CHUNK ((int64_t)16384 * 50304)
 
 struct mc_device {
@@ -50,73 +51,72 @@ struct mc_device {
     bool is_host; /* device memory is host memory */
     /* fp8_gemm multiplies rows by rows: matrices are cast together with a transposed copy. */
     bool fp8_tn;
-    /* Memory aligned to 64 bytes; contents undefined. Freed blocks are kept for reuse. NULL when
-     * memory is out (the cache has then been given back and the system asked again). bytes 0 gives
-     * a unique pointer. */
+    /* Memory aligned to 64 bytes; contents undefined. Freed blocks are kept for reuse. NULL if
+     * memory is out, after the cache was returned to the system and a second try failed. bytes 0
+     * gives a unique pointer. */
     void *(*alloc)(mc_device *d, size_t bytes);
-    void (*free)(mc_device *d, void *data, size_t bytes); /* `bytes` as given to alloc; NULL ok */
-    /* Bytes that could still be allocated, beside what the cache has; an estimate. */
+    void (*free)(mc_device *d, void *data, size_t bytes); /* `bytes` as passed to alloc; NULL ok */
+    /* Bytes that could still be allocated, not counting the cache; an estimate. */
     uint64_t (*free_memory)(mc_device *d);
-    /* Takes a copy of `host` at once and does not wait. */
+    /* Copies `host` before it returns, and does not wait for the device. */
     void (*copy_in)(mc_device *d, void *device, const void *host, size_t bytes);
-    /* Waits for all that was launched. False after a failure (see `failure`). */
+    /* Waits for all launches. False after a failure (see `failure`). */
     bool (*copy_out)(mc_device *d, void *host, const void *device, size_t bytes);
-    /* Copies to `host`, memory of host_alloc, when all that was launched before is done; does not
-     * wait. The ticket says when it is there: tickets count up, from 1. */
+    /* Copies to `host`, memory of host_alloc, after all earlier launches; does not wait. Returns a
+     * ticket for its completion: tickets count up, from 1. */
     uint64_t (*copy_out_later)(mc_device *d, void *host, const void *device, size_t bytes);
     bool (*is_done)(mc_device *d, uint64_t ticket);
     bool (*wait)(mc_device *d, uint64_t ticket); /* false after a failure */
-    /* Seconds by the device's clock from one ticket to a later one, both done; NaN: not known any
-     * more. NULL on a device that is done with its work when a call returns. */
+    /* Seconds of the device's clock between two completed tickets; NaN: no longer known. NULL on a
+     * device that finishes its work before a call returns. */
     double (*elapsed)(mc_device *d, uint64_t from, uint64_t to);
     void *(*host_alloc)(mc_device *d, size_t bytes);
     void (*host_free)(mc_device *d, void *host, size_t bytes);
     const mc_lanes *lanes; /* NULL on a device that only plans */
-    /* Recording, for mc_step_run; NULL where a device has none. Between step_begin and step_end
-     * memory comes from a pool of its own, which recorded launches share. record_begin has what is
-     * launched recorded instead of run; record_end gives the recording (NULL after a failure),
-     * which replay runs as often as wanted. */
+    /* Recording, for mc_step_run; NULL if not supported. Between step_begin and step_end memory
+     * comes from a separate pool, which recorded launches share. After record_begin launches are
+     * recorded instead of run; record_end returns the recording (NULL after a failure), which
+     * replay can run any number of times. */
     void (*step_begin)(mc_device *d);
     void (*step_end)(mc_device *d);
     bool (*record_begin)(mc_device *d);
     void *(*record_end)(mc_device *d);
     mc_status (*replay)(mc_device *d, void *recording);
     void (*recording_free)(mc_device *d, void *recording);
-    /* Named ranges for profilers; NULL if there are none. */
+    /* Named ranges for profilers; NULL if not supported. */
     void (*range_begin)(mc_device *d, const char *name);
     void (*range_end)(mc_device *d);
-    /* What programs launch kernels of their own on (a cudaStream_t); NULL if there is none. */
+    /* The stream for a program's own kernels (a cudaStream_t); NULL if there is none. */
     void *(*stream)(mc_device *d);
-    /* Makes the GPU the calling thread's current one of its own runtime, for functions of others
-     * that expect it so; NULL where there is no such thing. `leave` gets what `enter` returned, and
-     * the thread has again what it had before. The functions of this table do so by themselves. */
+    /* Makes the GPU current for the calling thread, as functions of other libraries expect; NULL on
+     * other devices. `leave` takes enter's result and restores the previous GPU. The functions of
+     * this table do this themselves. */
     bool (*enter)(mc_device *d);
     void (*leave)(mc_device *d, bool entered);
     void (*close)(mc_device *d);
-    /* Loads what it computes with; MC_OK, or the reason is in `failure`. NULL: nothing to do. */
+    /* Loads its libraries; MC_OK, or the reason is in `failure`. NULL: nothing to do. */
     mc_status (*prepare)(mc_device *d);
-    /* The fastest products that it can do in a dtype, in FLOP/s by its datasheet; 0: unknown. */
+    /* The peak rate of products in a dtype, in FLOP/s by its datasheet; 0: unknown. */
     double (*peak_rate)(mc_device *d, mc_dtype dtype); /* NULL: unknown */
-    /* For the memory planner (plan_internal.h): kernels that do nothing but take the scratch memory
-     * that the real ones take; NULL entries take none. */
+    /* For the memory planner (plan_internal.h): kernels that only allocate the scratch memory of
+     * the real ones; NULL entries need none. */
     const mc_kernels *planning;
-    size_t workspace; /* bytes of `memory` that it takes for itself, at first use at the latest */
+    size_t workspace;     /* bytes of `memory` for itself, allocated at first use at the latest */
     int64_t logits_chunk; /* elements of the logits buffer of mc_linear_cross_entropy */
     bool recording;       /* between record_begin and record_end */
-    /* A step of generation is launched, in which no parameter changes: kernels may read parameters
-     * while launches in front of them are still running. */
+    /* A generation step is being launched, in which no parameter changes: kernels may read
+     * parameters while earlier launches are still running. */
     bool decoding;
-    bool linked; /* to all GPUs of the host by NVLink; false where nobody asked, see mc_cuda_open */
+    bool linked; /* NVLink to all GPUs of the host; false if not queried, see mc_cuda_open */
     mc_device_memory memory;
-    uint64_t waits; /* how often the host waited for everything that was launched */
-    /* Why what the device computes can't be relied on any more, so that waiting for it fails; NULL:
-     * it can. Set by another thread, __atomic_store_n: a communicator was aborted. */
+    uint64_t waits; /* number of waits for all launches */
+    /* Why the device's results are no longer reliable, so that waiting for it fails; NULL: they
+     * are. Another thread sets it with __atomic_store_n when it aborts a communicator. */
     const char *given_up;
-    char failure[512]; /* what went wrong in the call that failed last; "" if there is no more to
-                          say than its status */
+    char failure[512]; /* message of the last failed call; "" if the status says everything */
 };
 
-/* Named ranges for profilers; nothing where the device has none. */
+/* Named ranges for profilers; does nothing on devices without them. */
 static inline void mc_range_begin(mc_device *d, const char *name)
 {
     if (d->range_begin) d->range_begin(d, name);
@@ -126,17 +126,17 @@ static inline void mc_range_end(mc_device *d)
     if (d->range_end) d->range_end(d);
 }
 
-/* See mc_device.enter; nothing on other devices. */
+/* See mc_device.enter; does nothing on other devices. */
 static inline bool mc_device_enter(mc_device *d) { return d->enter && d->enter(d); }
 static inline void mc_device_leave(mc_device *d, bool entered)
 {
     if (entered) d->leave(d, entered);
 }
 
-/* The CPU: core/device/cpu. A GPU, by its number, or -1: that of this rank's number on its host, or
- * the only one. MC_DETERMINISTIC=1 in the environment: results are bit-equal from run to run;
- * MC_CUDA_MEMORY=direct: allocations that a memory checker can watch; MC_CACHE_DIR: where plans are
- * kept. NULL after an error, which says what is missing. */
+/* The CPU: core/device/cpu. A GPU, by its number; -1: the number of this rank on its host, or the
+ * only GPU. Environment: MC_DETERMINISTIC=1 makes results bit-equal from run to run;
+ * MC_CUDA_MEMORY=direct makes allocations visible to memory checkers; MC_CACHE_DIR is the folder
+ * for plans. NULL after an error, which names what is missing. */
 mc_device *mc_cpu_open(mc_context *ctx);
 mc_device *mc_cuda_open(mc_context *ctx, int gpu); /* where the build has CUDA */
 /* Opens "cpu", "cuda" or "cuda:1" (mc_init_options says which GPU); any other name fails with
@@ -144,8 +144,8 @@ mc_device *mc_cuda_open(mc_context *ctx, int gpu); /* where the build has CUDA *
 mc_device *mc_device_open(mc_context *ctx, const char *name);
 void mc_device_close(mc_device *device); /* NULL allowed */
 
-/* Fails with MC_ERR_NOMEM: "out of memory for WHAT (N bytes; M in use, about F free); HELP", with
- * what the device says of it. `format` makes WHAT; `help` is what would help. */
+/* Fails with MC_ERR_NOMEM: "out of memory for WHAT (N bytes; M in use, about F free); HELP", and
+ * the device's own message. `format` makes WHAT; `help` is advice. */
 mc_status mc_fail_memory(mc_context *ctx, mc_device *device, size_t bytes, const char *help,
                          const char *format, ...) MC_PRINTF(5, 6);
 #define MC_HELP_MODEL "more ranks, a higher zero level, AdamOffload or a 16-bit dtype needs less"

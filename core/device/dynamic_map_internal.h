@@ -1,6 +1,6 @@
-/* The numbers that codes of 8 bits stand for in optimizer state: dynamic tree quantization
- * (Dettmers et al. 2022). Seven decades below 1, each cut evenly, the larger the finer, so that
- * small numbers keep their relative size. Plain C that the CPU and the CUDA device compile. */
+/* The values of 8-bit codes in optimizer state: dynamic tree quantization (Dettmers et al. 2022).
+ * Seven decades below 1, each divided evenly, larger ones into more steps, so that small numbers
+ * keep their relative precision. Plain C that the CPU and the CUDA device compile. */
 #ifndef MC_DEVICE_DYNAMIC_MAP_INTERNAL_H
 #define MC_DEVICE_DYNAMIC_MAP_INTERNAL_H
 
@@ -8,8 +8,8 @@
 
 enum { MC_MAP_SIZE = 256, MC_MAP_DECADES = 7 };
 
-/* Sorted. With a sign: -0.993 to 1, in decade d (0: the smallest) 2^d steps either side of 0;
- * without: 0 to 1 with twice as many. */
+/* Sorted. With a sign: -0.993 to 1, and decade d (0: the smallest) has 2^d steps on either side of
+ * 0. Without: 0 to 1 with twice as many steps. */
 static inline void mc_dynamic_map(bool sign, float map[MC_MAP_SIZE])
 {
     int zero = sign ? MC_MAP_SIZE / 2 - 1 : 0, at = zero + 1;

@@ -1,9 +1,10 @@
-/* Numbers in 8 bits for the products of training (Micikevicius et al. 2022), and their scales:
- * plain C that the CPU and the CUDA device both compile.
+/* 8-bit numbers for the products of training (Micikevicius et al. 2022), and their scales: plain C
+ * that the CPU and the CUDA device both compile.
  *
- * A byte stands for `inverse` times the number of its format, where inverse = 1 / scale and scale
- * is a power of two: so that number is exact in f32 and bf16, and casting loses nothing but digits.
- * E4M3 has 3 bits of mantissa and goes up to 448, E5M2 has 2 and goes up to 57,344. */
+ * The value of a byte is `inverse` times the number that it encodes in its format, where inverse =
+ * 1 / scale and scale is a power of two. So values are exact in f32 and bf16, and casting only
+ * rounds. E4M3 has 3 bits of mantissa and numbers up to 448, E5M2 has 2 and numbers up to
+ * 57,344. */
 #ifndef MC_DEVICE_FP8_INTERNAL_H
 #define MC_DEVICE_FP8_INTERNAL_H
 
@@ -11,23 +12,23 @@
 
 typedef enum mc_fp8_format { MC_FP8_E4M3, MC_FP8_E5M2 } mc_fp8_format;
 
-/* The tensors of a linear that are cast: the numbers of their scales. */
+/* The tensors of a linear layer that are cast, as indices of their scales. */
 typedef enum mc_fp8_role { MC_FP8_X, MC_FP8_WEIGHT, MC_FP8_DY, MC_FP8_ROLES } mc_fp8_role;
 
 enum { MC_FP8_HISTORY = 16, MC_FP8_SCALE_LIMIT = 63 };
 
-/* The scale of a tensor, and its largest magnitude in each of the last updates, the newest first; 0
- * before the first. In device memory; a part of checkpoints, as f32. cuBLASLt multiplies no bytes
- * whose `inverse` lies at an address that is not a multiple of 16. */
+/* The scale of a tensor, and its largest magnitude in each of the last updates, newest first; 0
+ * before the first. In device memory; saved in checkpoints as f32. cuBLASLt requires the address of
+ * `inverse` to be a multiple of 16. */
 typedef struct mc_fp8_scale {
     float inverse, scale;
     float unused[2];
     float history[MC_FP8_HISTORY];
 } mc_fp8_scale;
 
-/* What casts have seen of a tensor since the last update. Saturated are finite elements whose
- * scaled magnitude is above the format's largest number, vanished those that are not zero and
- * became it. */
+/* What casts have observed of a tensor since the last update. Saturated elements are finite, but
+ * their scaled magnitude exceeds the format's largest number; vanished ones are not zero, but
+ * became zero. */
 typedef struct mc_fp8_seen {
     uint32_t largest; /* the bits of the largest magnitude: NaN is above infinity */
     uint32_t unused;
@@ -51,14 +52,14 @@ MC_ON_ANY float mc_fp8_largest(mc_fp8_format format)
     return format == MC_FP8_E4M3 ? 448.0f : 57344.0f;
 }
 
-/* The nearest number, ties to even; finite ones beyond the largest become that, and those that are
- * not finite stay so: infinity is NaN in E4M3, which has none. */
+/* The nearest number, ties to even. Finite numbers beyond the largest become the largest; infinity
+ * and NaN stay so, but infinity becomes NaN in E4M3, which has none. */
 MC_ON_ANY uint8_t mc_to_e4m3(float x)
 {
     uint32_t bits, magnitude, code;
     memcpy(&bits, &x, sizeof bits);
     magnitude = bits & 0x7fffffff;
-    /* 3 of the 23 bits stay, and the exponent counts from 2^-7 */
+    /* keeps 3 of the 23 bits; the exponent's bias becomes 7 */
     code = ((magnitude + 0x7ffff + (magnitude >> 20 & 1)) >> 20) - (120u << 3);
     if (magnitude < 0x3c800000) /* below 2^-6: units of 2^-9 */
         code = (uint32_t)rintf(fabsf(x) * 0x1p9f);
@@ -119,8 +120,8 @@ MC_ON_ANY float mc_fp8_power(int exponent)
     return power;
 }
 
-/* The largest power of two that keeps `largest` within the format, within 2^-63 and 2^63; 1 for 0
- * and for what is not finite. `margin` powers of two less. */
+/* Sets the largest power of two that keeps `largest` in the format's range, between 2^-63 and 2^63
+ * (1 for 0 and for numbers that are not finite), divided by 2^margin. */
 MC_ON_ANY void mc_fp8_set_scale(mc_fp8_scale *s, mc_fp8_format format, float largest, int margin)
 {
     uint32_t bits;
@@ -138,8 +139,8 @@ MC_ON_ANY void mc_fp8_set_scale(mc_fp8_scale *s, mc_fp8_format format, float lar
     s->inverse = mc_fp8_power(-power);
 }
 
-/* The next scale, of the largest magnitude of the last updates. A magnitude that is not finite does
- * not enter the history: the step that it comes from is not taken. */
+/* The next scale, from the largest magnitude of the last updates. A magnitude that is not finite
+ * does not enter the history, because its step is skipped. */
 MC_ON_ANY void mc_fp8_advance(mc_fp8_scale *s, mc_fp8_format format, uint32_t largest, int margin)
 {
     float most = 0;

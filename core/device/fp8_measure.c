@@ -3,9 +3,9 @@
 #include <math.h>
 #include <time.h>
 
-enum { UNIT = 16 /* of rows that are summed over */ };
+enum { UNIT = 16 /* divisor of sums' lengths */ };
 
-/* A layer's matrices, in bf16 and in bytes. */
+/* A layer's matrices, in bf16 and in 8 bits. */
 typedef struct probe {
     mc_device *d;
     int64_t rows, out, in, padded;
@@ -83,7 +83,7 @@ static mc_status weight_gradient8(const probe *p)
     return p->d->kernels->fp8_gemm(p->d, &c);
 }
 
-/* `transposed` only where products take it. */
+/* `transposed` is written only if products need it. */
 static mc_status cast(const probe *p, mc_fp8_role role, mc_matrix x, int64_t rows, uint8_t *data,
                       uint8_t *transposed)
 {
@@ -114,7 +114,7 @@ static mc_status cast_weight(const probe *p)
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-/* One of the matrices: where it lies, and how large it is. */
+/* One of the matrices: its pointer, and its size. */
 typedef struct buffer {
     void **data;
     size_t bytes;
@@ -145,7 +145,7 @@ static void list_buffers(probe *p, buffer list[BUFFERS])
     for (int i = 0; i < BUFFERS; i++) list[i] = all[i];
 }
 
-/* Numbers of many sizes: a processor's power and clock depend on them. */
+/* Random numbers of many magnitudes: a processor's power and clock depend on them. */
 static mc_status fill(const probe *p, mc_matrix m, int64_t rows, float std, uint64_t key)
 {
     mc_fill fill = {.kind = MC_FILL_NORMAL, .b = std, .key = key};
@@ -206,7 +206,7 @@ static double clock_now(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-/* Seconds of a call, of `calls` in a row. A GPU is waited for at both ends. */
+/* Seconds per call, from `calls` calls in a row. Waits for a GPU before and after. */
 static mc_status time_calls(const probe *p, mc_status (*kernel)(const probe *), int calls,
                             double *seconds)
 {
@@ -243,7 +243,7 @@ mc_status mc_fp8_measure(mc_device *d, mc_dtype dtype, int64_t rows, int64_t out
         {forward, &times->wide[MC_FP8_FORWARD]},
         {input_gradient, &times->wide[MC_FP8_INPUT_GRADIENT]},
         {weight_gradient, &times->wide[MC_FP8_WEIGHT_GRADIENT]},
-        /* casts before the products that take them */
+        /* casts before the products that use them */
         {cast_x, &times->cast_x},
         {cast_weight, &times->cast_weight},
         {forward8, &times->eight[MC_FP8_FORWARD]},
@@ -258,7 +258,7 @@ mc_status mc_fp8_measure(mc_device *d, mc_dtype dtype, int64_t rows, int64_t out
     for (size_t i = 0; i < sizeof all / sizeof *all && !status; i++)
         status = least_time(&p, all[i].kernel, runs, calls, all[i].seconds);
     probe_release(&p);
-    d->memory.peak = peak; /* that of training */
+    d->memory.peak = peak; /* the peak of training */
     return status;
 }
 

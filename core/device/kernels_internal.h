@@ -30,8 +30,8 @@ typedef struct mc_matrix {
     int64_t stride; /* elements from one row to the next */
 } mc_matrix;
 
-/* A matrix (rows, columns) in 8 bits, without gaps between its rows: element (i, k) is scale[i]
- * times what byte i * columns + k stands for in the format (quantized_internal.h). */
+/* A matrix (rows, columns) in 8 bits, with contiguous rows: element (i, k) is scale[i] times the
+ * value of byte i * columns + k in the format (quantized_internal.h). */
 typedef struct mc_matrix8 {
     mc_weight_format format;
     int64_t rows, columns;
@@ -42,18 +42,17 @@ typedef struct mc_matrix8 {
 /* Dropout of a tensor read in element order i = 0, 1, ...: element i is kept iff word i % 4 of the
  * Philox-4x32-10 block with key = seed and counter = (i / 4, offset), both 64-bit little-endian
  * word pairs, is >= (uint32_t)(p * 2^32); kept values are multiplied by 1 / (1 - p). p == 0: none.
- * The offset is the sum of `offset` and what `base` points to, so that recorded launches drop
- * something else each time they are run. Attention of a library (cuDNN's, for f16 and bf16) draws
- * its own numbers from the same seed and offset: which probabilities it drops is another choice,
- * the same in forward and backward. */
+ * The offset is the sum of `offset` and *base, so that recorded launches drop different elements in
+ * each run. A library's attention (cuDNN's, for f16 and bf16) draws its own numbers from the same
+ * seed and offset: it drops other probabilities, but the same ones in forward and backward. */
 typedef struct mc_dropout_mask {
     float p;
     uint64_t seed, offset;
     const uint64_t *base; /* device memory: added to offset when the kernel runs; NULL: 0 */
 } mc_dropout_mask;
 
-/* How the elements of a parameter are filled; see core/nn/module.h. Element i depends only on (key,
- * i): Philox block i / 4 (offset 0) gives the uniforms of elements 4j .. 4j+3. */
+/* The initial values of a parameter's elements; see core/nn/module.h. Element i depends only on
+ * (key, i): Philox block i / 4 (offset 0) gives the uniforms of elements 4j .. 4j+3. */
 typedef enum mc_fill_kind { MC_FILL_CONSTANT, MC_FILL_NORMAL, MC_FILL_UNIFORM } mc_fill_kind;
 typedef struct mc_fill {
     mc_fill_kind kind;
@@ -62,9 +61,9 @@ typedef struct mc_fill {
 } mc_fill;
 
 /* Attention over a packed batch; q: (rows, heads * head_dim), k: (rows, key_heads * head_dim), v:
- * (rows, key_heads * value_dim), out: (rows, heads * value_dim), often column views of one. Scores
- * are scale * q.k + bias, softmax over the keys of the same sequence. k and v may belong to another
- * packed batch than q and out, of as many sequences. */
+ * (rows, key_heads * value_dim), out: (rows, heads * value_dim), often column views of one matrix.
+ * Scores are scale * q.k + bias, softmax over the keys of the same sequence. k and v may belong to
+ * another packed batch than q and out, with the same number of sequences. */
 typedef struct mc_attention_shape {
     const mc_lengths *lengths; /* of the queries, on the host */
     /* the same in device memory: length (count), then offset (count + 1) */
@@ -75,60 +74,60 @@ typedef struct mc_attention_shape {
     int key_heads;
     int value_dim; /* of a head of v and out; 0: head_dim */
     float scale;
-    /* Query i of a sequence stands at key i; with bottom_right the last query stands at the last
-     * key. A causal query sees the keys up to where it stands. */
+    /* Query i of a sequence is at key i; with bottom_right the last query is at the last key. A
+     * causal query attends to the keys up to its place. */
     bool causal, bottom_right;
-    /* A query sees so many keys to either side at most, that where it stands counted in: with
-     * window_left 1 none before it. 0: no limit. */
+    /* The most keys that a query attends to on each side, including the key at its place: with
+     * window_left 1, none before it. 0: no limit. */
     int window_left, window_right;
-    /* Keys to ignore: (total of the keys' lengths) bytes, 0 = ignored; NULL: none. A query without
-     * any key gets zeros. */
+    /* Keys to ignore: (total of the keys' lengths) bytes, 0 = ignored; NULL: none. The result of a
+     * query without keys is zero. */
     const uint8_t *key_mask;
     /* On the probabilities; element index ((h * total + query row) * L4 + k), L4 = the longest
      * sequence of keys rounded up to 4, k counted within the sequence. */
     mc_dropout_mask dropout;
-    /* Of the keys, as the two above; NULL: the same as those of the queries. */
+    /* For the keys, like the two above for the queries; NULL: the same. */
     const mc_lengths *key_lengths;
     const int32_t *device_key_lengths;
     /* Added to the scores, the same for all sequences: (heads, bias_rows, bias.stride), element
      * [h][i][j] for query i and key j of a sequence; bias_rows and bias.stride are at least the
-     * longest sequences of queries and of keys. NULL data: none. -infinity hides a key; where all
-     * keys of a query are hidden so, our kernels give zeros, a library's may give NaN. */
+     * longest sequences of queries and of keys. NULL data: none. -infinity hides a key; if it hides
+     * all keys of a query, our kernels give zeros, a library's may give NaN. */
     mc_matrix bias;
     int64_t bias_rows;
-    /* attention_backward: the gradient of the bias, f32 of its shape, is added here, over the
-     * sequences in a fixed order; NULL: not wanted. Not read by attention. */
+    /* attention_backward adds the gradient of the bias here (f32, its shape), over the sequences in
+     * a fixed order; NULL: not required. attention does not read it. */
     float *dbias;
-    /* Relative position bias (Raffel et al. 2020), added to the scores: it depends on the distance
-     * of key and query alone, so it is (heads, 2 * position_limit - 1) f32, element
-     * [h][position_limit - 1 + j - i] for the query that stands at key i and key j, both counted
-     * within their sequence. position_limit is at least the longest sequence of queries and of
-     * keys. NULL: none. Instead of `bias`, not beside it. */
+    /* Relative position bias (Raffel et al. 2020), added to the scores. It depends only on the
+     * distance of key and query: f32 (heads, 2 * position_limit - 1), element [h][position_limit -
+     * 1 + j - i] for key j and the query at key i, both counted within their sequence.
+     * position_limit is at least the longest sequence of queries and of keys. NULL: none. Not
+     * together with `bias`. */
     const float *position_bias;
     int64_t position_limit;
-    /* attention_backward: the gradient of position_bias, of its shape, is added here, in a fixed
-     * order; NULL: not required. Not read by attention. */
+    /* attention_backward adds the gradient of position_bias here (its shape), in a fixed order;
+     * NULL: not required. attention does not read it. */
     float *dposition_bias;
     /* Token marks of CPM-1 (self-attention only): i32 (total), 2 * span + context for each token.
-     * Query i sees key j iff both have the same span, and key j is context, or query i is not
-     * context and j <= i. Replaces `causal`. NULL: none. */
+     * Query i attends to key j iff both have the same span, and either key j is context, or query i
+     * is not context and j <= i. Replaces `causal`. NULL: none. */
     const int32_t *marks;
     /* Global tokens of self-attention (Beltagy et al. 2020): i32 (total), 0 = global, negative: a
-     * query without keys. No window hides a global key. Only the queries that are global have keys
-     * with global_queries, without it only the others. NULL: none. */
+     * query without keys. No window hides a global key. With global_queries only global queries
+     * have keys, without it only the others. NULL: none. */
     const int32_t *globals;
     bool global_queries;
-    /* Which kernels serve the call: written by attention, read by attention_backward, which
-     * chooses as attention would where it is NULL. The CPU has no choice. */
+    /* The kernels of the call: attention writes it, and attention_backward reads it (NULL: it
+     * chooses like attention). The CPU has no choice. */
     const struct mc_route *route;
 } mc_attention_shape;
 
-/* What is added to the scores, in either form: that of head h, query i and key j is element first +
- * h * head_step + i * query_step + j. Of a bias by distance the row of a query begins one element
- * before that of the query in front of it. */
+/* The bias of the scores, in either form: for head h, query i and key j it is element first + h *
+ * head_step + i * query_step + j. For a bias by distance, a query's row begins one element before
+ * the previous query's. */
 typedef struct mc_score_bias {
     mc_matrix values; /* NULL data: none */
-    float *gradient;  /* in the same places; NULL: not wanted */
+    float *gradient;  /* in the same layout; NULL: not required */
     int64_t first, head_step, query_step;
 } mc_score_bias;
 static inline mc_score_bias mc_score_bias_of(const mc_attention_shape *s)
@@ -144,21 +143,20 @@ static inline mc_score_bias mc_score_bias_of(const mc_attention_shape *s)
     return b;
 }
 
-/* The rule of `marks`, for the marks of a query and of a key and their places in the sequence. */
+/* The rule of `marks`, for the marks of a query and a key and their positions in the sequence. */
 static inline bool mc_marks_see(int32_t query_mark, int32_t key_mark, int64_t query, int64_t key)
 {
     bool same_span = ((query_mark ^ key_mark) & ~1) == 0;
     return same_span && ((key_mark & 1) || (!(query_mark & 1) && key <= query));
 }
 
-/* The rule of `globals`, for those of a query and of a key: `near` says whether the window has the
- * key. */
+/* The rule of `globals`, for a query's and a key's; `near`: the key is in the query's window. */
 static inline bool mc_globals_see(bool global_queries, int32_t query, int32_t key, bool near)
 {
     return query >= 0 && (query == 0) == global_queries && (near || key == 0);
 }
 
-/* Of the keys and values. */
+/* The lengths of the keys and values. */
 static inline const mc_lengths *mc_key_lengths(const mc_attention_shape *shape)
 {
     return shape->key_lengths ? shape->key_lengths : shape->lengths;
@@ -172,14 +170,14 @@ static inline int mc_value_dim(const mc_attention_shape *shape)
     return shape->value_dim ? shape->value_dim : shape->head_dim;
 }
 
-/* Where the first query of a sequence stands. */
+/* The key at which the first query of a sequence is. */
 static inline int64_t mc_first_place(const mc_attention_shape *s, int64_t queries, int64_t keys)
 {
     return s->bottom_right ? keys - queries : 0;
 }
 
-/* The keys first .. end - 1, of `keys`, are those that the query at `place` sees, but for masks and
- * marks. Neither falls from one query to the next. */
+/* Keys first .. end - 1, of `keys`, to which the query at `place` attends, apart from masks and
+ * marks. Both never decrease from one query to the next. */
 typedef struct mc_key_range {
     int64_t first, end;
 } mc_key_range;
@@ -191,8 +189,8 @@ static inline mc_key_range mc_keys_seen(const mc_attention_shape *s, int64_t pla
     return (mc_key_range){first < 0 ? 0 : first > end ? end : first, end};
 }
 
-/* What of a shape only the plain kernels of a device take, those on tensor cores do not; NULL:
- * nothing. */
+/* The feature of a shape that only a device's plain kernels support, not those on tensor cores;
+ * NULL: none. */
 static inline const char *mc_attention_needs(const mc_attention_shape *s)
 {
     if (mc_key_heads(s) != s->heads) return "heads that share keys";
@@ -202,25 +200,26 @@ static inline const char *mc_attention_needs(const mc_attention_shape *s)
     return s->bottom_right ? "queries that end where the keys end" : NULL;
 }
 
-/* One new token a sequence, or any other query that sees keys of one sequence alone. */
+/* One new token per sequence, or any other query that attends to the keys of one sequence. */
 typedef struct mc_cached_attention {
     int64_t sequences;
     int heads, head_dim, key_heads, value_dim; /* the last two as in mc_attention_shape */
     float scale;
-    int window_left; /* only so many of the keys, the last ones; 0: all */
-    /* Sequence s sees the n = lengths[s] <= longest rows of k and v from first[s] on; NULL: from
+    int window_left; /* at most this many of the last keys; 0: all */
+    /* Sequence s attends to n = lengths[s] <= longest rows of k and v from first[s] on; NULL: from
      * s * capacity. In device memory; `longest` is known on the host. */
     const int32_t *lengths, *first;
     int64_t capacity, longest;
-    /* Or rows in pages of 2^page_shift: its key i lies in row mc_page_row(pages, page_shift,
+    /* If the rows are in pages of 2^page_shift: key i is in row mc_page_row(pages, page_shift,
      * first[s], i). In device memory. NULL: no pages. */
     const int32_t *pages;
     int page_shift;
-    /* (sequences, columns of k; of v): keys and values of the queries' own tokens, the last that
-     * each sequence sees. They go to their rows of k and v first. NULL data: they are there. */
+    /* (sequences, columns of k; of v): keys and values of the queries' own tokens, the last of each
+     * sequence. The kernel first stores them in their rows of k and v. NULL data: they are
+     * there. */
     mc_matrix new_k, new_v;
-    /* Added to the scores, NULL: none: as in mc_attention_shape, of a query that stands where the
-     * last of its keys does. position_limit >= longest. */
+    /* Added to the scores as in mc_attention_shape, for a query at its last key; NULL: none.
+     * position_limit >= longest. */
     const float *position_bias;
     int64_t position_limit;
 } mc_cached_attention;
@@ -234,28 +233,28 @@ static inline int mc_cached_value_dim(const mc_cached_attention *c)
     return c->value_dim ? c->value_dim : c->head_dim;
 }
 
-/* The row of key i of a sequence whose pages have the numbers pages[first] and on. */
+/* The row of key i of a sequence whose page numbers start at pages[first]. */
 MC_ANYWHERE int64_t mc_page_row(const int32_t *pages, int shift, int32_t first, int64_t i)
 {
     return ((int64_t)pages[first + (i >> shift)] << shift) + (i & ((1 << shift) - 1));
 }
 
 /* Rotary positions (Su et al. 2021) in the first `heads` heads of head_dim columns of each row:
- * pair i of the head's first rotary_dim columns is turned by position * base^(-2 i / rotary_dim),
+ * pair i of the head's first rotary_dim columns is rotated by position * base^(-2 i / rotary_dim),
  * backwards with `inverse`. Pairs are columns i and i + rotary_dim / 2 with `halves`, else 2 i and
  * 2 i + 1. */
 typedef struct mc_rotation {
     int heads, head_dim, rotary_dim;
     bool halves, inverse;
     float base;
-    float magnitude; /* cosine and sine are multiplied by it; 0: 1 */
-    /* Pair i of angle a (a position) keeps the share keep[0] + keep[1] i + keep[2] a of it, 0 to 1;
-     * the rest is divided by `factor`. factor 0: it keeps all. */
+    float magnitude; /* factor of cosine and sine; 0: 1 */
+    /* Pair i with the angle a per position keeps the fraction keep[0] + keep[1] i + keep[2] a of
+     * it, limited to 0 to 1; the rest is divided by `factor`. factor 0: keeps all. */
     float factor;
     double keep[3];
 } mc_rotation;
 
-/* The angle of a pair for each position, of that which the base gives. */
+/* The angle of a pair per position, from the angle by the base alone. */
 MC_ANYWHERE double mc_rotary_angle(const mc_rotation *r, int pair, double angle)
 {
     if (r->factor == 0) return angle;
@@ -286,8 +285,8 @@ typedef struct mc_adam_step {
     int64_t step_offset; /* <= 0: for parameters that joined the optimizer later */
 } mc_adam_step;
 
-/* Optimizer state in 8 bits: a code for each element, and for each MC_STATE_BLOCK of them their
- * scale, the largest magnitude. A code is a place in a sorted map of 256 numbers
+/* Optimizer state in 8 bits: a code for each element, and for each MC_STATE_BLOCK elements a scale,
+ * their largest magnitude. A code is an index into a sorted map of 256 numbers
  * (dynamic_map_internal.h). All zeros: state of zero. */
 enum { MC_STATE_BLOCK = 256 };
 typedef struct mc_state8 {
@@ -312,12 +311,12 @@ typedef struct mc_muon_step {
     float momentum;
     bool nesterov;
     float lr_factor, weight_decay;
-    float scale; /* of what Newton-Schulz has made */
+    float scale; /* factor of Newton-Schulz's result */
 } mc_muon_step;
 
 /* A linear layer: y (rows, out) = activation(alpha * x weight^T + bias), x (rows, in), weight (out,
- * in), bias (out) or NULL data. With an activation, pre receives what that is taken of unless its
- * data is NULL; without one it is not looked at. */
+ * in), bias (out) or NULL data. With an activation, pre receives its argument unless pre's data is
+ * NULL; without one pre is ignored. */
 typedef struct mc_linear_call {
     int64_t rows, in, out;
     float alpha;
@@ -326,11 +325,11 @@ typedef struct mc_linear_call {
     mc_matrix pre, y;
 } mc_linear_call;
 
-/* The gradient of a linear's input: dx (rows, in) = beta * dx + alpha * dy (rows, out) weight; with
- * an activation (then beta is 0) times activation'(pre), pre (rows, in): the gradient of the
- * pre-activation of the linear before. The gradient of that one's bias is then the sum of dx's
- * columns: sums (in) += it, unless NULL. dbias (out) += the sums of dy's columns, the gradient of
- * the linear's own bias, unless NULL. */
+/* The gradient of a linear's input: dx (rows, in) = beta * dx + alpha * dy (rows, out) weight. With
+ * an activation (then beta is 0) this is multiplied by activation'(pre), pre (rows, in), which
+ * gives the gradient of the previous linear's pre-activation; its column sums, the gradient of that
+ * linear's bias, are added to sums (in), unless NULL. dbias (out) += the column sums of dy, the
+ * gradient of the linear's own bias, unless NULL. */
 typedef struct mc_linear_backward_call {
     int64_t rows, in, out;
     float alpha, beta;
@@ -341,11 +340,10 @@ typedef struct mc_linear_backward_call {
 } mc_linear_backward_call;
 
 /* The norm of a residual sum: s = x + dropout(f) (f.data NULL: s = x, and then s.data may be
- * x.data); s.data NULL: not stored, and y is the same as though it were, in x's dtype;
- * y = (s - mean) * rstd * weight + bias, rstd = 1/sqrt(var + eps), biased variance. mean, rstd:
- * (rows) f32, may be NULL. Dropout counts elements of the (rows, columns) matrix. bias.data NULL
- * makes it RMSNorm: y = s * rstd * weight, rstd = 1/sqrt(mean of s^2 + eps); mean is left alone.
- * y may be f. */
+ * x.data); s.data NULL: not stored, but y is computed as if it were, in x's dtype; y = (s - mean) *
+ * rstd * weight + bias, rstd = 1/sqrt(var + eps), biased variance. mean, rstd: (rows) f32, may be
+ * NULL. Dropout counts elements of the (rows, columns) matrix. bias.data NULL makes it RMSNorm: y =
+ * s * rstd * weight, rstd = 1/sqrt(mean of s^2 + eps); mean is left alone. y may be f. */
 typedef struct mc_residual_norm_call {
     int64_t rows, columns;
     mc_matrix x, f;
@@ -356,12 +354,12 @@ typedef struct mc_residual_norm_call {
     float *mean, *rstd;
 } mc_residual_norm_call;
 
-/* Its gradients. mean NULL: of RMSNorm, and then dbias is NULL. ds [+]= gradient of the norm at s;
- * df = the dropout mask applied to ds as it then stands, added up and rounded (NULL data: not
- * wanted), or to the gradient where ds.data is NULL; dweight, dbias (columns) f32 += (NULL: not
- * wanted). dbranch (columns) f32 += sum over rows of df as stored, or where df.data is NULL of ds
- * as it then stands, as column_sums of that matrix has it but for the order: the gradient of a bias
- * that f ends with (NULL, or neither df nor ds: not wanted). */
+/* The gradients of mc_residual_norm_call. mean NULL: of RMSNorm, and then dbias is NULL. ds [+]=
+ * the norm's gradient at s. df = the dropout mask applied to the resulting ds (or if ds.data is
+ * NULL, to the norm's gradient), rounded; NULL data: not required. dweight, dbias (columns) f32 +=
+ * (NULL: not required). dbranch (columns) f32 += the column sums of df as stored (or if df.data is
+ * NULL, of the resulting ds), equal to column_sums except for the order: the gradient of a bias at
+ * the end of f (NULL, or neither df nor ds: not required). */
 typedef struct mc_residual_norm_backward_call {
     int64_t rows, columns;
     mc_matrix s, weight;
@@ -374,17 +372,17 @@ typedef struct mc_residual_norm_backward_call {
 } mc_residual_norm_backward_call;
 
 /* Statistics of some elements. Sums are of x - shift, where shift is one of the elements (0 if that
- * is not finite), so that a mean that is large beside the spread takes no digits away. */
+ * is not finite), so that a mean that is large compared with the spread costs no precision. */
 typedef struct mc_tensor_stats {
     int64_t count;
     double shift, sum, squares;
-    float largest, smallest; /* NaN if any element is; -INFINITY and INFINITY of none */
+    float largest, smallest; /* NaN if any element is; -INFINITY and INFINITY for no elements */
 } mc_tensor_stats;
 
 /* ---- general operations ---------------------------------------------------------------------- */
 
-/* Two arrays of one shape, each with its own distance between neighbours in every dimension, in
- * elements. A distance of 0 in x repeats its elements. */
+/* Two arrays of one shape, each with its own stride in every dimension, in elements. A stride of 0
+ * in x repeats its elements. */
 enum { MC_STRIDED_DIMS = 5 };
 typedef struct mc_strided_shape {
     int ndim; /* 1 to MC_STRIDED_DIMS */
@@ -404,11 +402,12 @@ typedef enum mc_unary {
 typedef enum mc_binary { MC_BINARY_SUBTRACT, MC_BINARY_DIVIDE } mc_binary;
 
 /* Functions of a row. NORMALIZE is x / max(|x|, eps), |x| the row's Euclidean length. */
-/* The ids of sequences whose blanks are filled in after them, as GLM has it. The first `start`
- * ends the text, whose rows are context: mark 1, position in the sequence, block 0. Each `start`
- * begins a block, which fills a blank: mark 0, the position of a `mask` of the sequence, and the
- * number of the row in its block, from 1. Block i has the i-th mask, the last block the last one;
- * or with fewer masks the last one; without any, rows have their own position. */
+/* The ids of sequences in GLM's format, whose blanks are filled in after the text. The first
+ * `start` ends the text. Rows of the text are context: mark 1, position in the sequence, block 0.
+ * Each `start` begins a block, which fills a blank: mark 0, the position of a `mask` of the
+ * sequence, and the row's number in its block, from 1. Block i has the i-th mask, the last block
+ * the last mask; with fewer masks the rest has the last one; without masks rows have their own
+ * position. */
 typedef struct mc_blanks_call {
     const int32_t *ids; /* (capacity) */
     int32_t start, mask;
@@ -417,9 +416,10 @@ typedef struct mc_blanks_call {
 
 typedef enum mc_row_map { MC_ROW_SOFTMAX, MC_ROW_LOG_SOFTMAX, MC_ROW_NORMALIZE } mc_row_map;
 
-/* Cross-entropy of rows. With class weights w and smoothing e, a row with the label c costs
+/* Cross-entropy of rows. With class weights w and smoothing e, the loss of a row with the label c
+ * is
  *     (1 - e) w[c] nll[c] + e / classes * sum over j of w[j] nll[j],  nll[j] = -log softmax(x)[j]
- * and a row whose label is ignore_index nothing. */
+ * and 0 if the label is ignore_index. */
 typedef struct mc_row_loss_call {
     int64_t rows, classes;
     mc_matrix x;
@@ -431,14 +431,14 @@ typedef struct mc_row_loss_call {
 
 /* ---- training in 8 bits (fp8_internal.h) ----------------------------------------------------- */
 
-/* Casts x (rows, columns): element times scale as a byte, to `data` (rows, columns) without gaps
- * and to `transposed` (columns, padded), zeros from element `rows` of its rows on; NULL: not
- * required. What was seen is added to *seen, unless NULL. scale NULL: nothing is cast, and only
- * seen->largest is noted.
+/* Casts x (rows, columns): each element times scale, as a byte, to `data` (rows, columns),
+ * contiguous, and to `transposed` (columns, padded), whose rows end with zeros from element `rows`
+ * on; NULL: not required. Adds its observations to *seen, unless NULL. scale NULL: casts nothing
+ * and only updates seen->largest.
  *
- * With an activation its result is cast, in the place of x: activation(x) or, with `pre` (as x),
- * x * activation'(pre), rounded to x's dtype, as `activation` and `activation_backward` write it.
- * sums (columns), f32, are increased by the sums of its columns; NULL: none, and without `pre`. */
+ * With an activation it casts activation(x) or, with `pre` (of x's shape), x * activation'(pre),
+ * rounded to x's dtype as `activation` and `activation_backward` would store it. Adds the column
+ * sums to sums (columns), f32; NULL: no sums, always so without `pre`. */
 typedef struct mc_fp8_cast_call {
     int64_t rows, columns, padded;
     mc_matrix x;
@@ -451,10 +451,10 @@ typedef struct mc_fp8_cast_call {
     uint8_t *data, *transposed;
 } mc_fp8_cast_call;
 
-/* Scales of `count` tensors, of the roles first_role, first_role + 1, ... in turn, from what
- * `ranks` ranks have seen: seen (ranks, count). `current`: of that alone; else it enters the
- * histories and the scale is theirs. clear (count) is zeroed, and *total is increased by what was
- * seen, unless NULL. All in device memory. */
+/* Computes scales of `count` tensors, with the roles first_role, first_role + 1, ... in turn, from
+ * the observations of `ranks` ranks: seen (ranks, count). With `current` from these alone;
+ * otherwise they enter the histories, which determine the scales. Zeros clear (count), and adds the
+ * observations to *total, unless NULL. All in device memory. */
 typedef struct mc_fp8_update_call {
     int count, ranks;
     mc_fp8_role first_role;
@@ -466,7 +466,7 @@ typedef struct mc_fp8_update_call {
     mc_fp8_total *total;
 } mc_fp8_update_call;
 
-/* A matrix of bytes; element (i, k) is *inverse (device memory) times the number of byte i * stride
+/* A matrix of bytes; element (i, k) is *inverse (device memory) times the value of byte i * stride
  * + k. */
 typedef struct mc_fp8_matrix {
     const uint8_t *data;
@@ -475,8 +475,8 @@ typedef struct mc_fp8_matrix {
     const float *inverse;
 } mc_fp8_matrix;
 
-/* C(m,n) = alpha * op(A) op(B) + beta * C + bias, as gemm has it, summed in f32; bias (n) of C's
- * dtype, NULL data: none, and then beta is 0. `fast`: tensor cores may keep sums in fewer digits
+/* C(m,n) = alpha * op(A) op(B) + beta * C + bias, as in gemm, summed in f32; bias (n) has C's
+ * dtype; NULL data: no bias; with a bias beta is 0. `fast`: tensor cores may sum with fewer digits
  * (14 bits of mantissa on Hopper). On a device with fp8_tn op(A) is A as stored and op(B) B
  * transposed; strides are multiples of 16, and data is aligned to 16 bytes. */
 typedef struct mc_fp8_gemm_call {
@@ -496,12 +496,12 @@ typedef struct mc_kernels {
     mc_status (*linear)(mc_device *d, const mc_linear_call *call);
     mc_status (*linear_backward_input)(mc_device *d, const mc_linear_backward_call *call);
 
-    /* x += bias (f32/f16/bf16, (columns); NULL data: none), kept as the pre-activation in x; then
-     * y = activation(x). y.data == x.data or NULL where the activation is NONE. */
+    /* x += bias (f32/f16/bf16, (columns); NULL data: none), and x keeps this pre-activation; then y
+     * = activation(x). y.data == x.data or NULL if the activation is NONE. */
     mc_status (*bias_activation)(mc_device *d, int64_t rows, int64_t columns, mc_matrix x,
                                  mc_matrix bias, mc_activation activation, mc_matrix y);
-    /* dx [+]= factor * dy * activation'(x) where x is the pre-activation; dx may be dy. Of ReLU x
-     * may be its output instead, after dropout too: it is positive where x was and was kept. */
+    /* dx [+]= factor * dy * activation'(x), x the pre-activation; dx may be dy. For ReLU x may be
+     * its output instead, also after dropout: it is positive where x was and was not dropped. */
     mc_status (*activation_backward)(mc_device *d, int64_t rows, int64_t columns,
                                      mc_activation activation, mc_matrix x, float factor,
                                      mc_matrix dy, mc_matrix dx, bool accumulate);
@@ -519,20 +519,20 @@ typedef struct mc_kernels {
     mc_status (*dropout)(mc_device *d, int64_t rows, int64_t columns, mc_matrix x, bool relu,
                          mc_dropout_mask dropout, mc_matrix y, bool accumulate);
 
-    /* y(row) = scale * sum over the `tables` of table[i](index[i][row]). Indices i32, checked by
-     * the op. */
+    /* y(row) = scale * sum over the `tables` of table[i](index[i][row]). The op has checked the
+     * indices, i32. */
     mc_status (*embedding)(mc_device *d, int64_t rows, int64_t columns, int tables,
                            const mc_matrix *table, const int32_t *const *index, float scale,
                            mc_matrix y);
     /* dtable(index[row]) += scale * dy(row), in f32 and in a fixed order. */
     mc_status (*embedding_backward)(mc_device *d, int64_t rows, int64_t columns, mc_matrix dy,
                                     const int32_t *index, float scale, mc_matrix dtable);
-    /* y(i) = x(index[i]); and its gradient dx(index[i]) += dy(i) with embedding_backward. A
+    /* y(i) = x(index[i]); embedding_backward computes its gradient dx(index[i]) += dy(i). A
      * negative index gives a row of zeros here and is skipped there. */
     mc_status (*gather_rows)(mc_device *d, int64_t rows, int64_t columns, mc_matrix x,
                              const int32_t *index, mc_matrix y);
     /* position[row] = first + the number of ids before it in its sequence that are not `pad`; first
-     * - 1 of a pad and after the last sequence. The lengths are given twice, as in
+     * - 1 for a pad and after the last sequence. The lengths are passed twice, as in
      * mc_attention_shape. */
     mc_status (*token_positions)(mc_device *d, const mc_lengths *lengths,
                                  const int32_t *device_lengths, const int32_t *ids, int32_t pad,
@@ -541,11 +541,11 @@ typedef struct mc_kernels {
     mc_status (*find_blanks)(mc_device *d, const mc_lengths *lengths, const int32_t *device_lengths,
                              const mc_blanks_call *call);
 
-    /* out = attention(q, k, v). log_sum_exp (heads, total of the queries) f32: kept for backward,
-     * NULL: not wanted. Rows of out from its total to its capacity are set to zero. */
+    /* out = attention(q, k, v). log_sum_exp (heads, total of the queries) f32: for backward; NULL:
+     * not required. Rows of out from its total to its capacity are set to zero. */
     mc_status (*attention)(mc_device *d, mc_attention_shape *shape, mc_matrix q, mc_matrix k,
                            mc_matrix v, mc_matrix out, float *log_sum_exp);
-    /* dq, dk, dv and shape->dbias of the same; probabilities are computed again from q, k and
+    /* dq, dk, dv and shape->dbias of the same; recomputes the probabilities from q, k and
      * log_sum_exp. Rows past the totals of dq, dk, dv are set to zero. */
     mc_status (*attention_backward)(mc_device *d, const mc_attention_shape *shape, mc_matrix q,
                                     mc_matrix k, mc_matrix v, mc_matrix out,
@@ -554,10 +554,10 @@ typedef struct mc_kernels {
 
     /* loss[0] += sum over rows with label != ignore_index of (log sum exp(x) - x[label]), with
      * `smoothing` e: (1-e) * that + e * mean over classes of (lse - x_c); loss[1] += their number.
-     * dx.data not NULL: dx = seed * gradient of the sum (zero rows where ignored), may be x.
-     * `seed` points to device memory; NULL where dx is not wanted. dx may have a larger row stride
-     * than classes; what is after the classes in a row is left alone. Labels are i32, checked by
-     * the op. The sum is accumulated in double in a fixed order. */
+     * dx.data not NULL: dx = seed * gradient of the sum (zero rows where ignored), may be x. `seed`
+     * points to device memory; NULL without dx. dx may have a larger row stride than classes;
+     * elements after the classes are not changed. Labels are i32, checked by the op. The sum is
+     * accumulated in double in a fixed order. */
     mc_status (*cross_entropy)(mc_device *d, int64_t rows, int64_t classes, mc_matrix x,
                                const int32_t *labels, int32_t ignore_index, float smoothing,
                                const float *seed, float *loss, mc_matrix dx);
@@ -589,9 +589,9 @@ typedef struct mc_kernels {
                       mc_matrix gradient /* f32/f16/bf16 */, float *m, float *v,
                       float *master /* NULL: the parameter is f32 itself */, void *parameter,
                       mc_dtype parameter_dtype);
-    /* The same with m and v in 8 bits, whose blocks begin at the first element: m by the map of
-     * either sign, v by the other, where nothing above zero becomes zero. Both are decoded, stepped
-     * in f32, of which the parameter moves, and encoded again. */
+    /* The same with m and v in 8 bits, whose blocks begin at the first element: m in the signed
+     * map, v in the unsigned one, in which nothing above zero becomes zero. Both are decoded,
+     * updated in f32, from which the parameter is updated too, and encoded again. */
     mc_status (*adam8)(mc_device *d, int64_t count, mc_adam_step step, mc_matrix gradient,
                        mc_state8 m, mc_state8 v, float *master, void *parameter,
                        mc_dtype parameter_dtype);
@@ -600,7 +600,7 @@ typedef struct mc_kernels {
                      mc_matrix gradient /* f32/f16/bf16 */, float *buffer, float *master,
                      void *parameter, mc_dtype parameter_dtype);
     /* buffer += (1 - momentum) (g - buffer), g the gradient * gradient_scale; x = buffer, or with
-     * nesterov g + momentum (buffer - g). In a step that is skipped the buffer stays and x is 0. */
+     * nesterov g + momentum (buffer - g). In a skipped step the buffer stays and x is 0. */
     mc_status (*muon_momentum)(mc_device *d, int64_t count, mc_muon_step step,
                                mc_matrix gradient /* f32/f16/bf16 */, float *buffer,
                                mc_matrix x /* f32/bf16 */);
@@ -612,8 +612,8 @@ typedef struct mc_kernels {
                              float *master /* NULL: the parameter is f32 itself */, void *parameter,
                              mc_dtype parameter_dtype);
     /* Adds to *stats (device memory), sums in a fixed order; power: the p of the norm (sum_powers
-     * is left alone for p = 2 and INFINITY). The elements have the numbers first, first + 1, ...
-     * (< 2^63). Gradients f32/f16/bf16. */
+     * does not change for p = 2 and INFINITY). The elements are numbered first, first + 1, ... (<
+     * 2^63). Gradients f32/f16/bf16. */
     mc_status (*gradient_stats)(mc_device *d, int64_t count, mc_matrix gradient, double power,
                                 int64_t first, mc_gradient_stats *stats);
 
@@ -631,39 +631,39 @@ typedef struct mc_kernels {
     /* s = x + dropout(f), with the same bits as residual_norm's s. */
     mc_status (*residual_sum)(mc_device *d, int64_t rows, int64_t columns, mc_matrix x, mc_matrix f,
                               mc_dropout_mask dropout, mc_matrix s);
-    /* y(index[i]) = x(i) for i < rows; the indices differ from each other. x and y of one dtype. */
+    /* y(index[i]) = x(i) for i < rows, with distinct indices. x and y have one dtype. */
     mc_status (*scatter_rows)(mc_device *d, int64_t rows, int64_t columns, mc_matrix x,
                               const int32_t *index, mc_matrix y);
-    /* Attention of one query a sequence over keys and values kept from earlier ones. q: (sequences,
-     * heads * head_dim), out: (sequences, heads * value_dim); k: rows of key_heads * head_dim
-     * columns, v: of key_heads * value_dim, all of one floating dtype. out is the sum of those rows
-     * of v that the sequence sees weighted by the softmax of scale * q.k. What lies after them is
-     * undefined and never read; a sequence without keys gives zeros. */
+    /* Attention of one query per sequence over cached keys and values. q: (sequences, heads *
+     * head_dim), out: (sequences, heads * value_dim); k: rows of key_heads * head_dim columns, v:
+     * of key_heads * value_dim, all of one floating dtype. out is the sum of the sequence's rows of
+     * v, weighted by the softmax of scale * q.k. Rows after them are undefined and never read; a
+     * sequence without keys gives zeros. */
     mc_status (*attention_cached)(mc_device *d, const mc_cached_attention *shape, mc_matrix q,
                                   mc_matrix k, mc_matrix v, mc_matrix out);
     /* Chooses the next token of each row by its logits (rows, vocab), of any floating dtype, and
-     * prepares the next step: see choose_internal.h. What is drawn is the same on all devices but
-     * where the random number lies at the border of two tokens, within the rounding of f32. */
+     * prepares the next step: see choose_internal.h. Draws are equal on all devices, unless the
+     * random number is within f32 rounding of the border between two tokens. */
     mc_status (*choose_tokens)(mc_device *d, const mc_choose_call *call, mc_matrix logits);
     /* The most probable tokens of each row of logits (rows, vocab), of any floating dtype: see
      * choose_internal.h. */
     mc_status (*best_tokens)(mc_device *d, const mc_best_call *call, mc_matrix logits);
     /* The probabilities of attention, before dropout: out (sequences, heads, longest sequence of
-     * queries, longest of keys) f32, zeros where there is no query or no key. Need not be fast. */
+     * queries, longest of keys) f32, zeros outside of the sequences. Need not be fast. */
     mc_status (*attention_probabilities)(mc_device *d, const mc_attention_shape *shape, mc_matrix q,
                                          mc_matrix k, float *out);
 
     /* ---- positions ---- */
     /* out(h, i) = table(bucket[i], h): (heads, distances) f32 of table (buckets, heads). Indices
-     * are right. */
+     * are not checked. */
     mc_status (*position_bias)(mc_device *d, int64_t heads, int64_t distances, mc_matrix table,
                                const int32_t *bucket, float *out);
     /* dtable(b, h) [+]= the sum over i with bucket[i] = b of dy(h, i), in a fixed order. */
     mc_status (*position_bias_backward)(mc_device *d, int64_t buckets, int64_t heads,
                                         int64_t distances, const float *dy, const int32_t *bucket,
                                         mc_matrix dtable, bool accumulate);
-    /* In place. Angles are as exact as f32 can be, however large the position: i32 (rows), of any
-     * value. Columns that are not rotated are left alone. */
+    /* In place. Angles have full f32 precision, however large the position: i32 (rows), any value.
+     * Columns that are not rotated are not changed. */
     mc_status (*rotary)(mc_device *d, int64_t rows, mc_rotation rotation, const int32_t *positions,
                         mc_matrix x);
 
@@ -672,8 +672,8 @@ typedef struct mc_kernels {
      * (rows, 2 n). */
     mc_status (*gated)(mc_device *d, int64_t rows, int64_t n, mc_activation activation, mc_matrix x,
                        mc_matrix y);
-    /* dx (rows, 2 n) [+]= its gradient: dy * b * activation'(a), and after it dy * activation(a);
-     * dy (rows, n). Without `accumulate` dx may be x. */
+    /* dx (rows, 2 n) [+]= its gradient: dy * b * activation'(a), then dy * activation(a); dy (rows,
+     * n). Without `accumulate` dx may be x. */
     mc_status (*gated_backward)(mc_device *d, int64_t rows, int64_t n, mc_activation activation,
                                 mc_matrix x, mc_matrix dy, mc_matrix dx, bool accumulate);
 
@@ -685,9 +685,8 @@ typedef struct mc_kernels {
     /* y [+]= factor * x over the elements of `shape`; the strides of the matrices are not used. */
     mc_status (*strided_copy)(mc_device *d, const mc_strided_shape *shape, mc_matrix x,
                               float factor, mc_matrix y, bool accumulate);
-    /* `batch` products as gemm makes them. The matrices of product i lie i steps (in elements)
-     * after the first ones. A step of 0 means that all products share the operand; not allowed of
-     * c. */
+    /* `batch` products like gemm's. The matrices of product i start i steps (in elements) after the
+     * first ones. A step of 0 means that all products share the operand; not allowed for c. */
     mc_status (*batched_gemm)(mc_device *d, int64_t batch, bool transpose_a, bool transpose_b,
                               int64_t m, int64_t n, int64_t k, mc_matrix a, int64_t a_step,
                               mc_matrix b, int64_t b_step, float beta, mc_matrix c, int64_t c_step);
@@ -704,22 +703,21 @@ typedef struct mc_kernels {
     /* y(row) = f(x(row)), columns >= 1. eps: of NORMALIZE. */
     mc_status (*row_map)(mc_device *d, int64_t rows, int64_t columns, mc_row_map kind, float eps,
                          mc_matrix x, mc_matrix y);
-    /* dx(row) [+]= its gradient. `kept` is what the forward pass left: y of the softmaxes, x of
-     * NORMALIZE. */
+    /* dx(row) [+]= its gradient. `kept` is y for the softmaxes, x for NORMALIZE. */
     mc_status (*row_map_backward)(mc_device *d, int64_t rows, int64_t columns, mc_row_map kind,
                                   float eps, mc_matrix kept, mc_matrix dy, mc_matrix dx,
                                   bool accumulate);
-    /* y(i) = the mean of the rows of sequence i of x, zeros for an empty one. The lengths are given
-     * twice, as in mc_attention_shape. */
+    /* y(i) = the mean of the rows of sequence i of x, zeros for an empty one. The lengths are
+     * passed twice, as in mc_attention_shape. */
     mc_status (*mean_pool)(mc_device *d, const mc_lengths *lengths, const int32_t *device_lengths,
                            int64_t columns, mc_matrix x, mc_matrix y);
     /* dx(row) [+]= dy(i) / length of the row's sequence i. Rows after the last sequence are set to
-     * zero, or left alone where `accumulate` is set. */
+     * zero, or not changed if `accumulate` is set. */
     mc_status (*mean_pool_backward)(mc_device *d, const mc_lengths *lengths,
                                     const int32_t *device_lengths, int64_t columns, mc_matrix dy,
                                     mc_matrix dx, bool accumulate);
-    /* y(i) = the largest of the rows of sequence i of x, each column for itself, zeros for an empty
-     * one; NaN is above all. */
+    /* y(i) = the maximum of each column over the rows of sequence i of x, zeros for an empty one;
+     * NaN is the largest value. */
     mc_status (*max_pool)(mc_device *d, const mc_lengths *lengths, const int32_t *device_lengths,
                           int64_t columns, mc_matrix x, mc_matrix y);
     /* dx [+]= dy(i) where x is y(i), in the first such row of sequence i, and zero elsewhere, also
@@ -727,8 +725,8 @@ typedef struct mc_kernels {
     mc_status (*max_pool_backward)(mc_device *d, const mc_lengths *lengths,
                                    const int32_t *device_lengths, int64_t columns, mc_matrix x,
                                    mc_matrix y, mc_matrix dy, mc_matrix dx, bool accumulate);
-    /* loss (rows) and weight (rows) f32: what each row costs, and how much it counts (the weight of
-     * its label, 0 where that is ignored). */
+    /* loss (rows) and weight (rows) f32: the loss of each row, and its weight (that of its label, 0
+     * if the label is ignored). */
     mc_status (*cross_entropy_rows)(mc_device *d, const mc_row_loss_call *call, float *loss,
                                     float *weight);
     /* dx(row) [+]= drows[row] times the gradient of the row's loss. */
@@ -736,15 +734,15 @@ typedef struct mc_kernels {
                                              const float *drows, mc_matrix dx, bool accumulate);
 
     /* ---- weights in 8 bits ---- */
-    /* Writes q.scale and q.data: scale[i] = max |x(i, k)| / 127 (INT8) or / 448 (FP8), and byte
-     * (i, k) is the nearest of the format to x(i, k) / scale[i], ties to even. In f32, the same
-     * bits on all devices. scale[i] is not finite where an element of the row is not. */
+    /* Writes q.scale and q.data: scale[i] = max |x(i, k)| / 127 (INT8) or / 448 (FP8), and byte (i,
+     * k) is the format's nearest number to x(i, k) / scale[i], ties to even. In f32, with equal
+     * bits on all devices. scale[i] is not finite if an element of the row is not. */
     mc_status (*quantize)(mc_device *d, mc_matrix x, mc_matrix8 q);
     /* y (q.rows, q.columns) = q, rounded once. */
     mc_status (*dequantize)(mc_device *d, mc_matrix8 q, mc_matrix y);
     /* y (rows, q.rows) = activation(alpha * x q^T + bias), x (rows, q.columns), bias (q.rows) or
-     * NULL data. Bytes are converted without loss, and the sums are those of f32; but CUDA, where
-     * there are many rows or x is f32, multiplies by q as rounded to x's dtype. */
+     * NULL data. Bytes are converted without loss and summed in f32; but with many rows, or if x is
+     * f32, CUDA multiplies by q rounded to x's dtype. */
     mc_status (*linear_quantized)(mc_device *d, int64_t rows, float alpha, mc_matrix x,
                                   mc_matrix8 q, mc_matrix bias, mc_activation activation,
                                   mc_matrix y);

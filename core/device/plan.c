@@ -6,30 +6,30 @@
 /* Most parameters of the functions in this file are unused. */
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 
-/* Addresses are made of a number and a place in the block, so that a pointer into a block gives
- * which one it is. */
+/* An address consists of a block's number and an offset, so that a pointer into a block identifies
+ * it. */
 enum { PLACE_BITS = 42 };
 
 typedef struct plan_device {
     mc_device device;
     mc_device *like;
     const mc_kernels
-        *planning;   /* those of `like` that take scratch memory; NULL entries take none */
-    bool is_host;    /* the device that is planned for */
-    uint64_t blocks; /* numbers in use so far; those that came back are used again first */
+        *planning;   /* those of `like` that need scratch memory; NULL entries need none */
+    bool is_host;    /* of the planned device */
+    uint64_t blocks; /* numbers used so far; returned ones are reused first */
     uint32_t *spare;
     size_t spare_count, spare_room; /* for all numbers in use */
-    /* For the host: a pool that gets the same calls as the device's and hands out addresses where
-     * no memory is. So it has the same gaps. `shadows` has the address of each number's block. */
+    /* For the host: a pool that gets the same calls as the device's, but returns addresses without
+     * memory, so that it has the same gaps. `shadows` has the address of each number's block. */
     mc_pool *shadow;
     mc_device_memory shadow_memory;
-    uintptr_t shadow_end; /* of the segments so far */
-    size_t space;         /* address space of them */
+    uintptr_t shadow_end; /* end address of its segments */
+    size_t space;         /* address space of its segments */
     void **shadows;
     size_t scratch, logits;
     size_t logits_bytes; /* of a chunk of logits, known after the first cross-entropy */
     mc_plan_peak peak;
-    void (*watch)(void *user); /* to be called if `is_new`: the peak has been reached since */
+    void (*watch)(void *user); /* called if `is_new`: a new peak was reached since the last call */
     void *user;
     bool is_new;
     mc_plan_timer *timer; /* NULL: no time passes */
@@ -48,7 +48,7 @@ static void note_peak(plan_device *p)
     p->is_new = true;
 }
 
-/* The block that made the peak has reached its owner by now. */
+/* Called later than the peak, when the owner of its last block knows of the block. */
 static void call_watch(plan_device *p)
 {
     if (p->is_new && p->watch) p->watch(p->user);
@@ -60,7 +60,7 @@ static bool is_logits(const plan_device *p, size_t bytes)
     return p->logits_bytes && bytes == p->logits_bytes;
 }
 
-/* A number that no block has; 0: there is none, or no memory to note it when it comes back. */
+/* An unused number; 0 if there is none, or no memory to note its return. */
 static uint64_t take_number(plan_device *p)
 {
     if (p->spare_count) return p->spare[--p->spare_count];
@@ -95,7 +95,7 @@ static void *plan_alloc(mc_device *d, size_t bytes)
     d->memory.in_use += bytes;
     if (is_logits(p, bytes)) p->logits += bytes;
     note_peak(p);
-    return (void *)(uintptr_t)(number << PLACE_BITS); /* never followed */
+    return (void *)(uintptr_t)(number << PLACE_BITS); /* never dereferenced */
 }
 
 static void plan_free(mc_device *d, void *data, size_t bytes)
@@ -110,13 +110,13 @@ static void plan_free(mc_device *d, void *data, size_t bytes)
     give_number(p, number);
 }
 
-/* Never followed, like the blocks' own addresses. */
+/* Never dereferenced, like the blocks' own addresses. */
 static void *shadow_take(void *user, size_t bytes)
 {
     plan_device *p = user;
     void *data = (void *)p->shadow_end;
     p->shadow_end += bytes;
-    p->space += bytes + ((size_t)2 << 20); /* to be aligned to huge pages */
+    p->space += bytes + ((size_t)2 << 20); /* for alignment to huge pages */
     return data;
 }
 
@@ -219,7 +219,7 @@ void mc_plan_pretend_gpu(mc_device *d)
     p->shadow = NULL;
     p->planning = &no_kernels;
     d->logits_chunk = MC_GPU_LOGITS_CHUNK;
-    d->fp8_tn = true; /* the GPU that rates and plans are made for */
+    d->fp8_tn = true; /* as on the GPU that rates and plans are for */
 }
 
 bool mc_plan_is_host(mc_device *d) { return plan_of(d)->is_host; }

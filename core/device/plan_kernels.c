@@ -1,12 +1,11 @@
-/* The kernels of the planning device, which compute nothing: each says what work it stands for, and
- * takes the scratch memory that the real one takes. A kernel that is added to the table has to be
- * added here. */
+/* The kernels of the planning device, which compute nothing: each reports its work and allocates
+ * the scratch memory of the real kernel. A kernel that is added to the table must be added here. */
 #include "core/device/plan_internal.h"
 #include "core/device/plan_timer_internal.h"
 
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 
-/* Ends a kernel: the work passes, then the real kernel's scratch memory is taken and given back. */
+/* Ends a kernel: its work passes, then the real kernel's scratch memory is allocated and freed. */
 #define DO(d, work, kernel, ...)                                 \
     do {                                                         \
         mc_status status_ = (work);                              \
@@ -20,7 +19,7 @@
 
 /* ---- work ------------------------------------------------------------------------------------ */
 
-/* Bytes of an element; 0 of a matrix that is not there. */
+/* Bytes per element; 0 for a matrix without data. */
 static double size_of(mc_matrix x) { return x.data ? (double)mc_dtype_size(x.dtype) : 0; }
 
 static mc_status product(mc_device *d, mc_work_kind kind, mc_dtype dtype, int64_t m, int64_t n,
@@ -31,7 +30,7 @@ static mc_status product(mc_device *d, mc_work_kind kind, mc_dtype dtype, int64_
         d, (mc_work){.kind = kind, .dtype = dtype, .a = m, .b = n, .c = k, .amount = flop});
 }
 
-/* `bytes` are those of an element of each matrix that is read or written. */
+/* `bytes` per element, over all matrices that are read or written. */
 static mc_status moved(mc_device *d, mc_work_kind kind, mc_dtype dtype, int64_t rows,
                        int64_t columns, double bytes)
 {
@@ -47,7 +46,7 @@ static mc_status copied(mc_device *d, mc_dtype dtype, int64_t rows, int64_t colu
     return moved(d, MC_WORK_COPY, dtype, rows, columns, bytes);
 }
 
-/* What a product has to do beside multiplying, or a pass of its own does. */
+/* The work of a bias or activation, in a product's epilogue or as a separate pass. */
 static mc_status activated(mc_device *d, mc_work_kind kind, int64_t rows, int64_t columns,
                            mc_matrix x, mc_activation activation)
 {
@@ -79,8 +78,8 @@ static mc_status normed(mc_device *d, mc_work_kind kind, int64_t rows, int64_t c
                                      .amount = (double)rows * (double)columns * bytes});
 }
 
-/* Products of queries by keys by a head's size: so many by head_dim and by value_dim, one each
- * forward, three and two backward. */
+/* Products of queries, keys and a head's size: `products` by head_dim and `value_products` by
+ * value_dim; one each forward, three and two backward. */
 static mc_status attended(mc_device *d, mc_work_kind kind, const mc_attention_shape *shape,
                           mc_dtype dtype, int products, int value_products)
 {
@@ -90,7 +89,7 @@ static mc_status attended(mc_device *d, mc_work_kind kind, const mc_attention_sh
     for (int i = 0; i < q->count; i++) {
         double pairs = (double)q->length[i] * (double)k->length[i];
         if (shape->causal) pairs /= 2;
-        if (shape->global_queries) pairs = (double)k->length[i]; /* as if one token were global */
+        if (shape->global_queries) pairs = (double)k->length[i]; /* assumes one global token */
         scores += window && pairs > q->length[i] * window ? q->length[i] * window : pairs;
     }
     int64_t columns = (int64_t)products * shape->head_dim + value_products * mc_value_dim(shape);
@@ -302,8 +301,8 @@ static mc_status plan_zero(mc_device *d, void *data, size_t bytes)
     DO(d, copied(d, MC_F32, 1, (int64_t)(bytes / sizeof(float)), sizeof(float)), zero, data, bytes);
 }
 
-/* Bytes an element that an update reads and writes of a parameter: a master copy both ways and the
- * parameter out, or the parameter both ways. */
+/* Bytes per element that an update moves for a parameter: reads and writes the master copy and
+ * writes the parameter, or reads and writes the parameter. */
 static double update_bytes(const float *master, mc_dtype dtype)
 {
     return (master ? 8 : 0) + (master ? 1 : 2) * (double)mc_dtype_size(dtype);
@@ -497,7 +496,7 @@ static mc_status plan_strided_copy(mc_device *d, const mc_strided_shape *shape, 
        strided_copy, shape, x, factor, y, accumulate);
 }
 
-/* As one product of so many rows: of the same FLOP, and no smaller than what GPUs do at once. */
+/* Priced as one product of all rows: the same FLOP, and a GPU also runs the batch at once. */
 static mc_status plan_batched_gemm(mc_device *d, int64_t batch, bool transpose_a, bool transpose_b,
                                    int64_t m, int64_t n, int64_t k, mc_matrix a, int64_t a_step,
                                    mc_matrix b, int64_t b_step, float beta, mc_matrix c,
@@ -648,7 +647,7 @@ const mc_kernels mc_plan_kernels = {
 #undef KERNEL
 };
 
-/* A kernel of the table that the list lacks would be NULL. */
+/* Without this, a kernel that is missing in the list would be NULL. */
 enum {
     LISTED = 0
 #define KERNEL(name) +1

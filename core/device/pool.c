@@ -4,7 +4,7 @@
 #include <sys/mman.h>
 #include "core/base/memory_internal.h"
 
-/* A build with AddressSanitizer sees every access outside of a block in use. */
+/* With AddressSanitizer, every access outside of a block in use is reported. */
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer)
 #define MC_POOL_POISON
@@ -22,11 +22,11 @@
 enum {
     ALIGN = MC_POOL_ALIGN,
     STEPS_LOG2 = 3,
-    STEPS = 1 << STEPS_LOG2, /* lists to a power of two */
-    POWERS = 48,             /* powers of two of sizes, from ALIGN up */
+    STEPS = 1 << STEPS_LOG2, /* lists per power of two */
+    POWERS = 48,             /* powers of two of block sizes, from ALIGN up */
     SLAB = 256,              /* block structs allocated at a time */
 };
-static const size_t page = (size_t)2 << 20; /* a huge page: what segments are multiples of */
+static const size_t page = (size_t)2 << 20; /* a huge page; segments are multiples */
 
 /* Blocks of a segment cover it without gaps. */
 typedef struct block {
@@ -42,7 +42,7 @@ typedef struct segment {
     struct segment *next;
     char *data;
     size_t bytes;
-    size_t touched; /* up to the end of the last block that was ever in use, in whole huge pages */
+    size_t touched; /* to the end of the last block ever in use, in whole huge pages */
     block *first;
 } segment;
 
@@ -94,7 +94,7 @@ static void table_add(mc_pool *pool, block *b)
     pool->table_used++;
 }
 
-/* Takes the block at `data` out of the table; what was pushed along by it moves up. */
+/* Removes the block at `data` from the table, and moves displaced entries back. */
 static block *table_take(mc_pool *pool, const char *data)
 {
     size_t mask = pool->table_size - 1, at = slot_of(pool, data);
@@ -130,7 +130,7 @@ static bool table_reserve(mc_pool *pool)
     return true;
 }
 
-/* Makes sure of what one allocation may need: two block structs and a place in the table. */
+/* Reserves what one allocation may need: two block structs and a place in the table. */
 static bool reserve_records(mc_pool *pool)
 {
     if (!table_reserve(pool)) return false;
@@ -169,8 +169,8 @@ typedef struct list_index {
     int power, step;
 } list_index;
 
-/* The list for blocks of `size`, a positive multiple of ALIGN: sizes in it are at least that of the
- * list and less than the next list's. */
+/* The list for blocks of `size`, a positive multiple of ALIGN. A list holds sizes from its own up
+ * to the next list's. */
 static list_index list_of(size_t size)
 {
     uint64_t units = size / ALIGN;
@@ -224,7 +224,7 @@ static block *find_free(const mc_pool *pool, size_t size)
     return pool->lists[at.power][__builtin_ctz(steps)];
 }
 
-/* Cuts what a block has beyond `size` off as a free block. */
+/* Splits the part beyond `size` off a block, as a free block. */
 static void split(mc_pool *pool, block *b, size_t size)
 {
     if (b->size == size) return;
@@ -237,7 +237,7 @@ static void split(mc_pool *pool, block *b, size_t size)
     list_add(pool, rest);
 }
 
-/* Makes one block of b and the one after it, which is in no list. */
+/* Merges b with the block after it, which must be in no list. */
 static void merge_after(mc_pool *pool, block *b)
 {
     block *gone = b->after;
@@ -247,7 +247,7 @@ static void merge_after(mc_pool *pool, block *b)
     record_free(pool, gone);
 }
 
-/* A block in no list becomes free, together with its free neighbours. */
+/* Makes a block that is in no list free, and merges it with free neighbours. */
 static void make_free(mc_pool *pool, block *b)
 {
     if (b->after && b->after->is_free) {
@@ -273,7 +273,7 @@ static void segment_free(mc_pool *pool, segment *s)
     mc_free(s);
 }
 
-/* Gives free segments back to the system; whether there were any. */
+/* Returns free segments to the system; returns whether there were any. */
 static bool trim(mc_pool *pool)
 {
     bool any = false;
@@ -326,8 +326,8 @@ static bool segment_new(mc_pool *pool, char *data, size_t bytes)
     return true;
 }
 
-/* Takes memory for a free block of at least `size`. Segments grow with the pool, so that there are
- * few of them; contiguous memory grows by what is missing. */
+/* Takes memory from the system for a free block of at least `size`. Segments grow with the pool, so
+ * that there are few; contiguous memory grows by what is missing. */
 static bool grow(mc_pool *pool, size_t size)
 {
     size_t missing = size - free_at_end(pool);
@@ -353,7 +353,7 @@ static void *host_take(void *user, size_t bytes)
 {
     (void)user;
     void *data = mc_aligned_alloc(page, bytes);
-    /* Fewer page faults and misses of the address cache; no more than a hint. */
+    /* Only a hint, for fewer page faults and TLB misses. */
     if (data) (void)madvise(data, bytes, MADV_HUGEPAGE);
     return data;
 }
@@ -395,7 +395,7 @@ void mc_pool_free(mc_pool *pool)
     mc_free(pool);
 }
 
-/* The system gives pages when they are touched, huge ones where it can. */
+/* The system provides pages when they are first touched, huge ones if it can. */
 static void note_touched(mc_pool *pool, const block *b)
 {
     segment *s = b->segment;
@@ -428,7 +428,7 @@ void mc_pool_release(mc_pool *pool, void *data, size_t bytes)
 {
     if (!data) return;
     block *b = table_take(pool, data);
-    if (!b) return; /* not ours: nothing sane is left to do */
+    if (!b) return; /* not a block of this pool: ignored */
     pool->memory->in_use -= bytes;
     poison(pool, b->data, b->size);
     make_free(pool, b);

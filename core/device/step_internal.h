@@ -1,6 +1,6 @@
-/* The end of a training step, decided where the gradients are: in device memory, so that the host
- * need not wait for it. Plain C that the CPU and the CUDA device both compile; what the rules mean
- * stands in core/optim/optim_manager.h. */
+/* The end of a training step, decided in device memory, where the gradients are, so that the host
+ * need not wait for it. Plain C that the CPU and the CUDA device both compile;
+ * core/optim/optim_manager.h explains the rules. */
 #ifndef MC_DEVICE_STEP_INTERNAL_H
 #define MC_DEVICE_STEP_INTERNAL_H
 
@@ -15,29 +15,29 @@
 #define MC_ANYWHERE static inline
 #endif
 
-/* Of all gradients of a step. All zero: none seen. */
+/* Statistics of all gradients of a step. All zero: no gradients yet. */
 typedef struct mc_gradient_stats {
     double sum_squares; /* of finite and non-finite values alike */
-    double sum_powers;  /* sum of |g|^p for the norm asked for */
+    double sum_powers;  /* sum of |g|^p for the requested norm */
     float largest;      /* largest |g|; NaN if any is NaN */
     int32_t unused;
-    uint64_t nonfinite; /* 0: all are finite. Else 2^63 - number of the first that is not */
+    uint64_t nonfinite; /* 0: all are finite. Else 2^63 - the number of the first that is not */
 } mc_gradient_stats;
 
 typedef enum mc_step_failure {
     MC_STEP_FINE = 0,
-    MC_STEP_NONFINITE,  /* a gradient is infinite or NaN, which the rules call an error */
+    MC_STEP_NONFINITE,  /* a gradient is infinite or NaN, which is an error by the rules */
     MC_STEP_SEED_ZERO,  /* loss_scale / nominal is zero in f32 */
     MC_STEP_NORM_RANGE, /* the sum of powers left the range of double */
-    MC_STEP_UNLIKE      /* two ranks have divided their losses by different numbers of rows */
+    MC_STEP_UNLIKE      /* two ranks divided their losses by different numbers of rows */
 } mc_step_failure;
 
-/* What a rank adds up in a step. */
+/* A rank's sums in a step. */
 typedef struct mc_step_sums {
-    mc_gradient_stats stats;     /* of its part of the gradients; zeroed before they are taken */
-    double loss_sum, loss_count; /* of the losses that the gradients hold; zeroed with them */
+    mc_gradient_stats stats;     /* of its part of the gradients; zeroed before the measurement */
+    double loss_sum, loss_count; /* of the losses in these gradients; zeroed with them */
     double told_sum, told_count; /* of the losses since the last step ended */
-    double nominal;              /* what the seed is loss_scale divided by; `all` has rank 0's */
+    double nominal;              /* the divisor of the loss scale in the seed; in `all` rank 0's */
 } mc_step_sums;
 
 /* The state of an OptimManager in device memory. */
@@ -45,30 +45,29 @@ typedef struct mc_step_state {
     mc_step_sums own; /* this rank's */
     mc_step_sums all; /* over all ranks, as they were last measured */
     int64_t ended;    /* not 0: the next loss begins a new step */
-    /* what the sums of its losses are multiplied by in backward: {loss_scale / nominal, 0}, the
-     * gradient of a loss (sum, count) */
+    /* {loss_scale / nominal, 0}: the gradient of a loss (sum, count) with which backward starts */
     float seed[2];
     /* loss scaling */
     double loss_scale;
     int64_t growth_counter; /* steps since the scale last changed */
     int64_t steps, skipped; /* ended so far, taken and not */
-    /* what the last decision said */
+    /* the last decision */
     double norm;          /* of the gradient of the mean loss, before clipping */
-    double mean_loss;     /* NaN where nothing counted */
-    float gradient_scale; /* what optimizers multiply gradients by */
-    int32_t skip;         /* not 0: they do nothing */
-    int32_t failure;      /* an mc_step_failure; no step is taken any more while it is set */
+    double mean_loss;     /* NaN if no row counted */
+    float gradient_scale; /* factor of gradients for optimizers */
+    int32_t skip;         /* not 0: optimizers do nothing */
+    int32_t failure;      /* an mc_step_failure; while it is set no step is taken */
     int32_t unlike;       /* MC_STEP_UNLIKE: the first rank whose nominal is not rank 0's */
     double unlike_nominal;
     uint64_t nonfinite; /* as in stats */
-    mc_fp8_total fp8;   /* what casts of the step to 8 bits saw, on all ranks */
+    mc_fp8_total fp8;   /* observations of the step's 8-bit casts, on all ranks */
 } mc_step_state;
 
-/* How a step is to end; fixed while the manager's options are. */
+/* The rules for the end of a step; constant while the manager's options are. */
 typedef struct mc_step_rules {
     double power;     /* the p of the norm; INFINITY: the largest */
     double max_norm;  /* INFINITY: no clipping */
-    int32_t counted;  /* the gradients are those of counted losses; 0: taken as they are */
+    int32_t counted;  /* the gradients come from counted losses; 0: used unchanged */
     int32_t scaling;  /* loss scaling is on */
     int32_t may_skip; /* without loss scaling, a gradient that is not finite skips the step */
     int32_t unused;
@@ -76,11 +75,11 @@ typedef struct mc_step_rules {
     int64_t growth_steps;
 } mc_step_rules;
 
-enum { MC_STEPS_LATE = 3 }; /* how many steps the host may be ahead of what it knows */
+enum { MC_STEPS_LATE = 3 }; /* the most steps launched without known outcome */
 
-/* What the host says about an optimizer's next step without knowing whether the steps before it
- * were skipped: `step` and lr[0] if none of those not yet known was; with k of them skipped, step -
- * k and lr[k]. */
+/* The host's settings for an optimizer's next step, for each possible outcome of earlier steps:
+ * `step` and lr[0] if none of the unknown ones was skipped; with k of them skipped, step - k and
+ * lr[k]. */
 typedef struct mc_update_guess {
     double lr[MC_STEPS_LATE + 1];
     int64_t step;
@@ -107,7 +106,7 @@ MC_ANYWHERE void mc_step_count(mc_step_state *s, const float *loss)
     s->own.told_count += (double)loss[1];
 }
 
-/* The p-norm of the gradients as they stand. */
+/* The p-norm of the present gradients. */
 MC_ANYWHERE double mc_step_raw_norm(mc_step_state *s, double p)
 {
     const mc_gradient_stats *g = &s->all.stats;
@@ -134,8 +133,8 @@ MC_ANYWHERE void mc_step_add_sums(mc_step_sums *all, const mc_step_sums *part)
     all->told_count += part->told_count;
 }
 
-/* Finds the norm and the factor that makes the gradients those of the mean, clipped, from the sums
- * of all ranks in their order (parts NULL: from this rank's alone). */
+/* Computes the norm, and the factor that averages and clips the gradients, from the sums of all
+ * ranks in rank order (parts NULL: from this rank's alone). */
 MC_ANYWHERE void mc_step_measure(mc_step_state *s, const mc_step_rules *r, int ranks,
                                  const mc_step_sums *parts)
 {
@@ -170,7 +169,7 @@ MC_ANYWHERE void mc_step_overflow(mc_step_state *s, const mc_step_rules *r)
     }
 }
 
-/* Ends a step that was measured: whether it is taken, and the loss scale of the next. */
+/* Ends a measured step: decides whether it is taken, and the next loss scale. */
 MC_ANYWHERE void mc_step_decide(mc_step_state *s, const mc_step_rules *r)
 {
     s->skip = s->failure || s->all.stats.nonfinite;
@@ -189,7 +188,7 @@ MC_ANYWHERE void mc_step_decide(mc_step_state *s, const mc_step_rules *r)
     }
 }
 
-/* What an optimizer does in the step just decided. */
+/* The settings of an optimizer for the step just decided. */
 MC_ANYWHERE void mc_step_update(const mc_step_state *s, const mc_update_guess *g, mc_update *u)
 {
     int64_t skipped = s->skipped - (s->skip && !s->failure); /* before this step */

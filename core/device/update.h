@@ -6,13 +6,13 @@
 
 #include <stdint.h>
 
-/* Decided where the gradients are, so it lies in the memory of the device: host code may read it on
- * the CPU device only. */
+/* The device decides it, so it is in device memory: host code may read it only on the CPU
+ * device. */
 typedef struct mc_update {
     double lr;            /* to be multiplied by the factor of the parameter's group */
     int64_t step;         /* the number of this step of the optimizer, from 1 */
     float gradient_scale; /* undoes the loss scale, divides by the count, and clips */
-    int32_t skip;         /* not 0: nothing is to be changed */
+    int32_t skip;         /* not 0: do not change anything */
 } mc_update;
 
 #endif
