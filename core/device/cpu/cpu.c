@@ -11,12 +11,12 @@
 #include <cpuid.h>
 #endif
 
-/* ---- choosing kernels and library ------------------------------------------------------------ */
+/* ---- selecting kernels and library ----------------------------------------------------------- */
 
 static bool has_scalar(void) { return true; }
 
 #ifdef MC_HAVE_X86_ISA
-/* Compilers differ in whether they can be asked for F16C by name. */
+/* Compilers differ in whether they know F16C by name. */
 static bool has_f16c(void)
 {
     unsigned a, b, c, d;
@@ -105,10 +105,10 @@ static const gemm_choice *choose_gemm(mc_context *ctx)
 
 /* ---- the device ------------------------------------------------------------------------------ */
 
-/* OpenMP ends the process where it cannot make its threads. So there is an error before. */
+/* OpenMP ends the process if it cannot create its threads: so this reports an error before. */
 static bool has_space_for_threads(mc_device *d)
 {
-    enum { OTHER_MIB = 32 }; /* what else is taken while they begin */
+    enum { OTHER_MIB = 32 }; /* other memory allocated while they start */
     struct rlimit stack;
     uint64_t one = (uint64_t)8 << 20, left = mc_cpu_space_left();
     if (getrlimit(RLIMIT_STACK, &stack) == 0 && stack.rlim_cur != RLIM_INFINITY)
@@ -130,7 +130,7 @@ static void *cpu_alloc(mc_device *d, size_t bytes)
     return mc_pool_alloc(cpu->pool, bytes);
 }
 
-/* A product as large as those of training, for what the library takes at the first one. */
+/* Computes a product as large as training's, so that the library allocates its memory now. */
 static mc_status cpu_prepare(mc_device *d)
 {
     enum { ROWS = 512, COLUMNS = 2048, INNER = 256 };
@@ -189,7 +189,7 @@ static void cpu_host_free(mc_device *d, void *host, size_t bytes)
     mc_free(host);
 }
 
-/* Copies are done when they are asked for, so there is nothing to wait for. */
+/* Copies are done before they return, so there is nothing to wait for. */
 
 static const char *cpu_lane_new(mc_device *d, mc_lane **lane)
 {

@@ -1,5 +1,5 @@
-/* How much memory the process could still have: what the machine has, what its control groups
- * (containers, batch systems) leave it, and its own limits (ulimit). */
+/* How much memory the process could still get: the machine's, what its control groups (containers,
+ * batch systems) leave, and its own limits (ulimit). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,8 +9,8 @@
 
 enum { GROUP_PATH = 1024 };
 
-/* The whole number after `key` in a file of lines "key number", or alone in the file where key is
- * "". False if there is none: "max", no such file. */
+/* The whole number after `key` in a file of lines "key number", or the file's only number if key is
+ * "". False if there is none: "max", or no such file. */
 static bool read_number(const char *path, const char *key, uint64_t *value)
 {
     char line[256];
@@ -24,7 +24,7 @@ static bool read_number(const char *path, const char *key, uint64_t *value)
     return found;
 }
 
-/* The i-th number of the process's statm, in bytes. 0: not known. */
+/* The i-th number of the process's statm, in bytes. 0: unknown. */
 static uint64_t own_size(const char *system, int i)
 {
     char path[GROUP_PATH];
@@ -39,12 +39,12 @@ static uint64_t own_size(const char *system, int i)
 
 enum { STATM_SIZE, STATM_RESIDENT, STATM_FILES, STATM_DATA = 5 };
 
-/* ---- control groups ------------------------------------------------------------------------- */
+/* ---- control groups -------------------------------------------------------------------------- */
 
 enum { LIMITS = 2 };
 
-/* Names of one version's files, and where its groups are mounted. A group above memory.high is
- * slowed down until it hardly runs. */
+/* The file names of one version of control groups, and their mount point. Above memory.high a group
+ * is slowed down until it hardly runs. */
 typedef struct group_files {
     const char *mount, *limits[LIMITS], *used;
     const char *inactive, *active, *mapped; /* lines of memory.stat: pages of files */
@@ -74,10 +74,10 @@ enum { VERSIONS = sizeof versions / sizeof *versions };
 
 static uint64_t less(uint64_t a, uint64_t b) { return a > b ? a - b : 0; }
 
-/* The system reclaims pages of files that were not used lately. It would reclaim pages of the
- * process's own program and libraries too, and read them from the disk again and again while the
- * process runs, until it gives up and kills the process. So those stay, `own` bytes at most: others
- * have paid for the pages of a library that they opened first. */
+/* The system reclaims pages of files that were not used recently. It would also reclaim pages of
+ * the process's own program and libraries, and read them again and again while the process runs,
+ * until it kills the process. So these are not counted, up to `own` bytes: other processes may be
+ * charged for library pages that they loaded first. */
 static uint64_t reclaimable(const char *stat, const group_files *f, uint64_t own)
 {
     uint64_t inactive = 0, active = 0, mapped = 0;
@@ -88,8 +88,8 @@ static uint64_t reclaimable(const char *stat, const group_files *f, uint64_t own
     return others < inactive ? others : inactive;
 }
 
-/* What a group leaves: its limit less what it uses, without the pages that the system reclaims.
- * UINT64_MAX without a limit. */
+/* What a group leaves: its limit minus its use, not counting reclaimable pages. UINT64_MAX without
+ * a limit. */
 static uint64_t left_in_group(const char *group, const group_files *f, uint64_t own)
 {
     char path[GROUP_PATH + 64];
@@ -106,8 +106,8 @@ static uint64_t left_in_group(const char *group, const group_files *f, uint64_t 
     return less(limit, less(used, reclaimable(path, f, own)));
 }
 
-/* The group `path` below the mount and all those around it. Within a container the path may be that
- * of its host, where nothing is to be found; what surrounds it is then at the mount itself. */
+/* The least that the group `path` and its ancestors leave. In a container the path may be the
+ * host's, and then not exist; the container's own group is then at the mount itself. */
 static uint64_t left_from(const char *system, const group_files *f, const char *path, uint64_t own)
 {
     char group[GROUP_PATH];
@@ -124,8 +124,8 @@ static uint64_t left_from(const char *system, const group_files *f, const char *
     }
 }
 
-/* /proc/self/cgroup has lines "0::/path" of version 2 and "4:memory:/path" of version 1, where the
- * kinds that a group is of may be several: "4:cpu,memory:/path". */
+/* /proc/self/cgroup has lines "0::/path" for version 2 and "4:memory:/path" for version 1, where a
+ * line may list several controllers: "4:cpu,memory:/path". */
 uint64_t mc_cpu_left_in_groups(const char *system)
 {
     char line[GROUP_PATH - 32], groups[GROUP_PATH];

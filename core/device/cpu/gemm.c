@@ -1,6 +1,6 @@
-/* The libraries behind sgemm. They are opened when the first product is computed, so that what
- * computes none runs without them: OpenBLAS takes hundreds of MB of address space as it is loaded,
- * and goes on asking for ever where it gets none. So the space is looked for first. */
+/* The libraries for sgemm. They are opened at the first product, so programs without products run
+ * without them: OpenBLAS reserves hundreds of MB of address space when it is loaded, and retries
+ * for ever if it gets none. So the address space is checked first. */
 #include <cblas.h>
 #include <dlfcn.h>
 #include <inttypes.h>
@@ -13,10 +13,10 @@
 #include <dnnl.h>
 #endif
 
-/* What a library takes in MiB. Of address space: when it is loaded, and for each thread that
- * computes (measured: OpenBLAS 0.3.21 165 and 135, oneDNN 2.6 42 and 9). And what the buffers of
- * each thread grow to with large products, beside what mc_device_prepare has brought about
- * (measured with products of a vocabulary of 50,257: 6.4 and 2 to 5). */
+/* A library's needs in MiB. Address space: when it is loaded, and for each computing thread
+ * (measured: OpenBLAS 0.3.21 165 and 135, oneDNN 2.6 42 and 9). Memory: the growth of each thread's
+ * buffers with large products after mc_device_prepare (measured with products of a vocabulary of
+ * 50,257: 6.4 and 2 to 5). */
 typedef struct space_use {
     int loaded, thread, buffers;
 } space_use;
@@ -46,7 +46,7 @@ uint64_t mc_cpu_library_buffers(const mc_cpu_device *cpu)
     return ((uint64_t)each << 20) * (uint64_t)omp_get_max_threads();
 }
 
-/* The function from the first library that is there. NULL with the reason in d->failure. */
+/* The function from the first library that can be opened. NULL with the reason in d->failure. */
 static void *find(mc_device *d, const char *const *names, const char *symbol)
 {
     const char *why = NULL;
@@ -84,7 +84,7 @@ mc_sgemm_fn mc_sgemm_open_cblas(mc_device *d)
     (void)d;
     void *function = (void *)cblas_sgemm;
 #endif
-    /* The same value whichever thread stores it. */
+    /* all threads store the same value */
     if (function)
         __atomic_store(&cblas_function, (__typeof__(&cblas_sgemm) *)&function, __ATOMIC_RELEASE);
     return function ? sgemm_cblas : NULL;
@@ -95,7 +95,7 @@ mc_sgemm_fn mc_sgemm_open_cblas(mc_device *d)
 #ifdef MC_HAVE_ONEDNN
 static __typeof__(&dnnl_sgemm) onednn_function;
 
-/* Row-major like ours. It fails only on sizes and strides, which the caller has checked. */
+/* Row-major, like ours. It fails only for sizes and strides that the caller has excluded. */
 static void sgemm_onednn(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k,
                          float alpha, const float *a, int64_t lda, const float *b, int64_t ldb,
                          float beta, float *c, int64_t ldc)

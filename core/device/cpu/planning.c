@@ -1,6 +1,6 @@
-/* What the CPU's kernels take of scratch memory, for the memory planner. Formulas are not repeated
- * here: the real kernel is called on a device that notes what it asks for and has none to give. All
- * kernels below ask before they touch anything, and then return MC_ERR_NOMEM. */
+/* Scratch memory of the CPU's kernels, for the memory planner. Formulas are not repeated here: the
+ * real kernel is called on a device that records the request and returns no memory. All kernels
+ * below request their memory before they access anything, and then return MC_ERR_NOMEM. */
 #include "core/device/cpu/cpu_internal.h"
 #include "core/device/plan_internal.h"
 
@@ -22,7 +22,7 @@ static probe probe_of(mc_device *plan)
     return p;
 }
 
-/* Calls a real kernel for what it asks for, and takes that much. */
+/* Calls a real kernel to find its request, and allocates as much. */
 #define ASK(plan, kernel, ...)                                     \
     do {                                                           \
         probe p = probe_of(plan);                                  \
@@ -82,7 +82,7 @@ static mc_status plan_residual_sum(mc_device *d, int64_t rows, int64_t columns, 
     ASK(d, residual_sum, rows, columns, x, f, dropout, s);
 }
 
-/* The tail after the tokens, which kernels set to zero first, is taken away. */
+/* Removes the tail after the tokens, which kernels would set to zero first. */
 static mc_lengths without_tail(const mc_lengths *lengths)
 {
     mc_lengths tokens = *lengths;
@@ -149,7 +149,7 @@ static mc_status plan_rotary(mc_device *d, int64_t rows, mc_rotation rotation,
     ASK(d, rotary, rows, rotation, positions, x);
 }
 
-/* Without the gradient: its seed would be read. */
+/* Without the gradient, because its seed would be read. */
 static mc_status plan_cross_entropy(mc_device *d, int64_t rows, int64_t classes, mc_matrix x,
                                     const int32_t *labels, int32_t ignore_index, float smoothing,
                                     const float *seed, float *loss, mc_matrix dx)
@@ -189,7 +189,7 @@ static mc_status plan_fp8_cast(mc_device *d, const mc_fp8_cast_call *c)
     ASK(d, fp8_cast, c);
 }
 
-/* The operands as f32, and what the product of these takes for its result. */
+/* The operands as f32, and the scratch memory of the product of these. */
 static mc_status plan_fp8_gemm(mc_device *d, const mc_fp8_gemm_call *c)
 {
     mc_matrix a = {NULL, MC_F32, c->transpose_a ? c->m : c->k};

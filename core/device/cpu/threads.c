@@ -7,8 +7,8 @@
 #include "core/base/memory_internal.h"
 #include "core/base/signals_internal.h"
 
-/* How often a thread looks for a change before it sleeps: some 5 to 10 microseconds, about what it
- * costs to wake one. */
+/* How often a thread polls before it sleeps: some 5 to 10 microseconds, about the cost of waking
+ * one. */
 enum { LOOKS = 200 };
 
 typedef struct worker {
@@ -19,13 +19,13 @@ typedef struct worker {
 } worker;
 
 struct mc_threads {
-    atomic_flag running; /* a call */
+    atomic_flag running; /* a call is running */
     worker *workers;
-    int count;            /* of workers */
-    pthread_mutex_t lock; /* of what follows, but for reading what is atomic */
+    int count;            /* number of workers */
+    pthread_mutex_t lock; /* for the following fields, but atomic ones may be read without it */
     pthread_cond_t begun, left;
     _Atomic uint64_t round;  /* calls that workers have received */
-    bool is_open, is_ending; /* the round's work may be joined; threads are to end */
+    bool is_open, is_ending; /* workers may join the round; threads must end */
     int limit;               /* threads that may join */
     atomic_int joined;       /* workers in the round */
     _Atomic int64_t next;    /* item */
@@ -57,7 +57,7 @@ static void take_items(mc_threads *t, int thread)
     for (int64_t i; (i = atomic_fetch_add(&t->next, 1)) < t->items;) t->work(t->call, i, thread);
 }
 
-/* Waits until there is another round than `seen`, or an end. The lock is held afterwards. */
+/* Waits until the round is newer than `seen`, or for the end. Returns with the lock held. */
 static void await_round(mc_threads *t, uint64_t seen)
 {
     for (int i = 0; i < LOOKS && atomic_load(&t->round) == seen; i++) pause_briefly();
@@ -84,7 +84,7 @@ static void *live(void *argument)
     }
 }
 
-/* One more worker, on which no signal is handled: handlers belong to the program's threads. */
+/* Starts one more worker, with signals blocked: handlers belong to the program's threads. */
 static bool add_worker(mc_threads *t)
 {
     worker *w = mc_malloc(sizeof *w);
@@ -117,7 +117,7 @@ static void begin_round(mc_threads *t, int threads, int64_t count, mc_item_work 
     pthread_cond_broadcast(&t->begun);
 }
 
-/* Nobody joins any more; waits for those who have. */
+/* Closes the round to other workers, and waits for those in it. */
 static void end_round(mc_threads *t)
 {
     pthread_mutex_lock(&t->lock);

@@ -1,12 +1,12 @@
 /* Attention over packed sequences. One task is one head of one sequence (in backward the heads that
- * share keys), whatever thread takes it, so results do not depend on the schedule; where the
- * gradient of a bias is summed over sequences, a thread takes all of a head, in order. Queries are
- * taken in blocks whose scores stay in the cache, against the keys that one of them sees: forward
- * keeps only each row's log-sum-exp, backward computes the probabilities again. */
+ * share keys), on any thread, so results do not depend on the schedule. If the gradient of a bias
+ * is summed over sequences, one thread processes all of a head, in order. Queries are processed in
+ * blocks whose scores stay in the cache, against all keys that at least one of them attends to.
+ * Forward keeps only each row's log-sum-exp; backward recomputes the probabilities. */
 #include "core/device/cpu/isa/math_internal.h"
 #include "core/device/cpu/isa/panel_internal.h"
 
-enum { QUERIES = 48 }; /* of a block: a multiple of every MC_TILE_ROWS */
+enum { QUERIES = 48 }; /* per block: a multiple of every MC_TILE_ROWS */
 
 /* One call: the matrices, and sizes rounded up to whole panels. */
 typedef struct attention_call {
@@ -24,7 +24,7 @@ typedef struct attention_call {
 typedef struct attention_task {
     int64_t first, length;   /* rows of the sequence's queries */
     int64_t first_key, keys; /* and of its keys */
-    int64_t place;           /* where its first query stands */
+    int64_t place;           /* place of its first query */
     int64_t head, column, out_column;
     int64_t key_column, value_column;
     const uint8_t *mask;    /* of the first key; NULL: none */
@@ -33,8 +33,8 @@ typedef struct attention_task {
     mc_key_range global;    /* from the first global token to the last; empty: none */
 } attention_task;
 
-/* A query of the sequence and those of its block's columns of scores that it sees, the first of
- * which is that of key `from`. */
+/* A query of the sequence, and the columns of its block's scores for the keys that it attends to;
+ * column 0 is for key `from`. */
 typedef struct score_row {
     int64_t query, from, first, end;
 } score_row;
@@ -55,7 +55,7 @@ static float *carve(float *base, int64_t *used, int64_t count)
     return at;
 }
 
-/* Lays a workspace out from `base`; gives its size. */
+/* Divides the memory at `base` into a workspace; returns its size. */
 static int64_t workspace_init(workspace *w, const attention_call *c, bool backward, float *base)
 {
     int64_t used = 0, keys = c->wide_keys * c->wide_dim, queries = QUERIES * c->wide_dim;
@@ -139,7 +139,7 @@ static attention_task task_of(const attention_call *c, int64_t sequence, int64_t
                             .global = find_globals(globals, keys)};
 }
 
-/* Whether some of `rows` queries from `first` on has keys, by the rule of `globals`. */
+/* Whether any of `rows` queries from `first` on has keys, by the rule of `globals`. */
 static bool has_keys(const attention_call *c, const attention_task *t, int64_t first, int64_t rows)
 {
     bool any = !t->globals;
@@ -148,8 +148,8 @@ static bool has_keys(const attention_call *c, const attention_task *t, int64_t f
     return any;
 }
 
-/* The keys that some of `rows` queries from `first` on see, masked ones included, from a whole
- * panel on. */
+/* The keys that any of `rows` queries from `first` on attends to, masked ones included, extended to
+ * start at a whole panel. */
 static mc_key_range block_keys(const attention_call *c, const attention_task *t, int64_t first,
                                int64_t rows)
 {
@@ -171,7 +171,7 @@ static score_row row_of(const attention_call *c, const attention_task *t, int64_
     return (score_row){query, keys.first, seen.first - keys.first, seen.end - keys.first};
 }
 
-/* Of the first n columns of scores. */
+/* Dropout factors for the first n columns of scores. */
 static void query_factors(const attention_call *c, const attention_task *t, const score_row *r,
                           int64_t n, float *factors)
 {
@@ -179,7 +179,7 @@ static void query_factors(const attention_call *c, const attention_task *t, cons
     MC_K(dropout_factors)(c->shape->dropout, row * c->row_words + r->from, n, factors);
 }
 
-/* The bias of the row's scores begins here. */
+/* The index of the bias of the row's first score. */
 static int64_t bias_row(const attention_call *c, const attention_task *t, const score_row *r)
 {
     int64_t query = r->query + (c->shape->position_bias ? t->place : 0);
@@ -218,8 +218,8 @@ static void apply_globals(const attention_call *c, const attention_task *t, cons
                                                                                      : -INFINITY;
 }
 
-/* Scores of hidden keys become -inf, and so do those after the row's end up to whole vectors:
- * gives their end. The compiler sees that it is a multiple, and makes no loop for the rest. */
+/* Sets scores of hidden keys to -inf, and those after the row's end up to a whole vector; returns
+ * that end. The compiler sees that it is a multiple, and generates no remainder loop. */
 static int64_t mask_row(const attention_call *c, const attention_task *t, const score_row *r,
                         float *scores)
 {
@@ -248,8 +248,9 @@ static void block_scores(const attention_call *c, const workspace *w, int64_t ro
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
-/* Scores of one query to e^(score - largest) with dropout; gives 1 / their sum before dropout (0
- * for a query without keys). `keys`: after the query's own, scores up to here become 0. */
+/* Replaces a query's scores by e^(score - largest) with dropout; returns 1 / their sum before
+ * dropout (0 for a query without keys). `keys`: columns after the query's own, up to here, become
+ * 0. */
 static float softmax_row(const attention_call *c, const attention_task *t, const workspace *w,
                          const score_row *r, float *scores, int64_t keys)
 {
@@ -319,9 +320,9 @@ static void forward_task(const attention_call *c, const attention_task *t, const
 
 /* ---- backward -------------------------------------------------------------------------------- */
 
-/* One query: scores and the gradient of its probabilities become the probabilities as used (with
- * dropout) and the gradient of the scores. `mean`: the sum over keys of probability * gradient,
- * which is the product of the output with its gradient. */
+/* One query: replaces scores and the gradient of the probabilities by the probabilities with
+ * dropout and the gradient of the scores. `mean`: the sum over keys of probability * gradient,
+ * which equals the product of the output and its gradient. */
 static void softmax_row_backward(const attention_call *c, const attention_task *t,
                                  const workspace *w, const score_row *r, float mean, int64_t keys,
                                  float *scores, float *dscores)
@@ -393,7 +394,7 @@ static void backward_block(const attention_call *c, const attention_task *t, con
     store_rows(w->result, wide, c->shape->scale, c->dq, t->first + first, rows, t->column, dim);
 }
 
-/* The heads that share the keys of head t->head, the first of them, one after the other. */
+/* The heads that share the keys of t->head, the first of these heads, in sequence. */
 static void backward_task(const attention_call *c, const attention_task *t, const workspace *w)
 {
     int64_t wide = c->wide_dim;
@@ -431,7 +432,7 @@ typedef struct tasks_call {
     const attention_call *c;
     bool backward;
     task_fn run;
-    int64_t each; /* sequences of a task */
+    int64_t each; /* sequences per task */
     int64_t size; /* floats of a thread's workspace */
     float *scratch;
 } tasks_call;
@@ -439,7 +440,7 @@ typedef struct tasks_call {
 static void run_item(void *call, int64_t item, int thread)
 {
     const tasks_call *k = call;
-    int64_t group = k->backward ? k->c->group : 1; /* heads of a task */
+    int64_t group = k->backward ? k->c->group : 1; /* heads per task */
     int64_t each = k->c->shape->heads / group, first = item / each * k->each;
     workspace w;
     workspace_init(&w, k->c, k->backward, k->scratch + k->size * thread);
@@ -453,7 +454,7 @@ static mc_status run_tasks(mc_device *d, attention_call *c, bool backward, task_
 {
     const mc_attention_shape *shape = c->shape;
     const mc_lengths *queries = shape->lengths, *keys = c->key_lengths;
-    int64_t each = backward && c->bias.gradient ? queries->count : 1; /* sequences of a task */
+    int64_t each = backward && c->bias.gradient ? queries->count : 1; /* sequences per task */
     c->group = shape->heads / mc_key_heads(shape);
     int64_t heads = backward ? mc_key_heads(shape) : shape->heads;
     int64_t tasks = each > 0 ? queries->count / each * heads : 0;
@@ -522,8 +523,8 @@ static int64_t cached_row(const mc_cached_attention *c, int64_t s, int64_t i)
     return (c->first ? c->first[s] : s * c->capacity) + i;
 }
 
-/* Scores of a query (head_dim) against keys first .. n - 1 of sequence s, with what `bias` (n;
- * NULL: none) adds to them; gives the largest. */
+/* Scores of a query (head_dim) against keys first .. n - 1 of sequence s, plus `bias` (n; NULL:
+ * none); returns the largest. */
 static float cached_scores(const mc_cached_attention *c, int64_t s, const float *q, mc_matrix k,
                            int64_t first, int64_t n, int64_t column, const float *bias,
                            float *buffer, float *scores)
@@ -563,7 +564,7 @@ static void cached_result(const mc_cached_attention *c, int64_t s, float *scores
     for (int j = 0; n && j < dim; j++) result[j] /= sum;
 }
 
-/* The new token's row of k or v goes to the cache, for one head. */
+/* Stores one head of the new token's row of k or v in the cache. */
 static void keep_new(mc_matrix x, int64_t s, mc_matrix cache, int64_t row, int64_t column, int dim)
 {
     size_t size = mc_dtype_size(cache.dtype);

@@ -1,4 +1,4 @@
-/* The probabilities of attention, for looking at them: plain loops, a query at a time. */
+/* The probabilities of attention, for inspection: plain loops, one query at a time. */
 #include "core/device/cpu/isa/math_internal.h"
 
 typedef struct probabilities_call {
@@ -9,10 +9,10 @@ typedef struct probabilities_call {
     float *out;
 } probabilities_call;
 
-/* Where a task is: one head of one sequence. */
+/* A task: one head of one sequence. */
 typedef struct place {
     int64_t head, first, first_key, keys;
-    int64_t stands; /* where its first query does */
+    int64_t stands; /* place of its first query */
 } place;
 
 static bool is_seen(const mc_attention_shape *s, const place *p, int64_t i, int64_t j)
@@ -26,7 +26,7 @@ static bool is_seen(const mc_attention_shape *s, const place *p, int64_t i, int6
     return !s->marks || mc_marks_see(s->marks[p->first + i], s->marks[p->first_key + j], i, j);
 }
 
-/* p (keys) = the scores of query i, -inf where it does not see; `buffer` holds two rows. */
+/* p (keys) = the scores of query i, -inf for hidden keys; `buffer` has two rows. */
 static void find_scores(const probabilities_call *c, const place *p, int64_t i, float *buffer,
                         float *scores)
 {

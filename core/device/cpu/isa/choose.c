@@ -1,7 +1,7 @@
-/* Choosing tokens: rows in parallel, each as choose_internal.h has it. */
+/* Choosing tokens: rows in parallel, each as in choose_internal.h. */
 #include "core/device/cpu/isa/convert_internal.h"
 
-/* A row of logits as f32, then room for the order of its tokens. */
+/* scratch: a row of logits as f32, then the order of its tokens. */
 static void choose_row(const mc_choose_call *c, mc_matrix logits, int64_t row, float *scratch)
 {
     int32_t *order = (int32_t *)(scratch + c->vocab);

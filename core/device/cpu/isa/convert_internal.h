@@ -44,7 +44,7 @@ static inline uint16_t mc_to_f16(float x)
 {
     uint32_t bits = mc_float_bits(x), a = bits & 0x7fffffff;
     uint32_t normal = (a + 0xfff + ((a >> 13) & 1) - (112u << 23)) >> 13;
-    /* An addition whose last place is 2^-24 rounds to the subnormal grid. */
+    /* Adding a number whose last place is 2^-24 rounds to the subnormal grid. */
     uint32_t subnormal = mc_float_bits(mc_bits_float(a) + 0.5f) - mc_float_bits(0.5f);
     uint32_t h = a < 0x38800000 ? subnormal : normal;
     h = a >= 0x477ff000 ? 0x7c00 : h;
@@ -109,7 +109,7 @@ static inline void mc_convert_out(const float *x, int64_t n, void *data, mc_dtyp
         memcpy((float *)data + first, x, (size_t)n * sizeof *x);
 }
 
-/* Elements first .. first + n of x as f32: where they are, or converted into `buffer`. */
+/* Elements first .. first + n of x as f32: in place, or converted into `buffer`. */
 static inline const float *mc_read(mc_matrix x, int64_t first, int64_t n, float *buffer)
 {
     if (x.dtype == MC_F32) return (const float *)x.data + first;
@@ -117,8 +117,8 @@ static inline const float *mc_read(mc_matrix x, int64_t first, int64_t n, float 
     return buffer;
 }
 
-/* Where to write f32 results for elements from `first` of y: straight there, or into `buffer`; then
- * mc_write_end converts what is in the buffer. */
+/* Where to write f32 results for elements of y from `first` on: y itself, or `buffer`, which
+ * mc_write_end then converts. */
 static inline float *mc_write_begin(mc_matrix y, int64_t first, float *buffer)
 {
     return y.dtype == MC_F32 ? (float *)y.data + first : buffer;

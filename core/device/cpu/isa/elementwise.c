@@ -1,5 +1,5 @@
-/* Activations, broadcasting arithmetic, dropout, conversion: everything that goes over elements
- * once and is bound by memory. */
+/* Activations, arithmetic with broadcasting, dropout, conversion: memory-bound kernels that read
+ * each element once. */
 #include "core/device/cpu/isa/math_internal.h"
 
 /* ---- activations ----------------------------------------------------------------------------- */
@@ -72,7 +72,7 @@ static inline float tanh_slope(float x)
     return 1.0f - t * t;
 }
 
-/* dx = dy * activation'(x), dx may be dy. A slope of 0 for ReLU at 0, as PyTorch has it. */
+/* dx = dy * activation'(x), dx may be dy. ReLU's slope at 0 is 0, as in PyTorch. */
 static void activate_backward(mc_activation activation, const float *x, const float *dy, float *dx,
                               int n)
 {
@@ -89,8 +89,8 @@ static void activate_backward(mc_activation activation, const float *x, const fl
 #undef MC_LOOP
 }
 
-/* One chunk of bias_activation. The activation is taken of the sum as stored, so that backward,
- * which reads it back, sees the same value. */
+/* One chunk of bias_activation. The activation uses the sum as stored, because backward reads
+ * that. */
 static void bias_activation_chunk(mc_chunk k, mc_matrix x, mc_matrix bias, mc_activation activation,
                                   mc_matrix y)
 {
@@ -133,7 +133,7 @@ mc_status MC_K(bias_activation)(mc_device *d, int64_t rows, int64_t columns, mc_
     return MC_OK;
 }
 
-/* One row of all elements where nothing lies between the rows, so that chunks are long. */
+/* Contiguous matrices count as one row, so that chunks are long. */
 static mc_chunks chunks_of_matrices(int64_t rows, int64_t columns, const mc_matrix *m, int count)
 {
     for (int i = 0; i < count; i++)
@@ -266,7 +266,7 @@ mc_status MC_K(dropout)(mc_device *d, int64_t rows, int64_t columns, mc_matrix x
 
 /* ---- flat arrays ----------------------------------------------------------------------------- */
 
-/* b[(first + i) % count] for i < n, in place where that is one run of f32. */
+/* b[(first + i) % count] for i < n, in place if that is one run of f32. */
 static const float *read_repeated(mc_matrix b, int64_t count, int64_t first, int n, float *buffer)
 {
     int64_t at = first % count;

@@ -37,8 +37,8 @@ mc_status MC_K(embedding)(mc_device *d, int64_t rows, int64_t columns, int table
     return MC_OK;
 }
 
-/* Work is cut into columns, so that every element of the table gets its sums in row order; rows of
- * the table are dealt out too where there are more threads than that feeds. */
+/* Work is divided by columns, so that every element of the table gets its sums in row order; with
+ * more threads than columns can use, it is divided by rows of the table too. */
 mc_status MC_K(embedding_backward)(mc_device *d, int64_t rows, int64_t columns, mc_matrix dy,
                                    const int32_t *index, float scale, mc_matrix dtable)
 {
@@ -97,15 +97,15 @@ mc_status MC_K(token_positions)(mc_device *d, const mc_lengths *lengths,
     return MC_OK;
 }
 
-/* The first row from `row` on that has the token; `end`: none has it. */
+/* The first row at or after `row` with the token; `end` if there is none. */
 static int32_t find_token(const int32_t *ids, int32_t row, int32_t end, int32_t token)
 {
     while (row < end && ids[row] != token) row++;
     return row;
 }
 
-/* Rows from `first` to before `end` of the sequence that begins at `begin`: a block whose blank is
- * at row `mask` (negative: it has none), or with `mark` the text. */
+/* Marks rows first .. end - 1 of the sequence that starts at `begin`: a block whose blank is at row
+ * `mask` (negative: none), or with `mark` the text. */
 static void place_rows(const mc_blanks_call *c, int32_t begin, int32_t first, int32_t end,
                        int32_t mask, int32_t mark)
 {
@@ -123,7 +123,7 @@ static void place_blanks(const mc_blanks_call *c, int32_t begin, int32_t end)
     place_rows(c, begin, begin, start, -1, 1);
     for (int32_t next; start < end; start = next) {
         next = find_token(c->ids, start + 1, end, c->start);
-        do { /* one more of the masks, or the last one */
+        do { /* the next mask, or the last one */
             if (next_mask == end) break;
             mask = next_mask;
             next_mask = find_token(c->ids, mask + 1, end, c->mask);

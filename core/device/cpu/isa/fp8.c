@@ -1,11 +1,11 @@
-/* Training in 8 bits on the CPU: a reference that computes the numbers that GPUs with products of
- * bytes compute, by casting to bytes and back to f32. */
+/* Training in 8 bits on the CPU: a reference that computes the same values as GPUs with 8-bit
+ * products, by casting to bytes and back to f32. */
 #include "core/device/cpu/isa/convert_internal.h"
 #include "core/device/cpu/isa/rows_internal.h"
 
 /* ---- casting --------------------------------------------------------------------------------- */
 
-/* Loops without branches, one a format, so that they are vectorised. */
+/* Branch-free loops, one per format, so that they are vectorised. */
 static void cast_chunk(mc_fp8_format format, const float *x, float scale, int n, uint8_t *code)
 {
     if (format == MC_FP8_E4M3)
@@ -79,7 +79,7 @@ static mc_status cast_matrix(const mc_fp8_cast_call *c)
     return MC_OK;
 }
 
-/* What is cast where there is an activation, in scratch memory. */
+/* Computes the activation into scratch memory and casts that. */
 static mc_status cast_activated(mc_device *d, const mc_fp8_cast_call *c)
 {
     mc_fp8_cast_call cast = *c;
@@ -137,7 +137,7 @@ static void decode_row(const mc_fp8_matrix *x, int64_t row, int64_t columns, flo
         for (int64_t i = 0; i < columns; i++) to[i] = inverse * mc_from_e5m2(code[i]);
 }
 
-/* All of an operand, (rows, columns) as stored, as f32. */
+/* A whole operand, (rows, columns) as stored, as f32. */
 static mc_matrix decoded(const mc_fp8_matrix *x, int64_t rows, int64_t columns, float *to)
 {
 #pragma omp parallel for schedule(static) if (rows * columns > MC_SERIAL)

@@ -3,8 +3,8 @@
 #include <limits.h>
 #include "core/device/cpu/isa/rows_internal.h"
 
-/* Elements of one operand that are converted at a time: 16 MiB of f32, so that scratch memory stays
- * small beside large embeddings while products stay large enough for the library. */
+/* Elements of an operand that are converted at a time: 16 MiB of f32, which is small beside large
+ * embeddings, but large enough for efficient products. */
 enum { BLOCK = 4 << 20 };
 
 typedef struct gemm_call {
@@ -57,8 +57,8 @@ static void store_block(mc_device *d, const float *sums, mc_matrix c, int64_t ro
     mc_run(d, rows, mc_threads_for(rows * columns), s.chunks.count, store_item, &s);
 }
 
-/* A block of an operand as f32 with its row stride: in place, or converted into scratch. `outer` is
- * the dimension that C has too (m or n). */
+/* A block of an operand as f32, with its row stride: in place, or converted into scratch. `outer`
+ * is the dimension of C (m or n). */
 static const float *operand(mc_matrix x, bool outer_is_column, int64_t outer, int64_t outer_count,
                             int64_t k, float *scratch, int64_t *stride)
 {
@@ -74,7 +74,7 @@ static const float *operand(mc_matrix x, bool outer_is_column, int64_t outer, in
     return scratch;
 }
 
-/* Rows i .. i + m and columns j .. j + n of C. `a` is the block of A, prepared by the caller. */
+/* Rows i .. i + m and columns j .. j + n of C. `a` is the converted block of A. */
 static void multiply_block(mc_device *d, const gemm_call *g, const float *a, int64_t lda, int64_t i,
                            int64_t m, int64_t j, int64_t n, float *b_scratch, float *c_scratch)
 {
@@ -88,7 +88,7 @@ static void multiply_block(mc_device *d, const gemm_call *g, const float *a, int
     if (!direct) store_block(d, c, g->c, i, j, m, n, g->beta != 0.0f);
 }
 
-/* How many of `count` rows or columns go into a block when each has `size` elements. */
+/* The number of rows or columns in a block, of `count` with `size` elements each. */
 static int64_t block_of(int64_t count, int64_t size, bool whole)
 {
     if (whole || count * size <= BLOCK) return count;
@@ -118,8 +118,8 @@ static mc_status gemm_blocks(mc_device *d, gemm_call *g)
     return g->sgemm ? MC_OK : MC_ERR_DEVICE;
 }
 
-/* Few rows of A, without a library. A and C are f32, in place or in scratch memory; B is as stored.
- */
+/* Few rows of A, without a library. A and C are f32, in place or in scratch memory; B is in
+ * place. */
 static mc_status skinny_gemm(mc_device *d, const gemm_call *g)
 {
     bool whole_a = g->a.dtype == MC_F32, whole_c = g->c.dtype == MC_F32;
@@ -169,7 +169,7 @@ mc_status MC_K(gemm)(mc_device *d, bool transpose_a, bool transpose_b, int64_t m
     return MC_OK;
 }
 
-/* Below this many multiplications a product is faster on one thread: then threads take products. */
+/* Below this many multiplications a product uses one thread; the batch is then divided. */
 enum { SMALL_PRODUCT = 1 << 20 };
 
 mc_status MC_K(batched_gemm)(mc_device *d, int64_t batch, bool transpose_a, bool transpose_b,

@@ -1,31 +1,31 @@
 /* Products of very few rows, such as a decoder's tokens, with m <= MC_GEMV_ROWS.
  *
- * The time is that of reading B. Rows of B are read one after the other, once, as one stream that
- * the processor recognises; a request for what comes later keeps the stream going across pages.
- * Sums along k are of whole vectors, several for each element of C, so that they do not wait for
- * each other. B is widened to f32 in registers. */
+ * Reading B takes most of the time. Rows of B are read once, in order, as one stream that the
+ * processor recognises; prefetches keep the stream going across pages. Sums along k are in vectors,
+ * several for each element of C, so that additions do not wait for each other. B is widened to f32
+ * in registers. */
 #include "core/device/cpu/isa/panel_internal.h"
 #include "core/device/cpu/isa/rows_internal.h"
 
 enum {
-    LINE = 64,                         /* bytes that memory is read in */
-    COLUMNS = MC_LANES / MC_GEMV_ROWS, /* of C, whose lanes are added up together */
+    LINE = 64,                         /* bytes of a cache line */
+    COLUMNS = MC_LANES / MC_GEMV_ROWS, /* of C, whose lanes are added together */
     MOST_SUMS = 16
 };
 
-/* How many bytes ahead B is asked for. On an EPYC of Zen 4 with both threads, 2 to 4 KiB are best
- * for f32; what is widened takes 8 KiB: with 2, int8 makes 23 GB/s in place of 34. */
+/* The prefetch distance of B in bytes. On an EPYC of Zen 4 with both threads, 2 to 4 KiB are best
+ * for f32; widened types need 8 KiB: with 2, int8 reaches 23 GB/s instead of 34. */
 #define AHEAD(stored) ((stored) == MC_STORED_F32 ? 4096 : 8192)
 
-/* FP8's bits are those of a number of f16, which instructions convert, with an exponent that counts
- * from 2^-15 in place of 2^-7: load_lanes() makes them too small by this. */
+/* Instructions convert FP8's bits as those of f16, whose exponent has the bias 15 in place of 7:
+ * load_lanes() returns numbers that are too small by this factor. */
 #if defined(__AVX2__)
 #define FP8_UNIT 256.0f
 #else
 #define FP8_UNIT 1.0f
 #endif
 
-/* MC_LANES numbers from `at`; `stored` is a constant where this is inlined. */
+/* MC_LANES numbers from `at`; `stored` is a constant after inlining. */
 #if defined(__AVX512F__)
 static inline __attribute__((always_inline)) mc_vector load_lanes(mc_stored stored, const char *at)
 {
@@ -65,8 +65,8 @@ static inline __attribute__((always_inline)) mc_vector load_lanes(mc_stored stor
 }
 #endif
 
-/* The first n lanes, zeros after them. It is rarely called; inlined, it would be most of this
- * file's code, and of the time to compile it. */
+/* The first n lanes, then zeros. Rarely called: inlining it would dominate this file's code size
+ * and compile time. */
 static __attribute__((noinline)) mc_vector load_part(mc_stored stored, const void *at, int64_t n)
 {
     mc_lane_values part = {.vector = {0}};
@@ -75,8 +75,8 @@ static __attribute__((noinline)) mc_vector load_part(mc_stored stored, const voi
     return part.vector;
 }
 
-/* Sums of `rows` rows of A by `columns` rows of B, with those of the lanes still apart: sums[c *
- * MC_GEMV_ROWS + r]. All arguments but the last three are constants where this is inlined. */
+/* Sums of `rows` rows of A by `columns` rows of B, lane by lane: sums[c * MC_GEMV_ROWS + r]. All
+ * but the last three arguments are constants after inlining. */
 static inline __attribute__((always_inline)) void stream_tile(int rows, int columns,
                                                               mc_stored stored,
                                                               const mc_rows_product *f, int64_t j,
@@ -118,8 +118,8 @@ static inline __attribute__((always_inline)) void stream_tile(int rows, int colu
     }
 }
 
-/* Rows of B pass one by one, as one stream. Where they are widened for several rows of A, which
- * is no longer bound by memory, COLUMNS of them pass side by side, so that A is read less often. */
+/* Reads rows of B one by one, as one stream. If they are widened for several rows of A, which is
+ * not memory-bound, COLUMNS of them are read side by side, so that A is read less often. */
 static inline __attribute__((always_inline)) void
 stream_tiles(mc_stored stored, const mc_rows_product *f, int64_t j, int columns, mc_vector *sums)
 {
@@ -163,8 +163,8 @@ typedef struct skinny {
     int64_t item; /* columns of C */
 } skinny;
 
-/* Columns of C of an item: a few for each thread, of 64 KiB to 1 MiB of B, which is long enough to
- * be a stream and short enough to be waited for. */
+/* Columns of C per item: a few items for each thread, of 64 KiB to 1 MiB of B, long enough for a
+ * stream and short enough to balance the load. */
 static int64_t columns_of_item(const mc_rows_product *f, int threads)
 {
     const int64_t least = 64 << 10, most = 1 << 20, each = 8;

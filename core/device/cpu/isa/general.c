@@ -1,5 +1,5 @@
-/* What general operations are made of: copies between strides, functions of one and two elements,
- * sums over a dimension in the middle. */
+/* The kernels of general operations: copies between strides, functions of one and two elements,
+ * sums over a middle dimension. */
 #include <float.h>
 #include "core/device/cpu/isa/math_internal.h"
 
@@ -35,7 +35,7 @@ static void write_line(mc_matrix y, int64_t at, int64_t step, int n, const float
     for (int i = 0; i < n; i++) mc_write(y, at + i * step, 1, values + i, accumulate);
 }
 
-/* Where line number `line` of a shape begins: a line is what lies along the last dimension. */
+/* The start of line number `line` of a shape; a line is a row along the last dimension. */
 static int64_t line_at(const mc_strided_shape *s, const int64_t *stride, int64_t line)
 {
     int64_t at = 0;
@@ -74,8 +74,8 @@ mc_status MC_K(strided_copy)(mc_device *d, const mc_strided_shape *shape, mc_mat
 
 /* ---- functions of one element ---------------------------------------------------------------- */
 
-/* e^x for any x: the power of two in two steps, so that large results become infinite and small
- * ones subnormal. 2 ulp. */
+/* e^x for any x: multiplies by the power of two in two steps, so that large results become infinite
+ * and small ones subnormal. 2 ulp. */
 static inline float exp_any(float x)
 {
     const float round = 0x1.8p23f;

@@ -1,6 +1,5 @@
-/* Statistics of tensors. Elements are taken in blocks by their number
- * alone and the blocks are added in order, so that the bits do not depend on the number of
- * threads. */
+/* Statistics of tensors. Elements are divided into blocks by their number alone, and the blocks are
+ * added in order, so that the bits do not depend on the number of threads. */
 #include <math.h>
 #include "core/device/cpu/isa/convert_internal.h"
 

@@ -1,6 +1,6 @@
-/* What the kernel files share. Each of them is compiled once for every instruction set, with MC_ISA
+/* Shared by the kernel files. Each file is compiled once for every instruction set, with MC_ISA
  * defined as scalar, avx2 or avx512; MC_K(name) is the name of a function in that build. Everything
- * in these headers is static, so that no code of one build is ever linked into another. */
+ * in these headers is static, so that no code of one build is linked into another. */
 #ifndef MC_DEVICE_CPU_ISA_INTERNAL_H
 #define MC_DEVICE_CPU_ISA_INTERNAL_H
 
@@ -26,22 +26,22 @@ void MC_K(philox)(uint64_t key, uint64_t first_block, uint64_t offset, int64_t b
 /* Factors of dropout for elements first .. first + n: 0 or 1 / (1 - p). */
 void MC_K(dropout_factors)(mc_dropout_mask mask, int64_t first, int64_t n, float *factors);
 
-/* Below this many element operations a loop stays on one thread: starting a team takes as long as
+/* Below this many element operations a loop runs on one thread: starting a team takes as long as
  * some ten thousand of them. */
 enum { MC_SERIAL = 32768 };
 
 static inline int64_t mc_min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* Threads for so many element operations, which is what the caller's OpenMP loops would have. */
+/* The number of threads for this many element operations, as in the caller's OpenMP loops. */
 static inline int mc_threads_for(int64_t operations)
 {
     return operations > MC_SERIAL && !omp_in_parallel() ? omp_get_max_threads() : 1;
 }
 
-/* Does items 0 .. count on up to `threads` threads. Calls of up to MC_SKINNY_ROWS rows run on the
- * device's threads, as the products beside them do. Larger ones run on OpenMP's, which the library
- * behind sgemm uses: threads of both kinds would take each other's processors, since OpenMP's
- * spin. */
+/* Processes items 0 .. count on up to `threads` threads. Calls of up to MC_SKINNY_ROWS rows run on
+ * the device's threads, like the products between them. Larger calls run on OpenMP's, which the
+ * sgemm library uses: mixing both kinds would make them compete for processors, because OpenMP's
+ * threads spin. */
 static inline void mc_run(mc_device *d, int64_t rows, int threads, int64_t count, mc_item_work work,
                           void *call)
 {
@@ -54,10 +54,10 @@ static inline void mc_run(mc_device *d, int64_t rows, int threads, int64_t count
     for (int64_t i = 0; i < count; i++) work(call, i, omp_get_thread_num());
 }
 
-/* For mc_run: flat arrays of so many elements count as rows of 4096. */
+/* For mc_run: a flat array counts as rows of 4096 elements. */
 static inline int64_t mc_rows_like(int64_t elements) { return elements / 4096; }
 
-/* Loops work on chunks of this many elements of a row, small enough for buffers on the stack. */
+/* Loops process chunks of this many elements of a row, small enough for buffers on the stack. */
 enum { MC_CHUNK = 1024 };
 
 typedef struct mc_chunks {

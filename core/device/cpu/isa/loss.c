@@ -94,7 +94,7 @@ mc_status MC_K(loss_add)(mc_device *d, const float *a, const float *b, float fac
                          float *k_out)
 {
     (void)d;
-    float count = a[1] > 0 || !(b[1] > 0) ? a[1] : 1; /* where nothing counts there is no row */
+    float count = a[1] > 0 || !(b[1] > 0) ? a[1] : 1; /* if nothing counts there is no row */
     float k = b[1] > 0 ? factor * count / b[1] : 0;
     y[0] = a[0] + k * b[0];
     y[1] = count;
@@ -105,7 +105,7 @@ mc_status MC_K(loss_add)(mc_device *d, const float *a, const float *b, float fac
 
 /* ---- argmax ---------------------------------------------------------------------------------- */
 
-/* The first NaN of a row, as PyTorch has it, else the first of the largest. */
+/* The column of a row's first NaN, as in PyTorch, else of the first largest element. */
 static int32_t row_argmax(mc_matrix x, int64_t row, int64_t columns)
 {
     float buffer[MC_CHUNK], largest = -INFINITY;

@@ -6,7 +6,7 @@
 #include <math.h>
 #include "core/device/cpu/isa/convert_internal.h"
 
-/* x = n ln 2 + r with |r| <= ln 2 / 2: gives r and 2^n for -87.4 < x < 88. */
+/* x = n ln 2 + r with |r| <= ln 2 / 2: returns r, and 2^n for -87.4 < x < 88. */
 static inline float mc_exp_reduce(float x, float *power)
 {
     const float round = 0x1.8p23f; /* adding it rounds to an integer, left in the low bits */
@@ -28,9 +28,9 @@ static inline float mc_expm1_reduced(float r)
     return (p * r) * r + r;
 }
 
-/* e^x for x <= 0 (up to about 80 in fact); NaN for NaN. 1.5 ulp. Below 2e-35 it is 0, with enough
- * room above the smallest normal number that no product of it on the way is a subnormal one: those
- * take a hundred times as long. */
+/* e^x for x <= 0 (in fact up to about 80); NaN for NaN. 1.5 ulp. Below 2e-35 the result is 0, far
+ * enough above the smallest normal number that no intermediate product is subnormal: those are a
+ * hundred times as slow. */
 static inline float mc_exp_nonpositive(float x)
 {
     const float least = -80.0f;

@@ -1,5 +1,5 @@
-/* Muon's elementwise parts, in one pass each: bound by memory. The products between them are
- * gemm's. The sums have the form of torch's lerp, so that f32 results differ by rounding only. */
+/* Muon's elementwise parts, one memory-bound pass each; gemm computes the products between them.
+ * Sums have the form of torch's lerp, so that f32 results differ only by rounding. */
 #include <math.h>
 #include "core/device/cpu/isa/convert_internal.h"
 

@@ -1,7 +1,7 @@
 /* LayerNorm or RMSNorm of a residual sum, with dropout of the branch, in one pass over the rows. */
 #include "core/device/cpu/isa/math_internal.h"
 
-/* What forward and backward need to know, with the weights as f32. */
+/* The arguments of forward and backward, with the weights as f32. */
 typedef struct norm_call {
     int64_t columns;
     mc_matrix x, f, s, y, dy, ds, df;
@@ -9,7 +9,7 @@ typedef struct norm_call {
     const float *weight, *bias;
     float eps;
     bool accumulate;
-    bool rms; /* RMSNorm: as if the mean was 0 */
+    bool rms; /* RMSNorm: the mean counts as 0 */
 } norm_call;
 
 /* Weight and bias as f32, in `to` (2 * columns): ones and zeros if there are none. */
@@ -45,7 +45,7 @@ static void add_branch(const norm_call *c, int64_t row, float *sum)
     }
 }
 
-/* Rounds n values as a type stores them. */
+/* Rounds n values to a dtype. */
 static void round_row(float *values, int64_t n, mc_dtype dtype)
 {
     uint16_t stored[MC_CHUNK];
@@ -56,7 +56,7 @@ static void round_row(float *values, int64_t n, mc_dtype dtype)
     }
 }
 
-/* The row that is normalised, as f32, stored as s if required; `buffer` (columns). */
+/* The row to normalise, as f32; stores it as s if required. `buffer` (columns). */
 static const float *residual_row(const norm_call *c, int64_t row, float *buffer)
 {
     int64_t n = c->columns, s_at = row * c->s.stride;
@@ -72,10 +72,10 @@ static const float *residual_row(const norm_call *c, int64_t row, float *buffer)
         return buffer;
     }
     mc_convert_out(buffer, n, c->s.data, c->s.dtype, s_at);
-    return mc_read(c->s, s_at, n, buffer); /* as stored, for backward will see that */
+    return mc_read(c->s, s_at, n, buffer); /* as stored, because backward reads that */
 }
 
-/* The sum of (s - centre)^power, power 1 or 2, in runs: a sum of sums loses less than one sum. */
+/* The sum of (s - centre)^power, power 1 or 2; as a sum of partial sums it is more precise. */
 static inline float power_sum(const float *s, int64_t n, float centre, int power)
 {
     enum { RUN = 512 };
@@ -190,7 +190,7 @@ static norm_sums row_sums(const norm_call *c, const float *s, const float *dy, f
         gradient += g;
         product += g * ((s[i] - mean) * rstd);
     }
-    /* with no mean taken away, none of the gradient is */
+    /* RMSNorm subtracts no mean, and no mean gradient */
     return (norm_sums){c->rms ? 0.0f : gradient / (float)n, product / (float)n};
 }
 
@@ -204,7 +204,7 @@ static void add_weight_gradients(const float *s, const float *dy, int64_t n, flo
     }
 }
 
-/* sum (n) += what was stored from x's element `at` on. */
+/* sum (n) += the stored elements of x from `at` on. */
 static void add_stored(mc_matrix x, int64_t at, int n, float *sum)
 {
     float buffer[MC_CHUNK];
@@ -213,7 +213,7 @@ static void add_stored(mc_matrix x, int64_t at, int n, float *sum)
     for (int i = 0; i < n; i++) sum[i] += v[i];
 }
 
-/* ds and df of one row, which are added up in `branch` (columns) unless that is NULL. */
+/* ds and df of one row; adds it to `branch` (columns) unless that is NULL. */
 static void norm_row_backward(const norm_call *c, int64_t row, const float *s, const float *dy,
                               float mean, float rstd, norm_sums sums, float *branch)
 {
@@ -282,7 +282,7 @@ mc_status MC_K(residual_norm_backward)(mc_device *d, const mc_residual_norm_back
                    .dropout = call->dropout,
                    .accumulate = call->accumulate,
                    .rms = !call->mean};
-    /* The rows are cut by their number alone, so that sums are the same with any threads. */
+    /* The rows are divided by their number alone, so that sums do not depend on the threads. */
     int64_t parts = rows < 32 ? 1 : mc_min_i64(rows / 16, 64), wide = mc_round_up(2 * columns, 16);
     int64_t sums = mc_round_up((call->dbranch ? 3 : 2) * columns, 16);
     if (!call->dweight && !call->dbias && !call->dbranch) sums = 0;

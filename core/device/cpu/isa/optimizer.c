@@ -61,9 +61,9 @@ static void decode_block(const float *map, const uint8_t *code, float scale, int
     for (int j = 0; j < n; j++) x[j] = map[code[j]] * scale;
 }
 
-/* The number of the map that is nearest; the smaller of two that are equally near. Codes of zero
- * state are 0, whatever the map has there. Where `keeps` is set, nothing above zero becomes zero:
- * under Adam's root that would make a step of any size. */
+/* The nearest number of the map; the smaller of two that are equally near. Zero state is code 0,
+ * whatever the map has there. With `keeps`, nothing above zero becomes zero: under Adam's root that
+ * could make a step arbitrarily large. */
 static void encode_block(const float *map, const float *x, int n, bool keeps, uint8_t *code,
                          float *scale)
 {
@@ -72,7 +72,7 @@ static void encode_block(const float *map, const float *x, int n, bool keeps, ui
     *scale = largest;
     for (int j = 0; j < n; j++) {
         float part = largest > 0 ? x[j] / largest : 0;
-        int at = 0; /* the last that is not above it */
+        int at = 0; /* the last entry not above it */
         for (int step = MC_MAP_SIZE / 2; step; step /= 2) at += map[at + step] <= part ? step : 0;
         if (at + 1 < MC_MAP_SIZE && map[at + 1] - part < part - map[at]) at++;
         at += keeps && at == 0 && x[j] > 0;
@@ -148,7 +148,7 @@ static void sgd_chunk(const sgd_scalars *step, int n, const float *gradient, flo
 #pragma omp simd
     for (int j = 0; j < n; j++) {
         float g = gradient[j] * step->scale + step->l2 * p[j];
-        float b = first ? g : old * buffer[j] + g; /* what a first step finds there is not read */
+        float b = first ? g : old * buffer[j] + g; /* a first step does not read the buffer */
         buffer[j] = b;
         p[j] = p[j] - step->lr * (now * g + kept * b) - step->decay * p[j];
     }
@@ -191,7 +191,7 @@ enum { STATS_BLOCK = 16384 };
 
 typedef struct block_stats {
     double squares, powers;
-    uint32_t largest; /* bits of |g|: they order finite values, inf and NaN as wanted */
+    uint32_t largest; /* bits of |g|, ordered as required: finite values, inf, NaN */
 } block_stats;
 
 static block_stats stats_of(const float *g, int n, double power)
@@ -213,7 +213,7 @@ static block_stats stats_of(const float *g, int n, double power)
     return (block_stats){squares, powers, largest};
 }
 
-/* Of a block; `buffer` (STATS_BLOCK) is for gradients that are not f32. */
+/* The gradient of a block; `buffer` (STATS_BLOCK) is for gradients that are not f32. */
 static const float *block_of(mc_matrix gradient, int64_t count, int64_t i, int *n, float *buffer)
 {
     *n = (int)mc_min_i64(STATS_BLOCK, count - i * STATS_BLOCK);

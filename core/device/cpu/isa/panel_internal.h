@@ -1,6 +1,6 @@
-/* Small products of matrices in f32, for operands that fit the cache: C (m, n) = or += A B, with B
- * in columns of MC_PANEL. Register blocks of MC_TILE_ROWS rows and MC_PANEL columns; everything is
- * vectors of the compiler's, so that one text serves every instruction set. */
+/* Small f32 products of matrices whose operands fit the cache: C (m, n) = or += A B, with B in
+ * panels of MC_PANEL columns, in register blocks of MC_TILE_ROWS rows and MC_PANEL columns. All in
+ * the compiler's vector types, so that one source serves every instruction set. */
 #ifndef MC_DEVICE_CPU_PANEL_INTERNAL_H
 #define MC_DEVICE_CPU_PANEL_INTERNAL_H
 
@@ -23,7 +23,7 @@ typedef union mc_lane_values {
     float lane[MC_LANES];
 } mc_lane_values;
 
-/* Adds up the lanes of each of MC_LANES vectors: lane i of the result is the sum of v[i]. */
+/* Adds the lanes of each of MC_LANES vectors: lane i of the result is the sum of v[i]. */
 static inline __attribute__((always_inline)) mc_vector mc_add_lanes(mc_vector *v)
 {
 #ifdef __clang__
@@ -34,7 +34,7 @@ static inline __attribute__((always_inline)) mc_vector mc_add_lanes(mc_vector *v
 #else
     mc_lane_index lane;
     for (int i = 0; i < MC_LANES; i++) lane[i] = i;
-        /* v[i] and v[i + half] become one vector: lanes with this bit clear are of the first */
+        /* v[i] and v[i + half] become one vector: lanes with this bit clear are from v[i] */
 #pragma GCC unroll 4
     for (int half = MC_LANES / 2; half > 0; half /= 2) {
         mc_lane_index second = -((lane & half) != 0);
@@ -59,20 +59,20 @@ typedef struct mc_left {
 } mc_left;
 
 /* The right operand: element (p, j) is data[j / MC_PANEL * panel + p * stride + j % MC_PANEL]. Rows
- * end on a whole panel, with zeros if need be. */
+ * end with a whole panel, padded with zeros. */
 typedef struct mc_right {
     const float *data;
     int64_t panel, stride;
 } mc_right;
 
-/* What is read next, while a register block is multiplied: MC_PANEL rows of memory, `row` bytes
- * apart, of which MC_PANEL elements are `step` bytes. No rows: `data` is NULL. */
+/* Memory to prefetch while a register block is multiplied: MC_PANEL rows, `row` bytes apart, of
+ * which MC_PANEL elements are `step` bytes. `data` NULL: nothing. */
 typedef struct mc_ahead {
     const char *data;
     int64_t row, step;
 } mc_ahead;
 
-/* Asks for its part p of as many as a row has elements. */
+/* Prefetches part p of it, of as many parts as a row has elements. */
 static inline __attribute__((always_inline)) void mc_prefetch_part(mc_ahead next, int64_t p)
 {
     const char *at = next.data + p % MC_PANEL * next.row + p / MC_PANEL * next.step;
@@ -80,7 +80,7 @@ static inline __attribute__((always_inline)) void mc_prefetch_part(mc_ahead next
     if (MC_PANEL * sizeof(float) > 64) __builtin_prefetch(at + 64, 0, 2);
 }
 
-/* One register block. `rows` and the two flags are constants where this is inlined. */
+/* One register block. `rows` and the two flags are constants after inlining. */
 static inline __attribute__((always_inline)) void
 mc_tile(int rows, bool transposed, bool accumulate, int64_t depth, const float *a, int64_t stride,
         const float *b, int64_t b_stride, float *c, int64_t c_stride, mc_ahead next)

@@ -1,4 +1,4 @@
-/* Where tokens are: a bias by distance from its table, and rotary positions. */
+/* Positions of tokens: a bias by distance from its table, and rotary positions. */
 #include <math.h>
 #include "core/device/cpu/isa/convert_internal.h"
 
@@ -50,8 +50,8 @@ mc_status MC_K(position_bias_backward)(mc_device *d, int64_t buckets, int64_t he
 
 /* ---- rotary positions ------------------------------------------------------------------------ */
 
-/* The turn of each pair at a position. Angles of thousands of turns keep f32's digits only where
- * they are taken in double. */
+/* Cosine and sine of each pair at a position. Angles of thousands of turns keep f32 precision only
+ * if they are computed in double. */
 static void turns_at(const mc_rotation *r, const double *frequency, double position, float *cosine,
                      float *sine)
 {
@@ -63,7 +63,7 @@ static void turns_at(const mc_rotation *r, const double *frequency, double posit
     }
 }
 
-/* Both of a pair are read before either is written, so that y may be x. */
+/* Reads both columns of a pair before it writes either, so that y may be x. */
 static void rotate_halves(const float *cosine, const float *sine, int pairs, const float *x,
                           float *y)
 {
@@ -91,7 +91,7 @@ typedef struct rotary_call {
     const int32_t *positions;
     mc_matrix x;
     const double *frequency;
-    float *scratch; /* each thread's turns and one head, `wide` floats apart */
+    float *scratch; /* per thread: cosines and sines, and one head, `wide` floats apart */
     int64_t wide;
 } rotary_call;
 

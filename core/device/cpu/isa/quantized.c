@@ -1,10 +1,10 @@
-/* Weights in 8 bits. Products of few rows read the bytes as they are (gemv.c, skinny_gemm.c);
- * those of many rows convert blocks of rows and leave them to the library. */
+/* 8-bit weights. Products of few rows read the bytes in place (gemv.c, skinny_gemm.c); products of
+ * many rows convert blocks of rows for the library. */
 #include "core/device/cpu/isa/rows_internal.h"
 
 /* ---- converting ------------------------------------------------------------------------------ */
 
-/* Bits of f32 without the sign count up with the number, infinity and NaN after all. */
+/* Without the sign, the bits of f32 are ordered like the numbers, with infinity and NaN last. */
 static float largest_of_row(mc_matrix x, int64_t row, int64_t columns)
 {
     float buffer[MC_CHUNK];
@@ -57,7 +57,7 @@ static void dequantize_row(mc_matrix8 q, int64_t row, mc_matrix y, int64_t to)
     }
 }
 
-/* Rows first .. first + count as the first rows of y. */
+/* Dequantizes rows first .. first + count into the first rows of y. */
 static void dequantize_rows(mc_matrix8 q, int64_t first, int64_t count, mc_matrix y)
 {
 #pragma omp parallel for schedule(static) if (count * q.columns > MC_SERIAL)
@@ -73,7 +73,7 @@ mc_status MC_K(dequantize)(mc_device *d, mc_matrix8 q, mc_matrix y)
 
 /* ---- products -------------------------------------------------------------------------------- */
 
-/* The product in f32: what is f32 is taken where it is, the rest lies in scratch memory. */
+/* A product in f32: f32 operands are used in place, the others are converted to scratch memory. */
 typedef struct product {
     int64_t rows, columns; /* of y, at a time */
     mc_matrix x, y;        /* in f32; NULL data: in scratch */
@@ -102,7 +102,7 @@ static bool begin(mc_device *d, product *p, mc_matrix x, mc_matrix8 q, mc_matrix
     return true;
 }
 
-/* Where columns from j on are summed. */
+/* The memory for sums of columns from j on. */
 static mc_matrix sums_at(const product *p, int64_t j)
 {
     mc_matrix y = p->y;
@@ -136,7 +136,7 @@ static mc_status multiply_block(mc_device *d, const product *p, float alpha, mc_
     return MC_K(gemm)(d, false, true, p->rows, n, q.columns, alpha, p->x, w, 0, sums_at(p, j));
 }
 
-/* Ends columns j .. j + n: rounds once. */
+/* Finishes columns j .. j + n: rounds once. */
 static mc_status finish(mc_device *d, const product *p, int64_t j, int64_t n, mc_matrix bias,
                         mc_activation activation, mc_matrix y)
 {

@@ -1,6 +1,6 @@
 /* Counter-based random numbers. Everything here must give the same bits in every build and on every
  * device: integers, and f32 additions, products, quotients and square roots, each rounded once. The
- * build switches the contraction of a * b + c off for this file. */
+ * build turns off contraction of a * b + c for this file. */
 #include <math.h>
 #include "core/device/cpu/isa/math_internal.h"
 #ifdef __AVX2__
@@ -30,10 +30,10 @@ static inline __attribute__((always_inline)) void philox_block(uint64_t key, uin
     words[3] = c3;
 }
 
-/* Several blocks at a time, one in each 64-bit lane: a word lies in the low half of its lane, and
- * what is above it does not matter, since the multiplication reads the low half only. Even lanes
- * hold the first blocks and odd lanes those that follow, so that pairing lanes up for the store
- * leaves the blocks in order. */
+/* Several blocks at a time, one in each 64-bit lane. A word is in the low half of its lane; the
+ * high half does not matter, because the multiplication reads only the low half. Even lanes hold
+ * the first blocks and odd lanes the following ones, so that pairing lanes for the store leaves the
+ * blocks in order. */
 #if defined(__AVX512F__)
 enum { BLOCKS = 8 };
 typedef __m512i lanes;
@@ -100,7 +100,7 @@ void MC_K(dropout_factors)(mc_dropout_mask mask, int64_t first, int64_t n, float
     const float keep = 1.0f / (1.0f - mask.p);
     const uint32_t threshold = (uint32_t)((double)mask.p * 0x1p32);
     uint32_t words[MC_CHUNK + 32]; /* whole groups of blocks are fastest */
-    int skip = (int)(first & 3);   /* words of the first block that belong to elements before */
+    int skip = (int)(first & 3);   /* words of the first block for earlier elements */
     const uint64_t offset = mask.offset + (mask.base ? *mask.base : 0);
     while (n > 0) {
         int count = (int)mc_min_i64(n, MC_CHUNK - skip);
@@ -121,8 +121,8 @@ static inline float radius(uint32_t k)
     return sqrtf(-2.0f * mc_log_f32((float)(int32_t)k * 0x1p-24f));
 }
 
-/* Cosine and sine of 2 pi k / 2^24: the nearest quarter turn in integers, the rest by polynomials
- * in the remaining quarter turns, |t| <= 1/2. */
+/* Cosine and sine of 2 pi k / 2^24: finds the nearest quarter turn in integers, and uses
+ * polynomials of the rest in quarter turns, |t| <= 1/2. */
 static inline void turn(uint32_t k, float *cosine, float *sine)
 {
     uint32_t quarter = (k + (1u << 21)) >> 22;
@@ -148,7 +148,7 @@ static void normals(const uint32_t *words, int count, float mean, float std, flo
     }
 }
 
-/* Rounding may reach b, which the range leaves out. */
+/* Rounding could give b, which the range excludes. */
 static void uniforms(const uint32_t *words, int count, float a, float b, float *out)
 {
     float width = b - a, below = nextafterf(b, a);

@@ -1,10 +1,10 @@
-/* Sums over rows: column_sums, sum_leading. The work is cut by its shape alone and the parts are
- * added in a fixed order, so that the bits do not depend on the number of threads. */
+/* Sums over rows: column_sums, sum_leading. The work is divided by its shape alone, and the parts
+ * are added in a fixed order, so that the bits do not depend on the number of threads. */
 #include "core/device/cpu/isa/convert_internal.h"
 
 enum {
     SLAB = 256,     /* columns of one part */
-    SHORT_SUM = 64, /* rows added up in one go: sums of sums lose less than one long sum */
+    SHORT_SUM = 64, /* rows added at a time: a sum of sums loses less precision */
     MAX_PARTS = 64  /* row ranges */
 };
 
@@ -26,7 +26,7 @@ static void sum_rows(mc_matrix x, int64_t first, int64_t last, int64_t column, i
     }
 }
 
-/* The number of row ranges: more than one only where there are few columns and many rows. */
+/* The number of row ranges: more than one only for few columns and many rows. */
 static int64_t row_parts(int64_t rows, int64_t columns)
 {
     int64_t slabs = (columns + SLAB - 1) / SLAB, by_rows = rows / (4 * SHORT_SUM);

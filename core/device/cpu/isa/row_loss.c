@@ -1,8 +1,8 @@
 /* Cross-entropy row by row. */
 #include "core/device/cpu/isa/math_internal.h"
 
-/* What a row's loss is made of: the largest logit, the sum of e^(x - largest), and of the class
- * weights w the sums of w and of w (largest - x). */
+/* The sums for a row's loss: the largest logit, the sum of e^(x - largest), and for class weights w
+ * the sums of w and of w (largest - x). */
 typedef struct row_sums {
     float largest;
     double exps, weights, below;

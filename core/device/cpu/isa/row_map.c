@@ -1,5 +1,5 @@
-/* Functions of whole rows: softmax, its logarithm, scaling to length 1; and means and maxima over
- * the rows of sequences. */
+/* Functions of whole rows: softmax, log-softmax, scaling to length 1; and means and maxima over the
+ * rows of sequences. */
 #include "core/device/cpu/isa/math_internal.h"
 
 typedef struct row_call {
@@ -161,7 +161,7 @@ mc_status MC_K(row_map_backward)(mc_device *d, int64_t rows, int64_t columns, mc
 
 /* ---- means over sequences -------------------------------------------------------------------- */
 
-/* The mean of rows first .. first + length, some columns of it. */
+/* The mean of rows first .. first + length, for some columns. */
 static void pool(mc_matrix x, int64_t first, int64_t length, int64_t column, int n, float *mean)
 {
     enum { SHORT_SUM = 64 };
@@ -233,7 +233,7 @@ mc_status MC_K(mean_pool_backward)(mc_device *d, const mc_lengths *lengths,
 
 /* ---- maxima over sequences ------------------------------------------------------------------- */
 
-/* The largest of rows first .. first + length, some columns of it; NaN is above all. */
+/* The largest of rows first .. first + length, for some columns; NaN is the largest value. */
 static void pool_largest(mc_matrix x, int64_t first, int64_t length, mc_chunk k, float *largest)
 {
     float buffer[MC_CHUNK];

@@ -1,4 +1,4 @@
-/* Products of few rows by a weight as it is stored. */
+/* Products of few rows with a weight in its storage format. */
 #ifndef MC_DEVICE_CPU_ROWS_INTERNAL_H
 #define MC_DEVICE_CPU_ROWS_INTERNAL_H
 
@@ -27,8 +27,8 @@ typedef struct mc_rows_product {
     int64_t ldc;
 } mc_rows_product;
 
-/* Up to MC_GEMV_ROWS take as long as reading B; up to MC_SKINNY_ROWS are faster than a library's
- * product (bench/encoder). */
+/* Products of up to MC_GEMV_ROWS rows take as long as reading B; up to MC_SKINNY_ROWS they are
+ * faster than a library's (bench/encoder). */
 enum { MC_GEMV_ROWS = 4 };
 void MC_K(gemv)(mc_device *d, const mc_rows_product *p);
 void MC_K(skinny_gemm)(mc_device *d, const mc_rows_product *p);
@@ -59,7 +59,7 @@ static inline const char *mc_stored_row(const mc_rows_product *p, int64_t row)
     return (const char *)p->b + row * p->ldb * mc_stored_size(p->stored);
 }
 
-/* y = the n numbers stored at `from`, in 8 bits without a scale. */
+/* Converts the n numbers at `from`, in 8 bits without a scale, to y. */
 static inline void mc_load_stored(mc_stored stored, const void *from, int64_t n, float *y)
 {
     const uint8_t *byte = from;

@@ -1,18 +1,18 @@
-/* Products of some rows, such as an encoder's single sentence: a few dozen.
+/* Products of a few dozen rows, such as an encoder's single sentence.
  *
  * The libraries make three passes: they copy B and A into panels and multiply those. Here a thread
  * transposes MC_PANEL rows of B at a time, up to DEPTH elements of each, into a panel that stays in
- * its second cache; all rows of A pass by, where they are. While the first of them do, the rows of
- * B that the next panel is made of are on their way from memory. */
+ * its L2 cache, and multiplies all rows of A with it, in place. During the first of these rows it
+ * prefetches the rows of B for the next panel. */
 #include "core/device/cpu/isa/panel_internal.h"
 #include "core/device/cpu/isa/rows_internal.h"
 
-/* A panel of AVX-512 takes 48 KiB. A multiple of MC_LANES; sums are added up in parts of so many
- * products, which keeps rounding small. */
+/* An AVX-512 panel has 48 KiB. A multiple of MC_LANES; sums are added in parts of this many
+ * products, which limits rounding errors. */
 enum { DEPTH = 384 };
 
-/* panel (depth, MC_PANEL) = B's rows j .. and elements p .. p + depth, transposed. What is not
- * whole vectors in f32 is converted first. */
+/* panel (depth, MC_PANEL) = B's rows j .. and elements p .. p + depth, transposed. Anything but
+ * whole f32 vectors is converted first. */
 static void pack(const mc_rows_product *s, int64_t j, int64_t p, int64_t depth, float *panel)
 {
     float converted[MC_PANEL * DEPTH];
@@ -31,7 +31,7 @@ static void pack(const mc_rows_product *s, int64_t j, int64_t p, int64_t depth, 
     mc_pack_transposed(converted, wide, rows, wide, panel);
 }
 
-/* Where the rows of the panel after this one are; nowhere after the last. */
+/* The rows of the next panel, to prefetch; none after the last. */
 static mc_ahead rows_after(const mc_rows_product *s, int64_t j, int64_t p)
 {
     int64_t size = mc_stored_size(s->stored);
@@ -60,7 +60,7 @@ static void add_sums(const mc_rows_product *s, int64_t i, int rows, int64_t j, b
     }
 }
 
-/* C's columns j .. from the panel that is elements p .. p + depth of B's rows. */
+/* C's columns from j on, from the panel of elements p .. p + depth of B's rows. */
 static void multiply_panel(const mc_rows_product *s, int64_t j, int64_t p, int64_t depth,
                            const float *panel)
 {
@@ -73,8 +73,8 @@ static void multiply_panel(const mc_rows_product *s, int64_t j, int64_t p, int64
     }
 }
 
-/* MC_PANEL columns of C. The panel is on the stack, since batched_gemm's threads come here too, who
- * must not ask the device for memory. */
+/* MC_PANEL columns of C. The panel is on the stack, because batched_gemm's threads call this too,
+ * and must not allocate from the device. */
 static void multiply_item(void *call, int64_t item, int thread)
 {
     const mc_rows_product *s = call;

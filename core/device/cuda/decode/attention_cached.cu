@@ -1,47 +1,47 @@
-/* Attention of one new token a sequence over cached keys and values. What takes time is reading the
- * cache, so where there are few sequences their keys are split into parts, one block for each
- * (sequence, head, part): into so many that the GPU is full, whatever the lengths, which the host
- * does not know. Groups of lanes take a key each, with a softmax of their own, and several under
- * way at once. The block of a (sequence, head) that ends last joins the parts.
+/* Attention of one new token per sequence over cached keys and values. Reading the cache takes most
+ * of the time. With few sequences their keys are split into parts, one block for each (sequence,
+ * head, part), enough to fill the GPU at any lengths, which the host does not know. Groups of lanes
+ * process one key each, several at a time, with a softmax of their own. The last block of a
+ * (sequence, head) to finish combines the parts.
  *
- * In a step of generation the kernels in front change nothing here but q and the new key and value:
- * lengths and the cache are those of the step before. So the first keys and values are under way
- * before the block waits for those kernels. */
+ * In a generation step the preceding kernels change nothing here except q and the new key and
+ * value: lengths and the cache are those of the previous step. So a block loads its first keys and
+ * values before it waits for those kernels. */
 #include <cmath>
 #include "core/device/cuda/decode/softmax.cuh"
 
 namespace
 {
 
-/* Of a block: where there are few of them, and where there are more than run at once. */
+/* Warps of a block: if there are few blocks, and if there are more than run at once. */
 constexpr int WARPS = 8, MOST_WARPS = 16, LEAST_WARPS = 4;
-/* How many a multiprocessor has at once of blocks with so many warps. */
+/* Blocks of so many warps that a multiprocessor runs at once. */
 constexpr int blocks_of(int warps) { return warps == LEAST_WARPS ? 7 : warps == WARPS ? 3 : 1; }
 constexpr int MOST_PARTS = 8, LEAST_PART = 128; /* keys */
-constexpr int MOST_KEYS = 4;                    /* that a thread has under way */
+constexpr int MOST_KEYS = 4;                    /* that a thread loads at once */
 
 struct call {
     const int32_t *lengths, *first_rows, *pages; /* pages: NULL without */
     const float *bias;                           /* (heads, 2 * limit - 1); NULL: none */
     int64_t limit;
     int heads, head_dim, parts;
-    int sharing, window; /* heads that share keys and values, 1: none; 0: no window */
+    int sharing, window; /* query heads per key head; 0: no window */
     int page_shift;
     int64_t capacity;
     float scale;
     mc_view q, k, v, new_k, new_v, out;
     float *results, *largest, *sums; /* of parts: (items, head_dim), (items), (items) */
-    unsigned *arrivals;              /* blocks of each (sequence, head) that have ended */
+    unsigned *arrivals;              /* finished blocks of each (sequence, head) */
 };
 
-/* Part of the keys of one sequence, as one head sees them. */
+/* A part of the keys of one sequence, for one head. */
 struct place {
-    int sequence, begin; /* begin: the sequence's first row, or with pages where those begin */
+    int sequence, begin; /* begin: the sequence's first row, or its first entry in `pages` */
     int query, column;   /* first column of the head's query, and of its keys and values */
     int first;           /* key of the part */
-    bool keeps;          /* of the heads that share keys, this one writes the new token's */
+    bool keeps;          /* of the heads that share keys, this one stores the new token's */
     int keys;            /* of the part: 0 after the sequence's end */
-    int cached;          /* of these, all but the new token's, which is its sequence's last */
+    int cached;          /* of these, all but the new token's, the last of its sequence */
     const float *bias;   /* of the part's first key; NULL: none */
 };
 
@@ -72,14 +72,14 @@ __device__ __forceinline__ int64_t row_of(const call &c, const place &p, int key
                    : p.begin + p.first + key;
 }
 
-/* Where a thread's chunk j of a head begins, whose chunks LANES threads have by turns. */
+/* The first element of a thread's chunk j of a head, whose chunks LANES threads share. */
 template <class T, int LANES> __device__ __forceinline__ int first_of(int j)
 {
     return (j * LANES + (int)threadIdx.x % LANES) * mc_width<T>;
 }
 
-/* Where the threads that share a key begin with their chunk j, and how many elements that has. Whole
- * chunks after the head's end are its last one once more, which nobody stores. */
+/* Chunk j of a thread, of those that share a key: its first element, and its number of elements.
+ * Whole chunks after the head's end repeat its last one, and are not stored. */
 template <class T, int LANES> struct chunk {
     int first, n;
 
@@ -93,7 +93,7 @@ template <class T, int LANES> struct chunk {
     }
 };
 
-/* 16 bytes that nobody reads again: they take no place in the L1 cache. */
+/* Loads 16 bytes that are read only once: they are not kept in the L1 cache. */
 __device__ __forceinline__ mc_bits load_once(const void *p)
 {
     mc_bits b;
@@ -104,20 +104,20 @@ __device__ __forceinline__ mc_bits load_once(const void *p)
     return b;
 }
 
-/* Keys and values of the cache that a thread has under way, PIECES chunks of each, which it shares with
- * LANES - 1 others. Small blocks have so few keys that nothing is spilled. */
+/* Cached keys and values that a thread is loading, PIECES chunks of each, shared with LANES - 1
+ * other threads. Small blocks load so few keys that nothing is spilled. */
 template <class T, int PIECES, int LANES, int WARPS> struct strip {
     static constexpr int GROUPS = WARPS * 32 / LANES, MOST = WARPS == LEAST_WARPS ? 2 : MOST_KEYS,
                          KEYS = PIECES == 1 ? MOST : 4 / PIECES, STEP = GROUPS * KEYS;
     mc_bits k[KEYS][PIECES], v[KEYS][PIECES];
-    int row[KEYS]; /* of those that are fetched next */
+    int row[KEYS]; /* rows to load next */
 
     __device__ __forceinline__ int key_of(int first, int t) const
     {
         return first + t * GROUPS + (int)threadIdx.x / LANES;
     }
-    /* Behind the last key that one again; and one condition for all keys: so that all rows are looked
-     * up at once. */
+    /* After the last key it repeats that one, with one condition for all keys, so that all page
+     * entries are read at once. */
     __device__ __forceinline__ void go_to(const call &c, const place &p, int first)
     {
         if (c.pages) {
@@ -148,7 +148,7 @@ template <class T, int PIECES, int LANES, int WARPS> struct strip {
     }
 };
 
-/* The query as a key's threads have it, PIECES chunks each. */
+/* The query, as distributed over a key's threads, PIECES chunks each. */
 template <class T, int PIECES, int LANES, bool TENSOR = mc_is_half<T> &&PIECES == 1 && LANES == 8>
 struct query {
     float x[PIECES][mc_width<T>];
@@ -162,7 +162,7 @@ struct query {
                                     min(c.head_dim - i, mc_width<T>), x[j]);
         }
     }
-    /* Its products with keys, for all threads that share one. */
+    /* Its products with keys, returned to all threads that share one. */
     template <int KEYS>
     __device__ __forceinline__ void multiply(const call &c, const mc_bits (&k)[KEYS][PIECES],
                                              float (&product)[KEYS]) const
@@ -220,8 +220,7 @@ __device__ __forceinline__ void add_value(const call &c, float weight, const mc_
     }
 }
 
-/* The new token's key and value go to the cache, and are the first that one group of lanes takes
- * in. */
+/* Stores the new token's key and value in the cache; one group of lanes processes them first. */
 template <class T, int PIECES, int LANES>
 __device__ __forceinline__ void attend_new(const call &c, const place &p,
                                            const query<T, PIECES, LANES> &q,
@@ -283,7 +282,7 @@ __device__ mc_softmax<PIECES * mc_width<T>> attend_keys(const call &c, const pla
             if (x.key_of(first, t) >= p.cached) score[t] = -INFINITY;
             most = fmaxf(most, score[t]);
         }
-        if (more) fetch_keys(first + STEP); /* while the values are taken in */
+        if (more) fetch_keys(first + STEP); /* while the values are processed */
         if (most > -INFINITY) {
             const float factor = mc_exp(s.largest - most);
             s.largest = most;
@@ -299,13 +298,13 @@ __device__ mc_softmax<PIECES * mc_width<T>> attend_keys(const call &c, const pla
     return s;
 }
 
-/* How much a softmax counts beside one with the largest score `most`. */
+/* The factor of a softmax when the largest score of all is `most`. */
 __device__ __forceinline__ float share_of(float largest, float most)
 {
     return largest == -INFINITY ? 0.0f : mc_exp(largest - most);
 }
 
-/* Column i of up to MOST softmaxes that are joined: `values` of each lie `stride` apart. */
+/* Combines column i of up to MOST softmaxes, whose `values` are `stride` apart. */
 template <int MOST>
 __device__ float join(const float *largest, const float *sums, const float *values, int count,
                       int64_t stride, int i, float *most, float *sum)
@@ -329,7 +328,7 @@ __device__ float join(const float *largest, const float *sums, const float *valu
     return result;
 }
 
-/* Whether this block is the last of its task. What it wrote is seen by the block that comes last. */
+/* Whether this block is the last of its task to finish; it then sees what the others wrote. */
 __device__ bool comes_last(const call &c, int64_t task)
 {
     __shared__ bool last;
@@ -395,7 +394,7 @@ template <class T, int LANES> kernel_fn kernel_of(int warps)
                                   : attend<T, 1, LANES, WARPS>;
 }
 
-/* The kernel for heads of so many elements; NULL: there is none. */
+/* The kernel for a head size; NULL: none. */
 template <class T> kernel_fn kernel_for(int head_dim, int warps)
 {
     const int64_t chunks = mc_ceil_div(head_dim, mc_width<T>);
@@ -407,12 +406,13 @@ template <class T> kernel_fn kernel_for(int head_dim, int warps)
                            : NULL;
 }
 
-/* Shared memory that each of many small blocks asks for and leaves alone, bytes: a multiprocessor that
- * is free early shall not get more of them than its share. 32 sequences of GPT-2 XL are 4 % faster
- * for it on an H200, larger blocks are not (bench/notebook/2026-11-26-attention-over-the-cache.md). */
+/* Bytes of shared memory that each of many small blocks allocates but does not use, so that a
+ * multiprocessor that is free early gets no more than its share of blocks. 32 sequences of GPT-2 XL
+ * gain 4 % on an H200, larger blocks nothing
+ * (bench/notebook/2026-11-26-attention-over-the-cache.md). */
 size_t unused_shared(mc_device *d, int warps)
 {
-    enum { OTHER = 3 << 10 }; /* what a block takes of it besides, with heads of 64 */
+    enum { OTHER = 3 << 10 }; /* other shared memory of a block, with heads of 64 */
     return warps == LEAST_WARPS ? (size_t)(mc_shared_limit(d) / blocks_of(warps)) - OTHER : 0;
 }
 
@@ -428,7 +428,7 @@ template <class T> mc_status launch(mc_device *d, const call &c, int64_t items, 
     return mc_cuda_launched(d, "attention_cached");
 }
 
-/* Keys that the largest block has under way. */
+/* Keys that the largest block loads at once. */
 int keys_under_way(int head_dim, int width)
 {
     int lanes = 8;
@@ -436,8 +436,8 @@ int keys_under_way(int head_dim, int width)
     return MOST_KEYS * MOST_WARPS * 32 / lanes;
 }
 
-/* So many that each multiprocessor has two blocks, of enough keys to be worth it. To join parts takes
- * about as long as a large block takes for four times the keys that it has under way. */
+/* Enough parts for two blocks per multiprocessor, if each has enough keys. Combining parts takes as
+ * long as a large block takes for four times the keys that it loads at once. */
 int parts_for(mc_device *d, int64_t tasks, int64_t longest, int64_t least)
 {
     int64_t wanted = 2 * mc_cuda_of(d)->multiprocessors / tasks,
@@ -447,16 +447,16 @@ int parts_for(mc_device *d, int64_t tasks, int64_t longest, int64_t least)
 
 } // namespace
 
-/* ---- values of another head size -------------------------------------------------------------- */
+/* ---- values of another head size ------------------------------------------------------------- */
 
 namespace
 {
 
 constexpr int ANY_WARPS = 4, ANY_COLUMNS = 4, /* of a lane */
-    ANY_GROUP = 32 * ANY_COLUMNS;             /* columns of the values that a block has */
+    ANY_GROUP = 32 * ANY_COLUMNS;             /* columns of the values per block */
 
-/* A block for each (sequence, head, group of columns), whose warps take a key each by turns. Scores are
- * computed again for each group. */
+/* A block for each (sequence, head, group of columns); its warps process keys in turn. Each group
+ * recomputes the scores. */
 struct any_call {
     call c; /* parts, results and arrivals are not used */
     int value_dim, groups;
@@ -569,7 +569,7 @@ extern "C" mc_status mc_cuda_attention_cached(mc_device *d, const mc_cached_atte
     c.scale = shape->scale;
     c.arrivals = mc_cuda_of(d)->arrivals;
     c.q = view_of(q, shape->sequences);
-    c.k = view_of(k, 2); /* how many rows there are is not known here */
+    c.k = view_of(k, 2); /* the number of rows is unknown here */
     c.v = view_of(v, 2);
     c.new_k = view_of(shape->new_k, shape->sequences);
     c.new_v = view_of(shape->new_v, shape->sequences);
@@ -586,6 +586,6 @@ extern "C" mc_status mc_cuda_attention_cached(mc_device *d, const mc_cached_atte
     }
     mc_status status;
     MC_WITH_TYPE(dtype, { status = launch<T>(d, c, items, warps); });
-    if (bytes) d->free(d, scratch, bytes); /* what comes later on the stream may have it */
+    if (bytes) d->free(d, scratch, bytes); /* later work on the stream may reuse it */
     return status;
 }

@@ -1,6 +1,5 @@
-/* The most probable tokens of each row, for beam search: a block for each row. Each thread keeps the
- * best of its tokens; the block takes the best of these, and the thread it came from looks for its
- * next one. */
+/* The most probable tokens of each row, for beam search: one block per row. Each thread keeps the
+ * best of its tokens; the block takes the best of these, and its thread searches its next one. */
 #include <cmath>
 #include "core/device/cuda/decode/choose.cuh"
 
@@ -31,8 +30,8 @@ struct row_view {
     }
 };
 
-/* A number of the same order as the pair: the larger log-probability, of equals the first token.
- * None is 0. */
+/* A key that is larger for the better token: by log-probability, among equal ones the first token.
+ * 0: none. */
 __device__ __forceinline__ wide key_of(float x, int token)
 {
     return (wide)mc_ordered(x) << 32 | ~(uint32_t)token;
@@ -45,17 +44,17 @@ __device__ __forceinline__ mc_chosen chosen_of(wide key)
     return {(int32_t) ~(uint32_t)key, __uint_as_float(bits >> 31 ? bits & 0x7fffffffu : ~bits)};
 }
 
-/* All threads get it. */
+/* The largest, returned to all threads. */
 __device__ wide block_largest(wide x, wide *shared)
 {
     x = mc_warp_largest(x);
-    __syncthreads(); /* what was there before has been read */
+    __syncthreads(); /* earlier contents have been read */
     if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = x;
     __syncthreads();
     return mc_warp_largest(shared[threadIdx.x % 32]);
 }
 
-/* Fills in the largest logit and the logarithm of the sum; false where they are not finite. */
+/* Sets the largest logit and the logarithm of the sum; false if they are not finite. */
 __device__ bool normalise(row_view &row, wide *shared, float *sums)
 {
     float most = -INFINITY, sum = 0.0f;

@@ -1,6 +1,6 @@
-/* Choosing tokens, a block for each row: one pass over the logits for the most probable token and
- * the sum of all. To draw one, the borders of top-k and top-p are found by bisection over the bits
- * of the logits. Weights are integers there, so that their sums do not depend on an order. */
+/* Choosing tokens, one block per row: one pass over the logits finds the most probable token and
+ * the sum of all. For a draw, the limits of top-k and top-p are found by bisection over the bits of
+ * the logits. Weights are integers there, so that sums do not depend on their order. */
 #include <cmath>
 #include "core/device/cuda/decode/choose.cuh"
 
@@ -8,7 +8,7 @@ namespace
 {
 
 constexpr int THREADS = 1024, WARPS = THREADS / 32;
-constexpr float UNIT = 0x1p40f; /* of a weight: the most probable token has this one */
+constexpr float UNIT = 0x1p40f; /* weight of the most probable token */
 
 typedef unsigned long long wide;
 
@@ -17,7 +17,7 @@ struct call {
     mc_view logits;
 };
 
-/* The logits of one row as they are chosen from: penalised, divided by the temperature. */
+/* The logits of one row for the choice: penalised, divided by the temperature. */
 struct row_view {
     mc_view logits;
     int64_t at;
@@ -49,7 +49,7 @@ struct best {
     int token;
 };
 
-/* Of equals the first. NaN among the logits makes the sum one. */
+/* Among equal ones the first. A NaN among the logits makes the sum NaN. */
 __device__ __forceinline__ best join(best a, best b)
 {
     bool first = a.x > b.x || (a.x == b.x && a.token < b.token);
@@ -71,7 +71,7 @@ __device__ __forceinline__ best join_warp(best b)
     return b;
 }
 
-/* Takes N more tokens in, after those before. */
+/* Adds N more tokens, which come after the earlier ones. */
 template <int N> __device__ __forceinline__ void take(best &b, const float (&x)[N], int first)
 {
     float most = b.x;
@@ -87,10 +87,10 @@ template <int N> __device__ __forceinline__ void take(best &b, const float (&x)[
     for (int j = 0; j < N; j++) b.sum += mc_exp(x[j] - base);
 }
 
-/* The tokens that lie in chunks of 16 bytes, of T. */
+/* The tokens in whole chunks of 16 bytes. */
 template <class T> __device__ void take_chunks(best &b, const row_view &row, int first, int chunks)
 {
-    constexpr int N = mc_width<T>, STRIP = 2; /* loads under way at once */
+    constexpr int N = mc_width<T>, STRIP = 2; /* loads at once */
     const mc_view whole = {row.logits.data, 0, row.logits.dtype, true};
     for (int chunk = threadIdx.x; chunk < chunks; chunk += STRIP * THREADS) {
         mc_bits bits[STRIP];
@@ -112,8 +112,8 @@ template <class T> __device__ void take_chunks(best &b, const row_view &row, int
     }
 }
 
-/* All threads get it. Rows begin anywhere: what lies before and after whole chunks comes first and
- * last. */
+/* Returned to all threads. Rows start at any address: elements before and after whole chunks are
+ * processed first and last. */
 __device__ best find_best(const row_view &row)
 {
     __shared__ float xs[WARPS], sums[WARPS];
@@ -151,7 +151,7 @@ __device__ __forceinline__ wide block_sum(wide x, wide *shared)
     return x;
 }
 
-/* The largest key that at least k tokens reach. */
+/* The largest key that the keys of at least k tokens reach. */
 __device__ uint32_t border_of_k(const row_view &row, wide k, wide *shared)
 {
     uint32_t low = 0;
@@ -165,7 +165,7 @@ __device__ uint32_t border_of_k(const row_view &row, wide k, wide *shared)
     return low;
 }
 
-/* The sum of the weights of tokens with keys from `low` up to, not including, `high`. */
+/* The sum of the weights of tokens with keys in [low, high). */
 __device__ wide weight_between(const row_view &row, float largest, uint32_t low, wide high,
                                wide *shared)
 {
@@ -178,17 +178,17 @@ __device__ wide weight_between(const row_view &row, float largest, uint32_t low,
     return block_sum(sum, shared);
 }
 
-/* What is drawn from: all tokens with keys above `key`, and the first `equals` of those with it. */
+/* The tokens to draw from: all with keys above `key`, and the first `equals` with this key. */
 struct border {
     uint32_t key;
     wide equals;
 };
 
-/* Takes away from below as long as what goes is at most `limit`; of equals the last go first. */
+/* Removes the least probable tokens while their sum is at most `limit`; of equal ones the last. */
 __device__ border border_of_p(const row_view &row, float largest, uint32_t lowest, wide limit,
                               wide *shared)
 {
-    uint32_t low = lowest, high = mc_ordered(largest); /* the border lies in low .. high */
+    uint32_t low = lowest, high = mc_ordered(largest); /* the limit is in low .. high */
     while (low < high) {
         uint32_t middle = low + (high - low) / 2;
         if (weight_between(row, largest, lowest, (wide)middle + 1, shared) > limit)
@@ -206,7 +206,7 @@ __device__ border border_of_p(const row_view &row, float largest, uint32_t lowes
 
 /* ---- drawing --------------------------------------------------------------------------------- */
 
-/* Weights of the lanes' tokens by the border; *before: tokens at the border that came earlier. */
+/* Weights of the lanes' tokens within the border; *before: earlier tokens with the border's key. */
 __device__ __forceinline__ wide kept_weight(float x, bool there, float largest, const border &b,
                                             wide *before)
 {
@@ -219,7 +219,7 @@ __device__ __forceinline__ wide kept_weight(float x, bool there, float largest, 
     return kept ? weight_of(x, largest) : 0;
 }
 
-/* Sums up to and with this lane. */
+/* Inclusive prefix sum over the lanes. */
 __device__ __forceinline__ wide lane_scan(wide x)
 {
 #pragma unroll
@@ -235,8 +235,8 @@ struct draw {
     wide sum; /* of all weights drawn from */
 };
 
-/* The tokens are cut into a piece for each warp. Sums of pieces tell in which the random number
- * falls; that warp goes through its own again. */
+/* Divides the tokens into a piece for each warp. The sums of the pieces determine the piece in
+ * which the random number falls; its warp searches it again. */
 __device__ draw draw_token(const row_view &row, float largest, const border &b, double u)
 {
     __shared__ wide sums[WARPS], equals[WARPS];
@@ -329,7 +329,7 @@ __global__ void __launch_bounds__(THREADS) choose(const __grid_constant__ call k
             chosen = {b.token, b.x - log_sum};
         }
     }
-    __syncthreads(); /* what is noted was read by all */
+    __syncthreads(); /* all threads have read the row's state */
     if (threadIdx.x == 0) mc_choose_note(&c, at, chosen);
 }
 

@@ -1,14 +1,14 @@
-/* A softmax that groups of lanes make of different keys, and that is joined in the end: attention of
+/* A softmax that groups of lanes compute over different keys and then combine: for attention of
  * single tokens. */
 #ifndef MC_DEVICE_CUDA_DECODE_SOFTMAX_CUH
 #define MC_DEVICE_CUDA_DECODE_SOFTMAX_CUH
 
 #include "core/device/cuda/product/skinny_gemm.cuh"
 
-/* Products of a query with KEYS keys a group of eight lanes, of each of which a lane has eight terms,
- * for all lanes of the group. Matrix instructions multiply 16 halves of keys: as they were loaded they
- * are an operand, if the terms are taken in this order. The other is the query, its first half in
- * even columns and its second in odd ones, which count in even and in odd rows. */
+/* Products of a query with KEYS keys per group of eight lanes, for all lanes of the group; a lane
+ * has eight terms of each. Matrix instructions multiply 16 halves of keys. In this order of terms,
+ * loaded keys already have the layout of an operand. The other operand is the query, its first half
+ * in even columns and its second in odd ones, which count in even and in odd rows. */
 template <class T, int KEYS>
 __device__ __forceinline__ void mc_multiply_keys(const mc_bits &q, const mc_bits (&k)[KEYS],
                                                  float (&product)[KEYS])
@@ -30,13 +30,13 @@ __device__ __forceinline__ void mc_multiply_keys(const mc_bits &q, const mc_bits
     }
 }
 
-/* In the making: weights are relative to the largest score. */
+/* A partial softmax: weights are relative to the largest score so far. */
 template <int N> struct mc_softmax {
     float largest, sum, value[N];
 };
 
-/* Over a warp's groups of `lanes` lanes; the first group gets it. share(largest, most): how much a
- * softmax counts beside one with the largest score `most`. */
+/* Combines a warp's groups of `lanes` lanes; the first group gets the result. share(largest, most):
+ * the factor of a softmax when the largest score of all is `most`. */
 template <int N, class Share>
 __device__ __forceinline__ void mc_join_groups(mc_softmax<N> &s, int lanes, Share share)
 {

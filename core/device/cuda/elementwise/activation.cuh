@@ -1,5 +1,5 @@
-/* Activations and their slopes, of one element: for passes over memory (elementwise.cu) and for the
- * ends of products (hopper/product/gemm.cu). */
+/* Activations and their slopes for one element: for memory-bound passes (elementwise.cu) and
+ * epilogues of products (hopper/product/gemm.cu). */
 #ifndef MC_DEVICE_CUDA_ELEMENTWISE_ACTIVATION_CUH
 #define MC_DEVICE_CUDA_ELEMENTWISE_ACTIVATION_CUH
 
@@ -8,12 +8,12 @@
 /* x and y times this are sqrt(2 / pi) (x + 0.044715 x^3) and its slope. */
 constexpr float GELU_NEW_A = 0.7978845608f, GELU_NEW_B = 0.044715f;
 
-/* Types of 16 bits, for whose results less exact functions are as good. */
+/* 16-bit types, for whose results less exact functions suffice. */
 template <class T>
 constexpr bool mc_is_half = std::is_same_v<T, __half> || std::is_same_v<T, __nv_bfloat16>;
 
 /* Normal distribution: density and distribution function at x, by the fit of
- * core/device/cpu/isa/math_internal.h. erfc is slower, and this is as exact in the tail. */
+ * core/device/cpu/isa/math_internal.h, which is faster than erfc and as exact in the tail. */
 __device__ __forceinline__ float normal_cdf(float x, float *density)
 {
     float t = fabsf(x), u = __fdividef(1.0f, 1.0f + 0.35f * t);
@@ -41,9 +41,9 @@ template <int N> __device__ __forceinline__ float polynomial(const float (&c)[N]
     return p;
 }
 
-/* The same function for results of 16 bits, in half the instructions: its tail is 2^p(|x|). The
- * polynomial is fitted for the least largest error, relative to the tail: 9e-6 up to 5.7, where f16
- * ends, 8e-5 up to 12.9. Behind that p goes on falling, and the tail is 0. */
+/* The same for 16-bit results, in half the instructions: its tail is 2^p(|x|). The polynomial
+ * minimises the largest error relative to the tail: 9e-6 up to 5.7, where f16 ends, 8e-5 up to
+ * 12.9. Beyond that p keeps falling, and the tail is 0. */
 __device__ __forceinline__ float normal_cdf_half(float x)
 {
     constexpr float P[] = {-2.3173099e-09f, 1.63279239e-07f, -5.05717117e-06f, 9.12931209e-05f,
@@ -61,9 +61,9 @@ __device__ __forceinline__ float sigmoid(float x, float *mirror)
     return x < 0.0f ? low : high;
 }
 
-/* HALF: for results of 16 bits. Over all their 65,536 inputs (test_gelu_of_all_halves), in units of
- * the last bit, where rounding takes 0.5: at most 0.504 off in bf16 and 0.513 in f16, the slope
- * 0.500 and 0.510. */
+/* HALF: for 16-bit results. Over all their 65,536 inputs (test_gelu_of_all_halves), the largest
+ * error in units of the last bit, of which rounding is 0.5: 0.504 in bf16 and 0.513 in f16, for the
+ * slope 0.500 and 0.510. */
 template <bool HALF> __device__ __forceinline__ float mc_gelu(float x)
 {
     float density;
@@ -76,8 +76,8 @@ template <bool HALF> __device__ __forceinline__ float mc_gelu_slope(float x)
     return cdf + x * density;
 }
 
-/* Left of 0 the slope is (ROOT - |x|) 2^p(|x|), without a difference that loses digits around the
- * root. Relative error 7e-6 up to 5.7, 6e-5 up to 12.9. */
+/* Left of 0 the slope is (ROOT - |x|) 2^p(|x|): no difference loses digits near the root. Relative
+ * error 7e-6 up to 5.7, 6e-5 up to 12.9. */
 template <> __device__ __forceinline__ float mc_gelu_slope<true>(float x)
 {
     constexpr float ROOT = 0.751791525f;
@@ -103,8 +103,8 @@ template <bool HALF> __device__ __forceinline__ float mc_gelu_new_slope(float x)
     return s + x * s * mirror * dz;
 }
 
-/* sigmoid(2 z) without a choice of sides: 1 less a sigmoid near 1 has lost the digits that f32 has
- * more than 16 bits. */
+/* sigmoid(2 z) without a case for each side: 1 minus a sigmoid near 1 loses only digits that f32
+ * has beyond 16 bits. */
 __device__ __forceinline__ float gelu_new_sigmoid(float x, float square)
 {
     constexpr float A = -2.0f * GELU_NEW_A * MC_LOG2_E, B = A * GELU_NEW_B;
@@ -177,7 +177,7 @@ __device__ __forceinline__ void mc_activate(mc_activation activation, float (&v)
     }
 }
 
-/* v = v * activation'(x), for a result of type T. A slope of 0 for ReLU at 0. */
+/* v = v * activation'(x), for a result of type T. ReLU's slope at 0 is 0, as in PyTorch. */
 template <class T, int width>
 __device__ __forceinline__ void mc_activate_backward(mc_activation activation,
                                                      const float (&x)[width], float (&v)[width])

@@ -1,17 +1,17 @@
-/* Kernels that go over elements once and are bound by memory: activations, dropout, arithmetic with
- * broadcasting, conversion. One chunk of 16 bytes a thread. Bytes an element, for 16-bit types:
- * activation, scale, dropout 4; activation_backward, add, multiply 6 (2 more where they add to what
- * is there); bias_activation 6 (read x, write x and y; 4 without a bias or an activation); gated 6,
- * gated_backward 10, of an element of the output (4 more where it adds).
- * Instructions an element, of bf16 in whole chunks, of the 48 that an H200 issues at 1.98 GHz in the
- * time of 6 bytes, 36 at 1.5 GHz: activation gelu 18.5, activation_backward gelu 26. */
+/* Memory-bound kernels that read each element once: activations, dropout, arithmetic with
+ * broadcasting, conversion. One chunk of 16 bytes per thread. Bytes per element, for 16-bit types:
+ * activation, scale, dropout 4; activation_backward, add, multiply 6 (2 more if they accumulate);
+ * bias_activation 6 (read x, write x and y; 4 without a bias or an activation); gated 6,
+ * gated_backward 10, per element of the output (4 more if it accumulates). Instructions per
+ * element, for bf16 in whole chunks: activation gelu 18.5, activation_backward gelu 26; in the time
+ * of 6 bytes an H200 issues 48 at 1.98 GHz, 36 at 1.5 GHz. */
 #include "core/device/cuda/elementwise/activation.cuh"
 #include "core/device/cuda/runtime/kernels.cuh"
 
 /* ---- activations ----------------------------------------------------------------------------- */
 
-/* For matrices that are one row of whole chunks, which is what most are after mc_flatten. Finding
- * out where a chunk lies takes as many instructions otherwise as an activation. */
+/* For matrices that are one row of whole chunks, as most are after mc_flatten. For others, locating
+ * a chunk takes as many instructions as an activation. */
 template <class T, class F>
 static __global__ void __launch_bounds__(256)
     whole_chunks(const __grid_constant__ F f, int64_t chunks)
@@ -38,8 +38,7 @@ struct bias_activation_call {
     mc_view x, bias, y;
     mc_activation activation;
 
-    /* The activation is taken of the sum as stored, so that backward, which reads it back, sees the
-     * same value. */
+    /* The activation uses the sum as stored, because backward reads that. */
     template <class T> __device__ __forceinline__ void run(int64_t row, int64_t column, int n) const
     {
         float v[mc_width<T>], b[mc_width<T>];
@@ -146,8 +145,8 @@ extern "C" mc_status mc_cuda_activation_backward(mc_device *d, int64_t rows, int
 
 /* ---- gates ----------------------------------------------------------------------------------- */
 
-/* The second half of x's rows lies n elements after the first, which may be an odd place: then it
- * has a view of its own, that is not whole. */
+/* The second half of x's rows starts n elements after the first, possibly unaligned: then it has a
+ * view of its own, which is not `whole`. */
 struct gated_call {
     mc_view a, b, y;
     mc_activation activation;

@@ -1,19 +1,18 @@
-/* The gradient of looking rows up: rows of dy are added to rows of a table, without atomics and in
- * a fixed order. The row numbers are sorted by index, which keeps rows of one index in order; then
- * tiles of the sorted rows are summed, a block each. Where the rows of one index lie in several
- * tiles, these leave their sums in scratch memory and a second kernel adds them up, so that many
- * rows onto few entries (positions, segment types) are spread over the GPU too. Bytes an element,
- * for 16-bit types: 2, and 8 for each of the table that is changed; sorting moves some 100 bytes a
- * row. */
+/* The gradient of an embedding lookup: adds rows of dy to rows of a table, without atomics and in a
+ * fixed order. The row numbers are sorted by index, which keeps rows of one index in order; then
+ * each block sums a tile of the sorted rows. If the rows of one index are in several tiles, these
+ * store their sums in scratch memory and a second kernel adds them, so that many rows for few
+ * entries (positions, segment types) use the whole GPU too. Bytes per element, for 16-bit types: 2,
+ * and 8 for each changed element of the table; sorting moves some 100 bytes per row. */
 #include <cub/device/device_radix_sort.cuh>
 #include "core/device/cuda/runtime/kernels.cuh"
 
 enum {
     THREADS = 128,
-    AHEAD = 4,         /* rows loaded before the first of them is added */
+    AHEAD = 4,         /* rows loaded before the first is added */
     LEAST_TILE = 32,   /* rows of a tile */
-    MOST_TILES = 4096, /* so a sum has at most so many parts */
-    LANES = 8,         /* parts that are added at once */
+    MOST_TILES = 4096, /* limits the parts of a sum */
+    LANES = 8,         /* parts added in parallel */
     SLAB = 128         /* columns of a block that adds parts */
 };
 
@@ -22,7 +21,7 @@ struct sorted_rows {
     const uint32_t *key, *row; /* (rows); key: the index, negative ones last */
     int64_t rows, tile;        /* tile: rows of one */
 
-    /* Whether the rows before and from `at` on are of one index. */
+    /* Whether the rows before `at` and at `at` have the same index. */
     __device__ __forceinline__ bool joined(int64_t at) const
     {
         return at > 0 && at < rows && key[at - 1] == key[at];
@@ -46,8 +45,8 @@ static __global__ void __launch_bounds__(256)
     row[i] = (uint32_t)i;
 }
 
-/* Ends the sum over rows first .. last, which are all of one index in this tile: it goes to the
- * table, or to the tile's parts where other tiles have rows of that index too. */
+/* Finishes the sum over rows first .. last, which have one index in this tile: adds it to the
+ * table, or stores it in the tile's parts if other tiles have rows of that index too. */
 template <int width>
 __device__ __forceinline__ void end_sum(const backward_call &c, int64_t first, int64_t last,
                                         int64_t column, int n, const float (&sum)[width])
@@ -59,7 +58,7 @@ __device__ __forceinline__ void end_sum(const backward_call &c, int64_t first, i
         float *to = c.parts + ((int64_t)blockIdx.x * 2 + !before) * c.columns + column;
 #pragma unroll
         for (int i = 0; i < width; i++)
-            if (i < n) to[i] = sum[i]; /* scaled when they are added up */
+            if (i < n) to[i] = sum[i]; /* scaled when the parts are added */
         return;
     }
     int64_t at = (int64_t)key * c.dtable.stride + column;
@@ -115,8 +114,8 @@ static __global__ void __launch_bounds__(THREADS) sum_tiles(const __grid_constan
     }
 }
 
-/* Block (tile, slab) adds up the parts of the index whose rows begin in this tile and go on in the
- * next, if there is one: its own last part and the first ones of the tiles that follow. */
+/* Block (tile, slab) adds the parts of the index whose rows begin in this tile and continue in the
+ * next, if any: the tile's last part and the first parts of the following tiles. */
 static __global__ void __launch_bounds__(32 * LANES)
     add_parts(const __grid_constant__ backward_call c)
 {
@@ -165,7 +164,7 @@ static cudaError_t sort_rows(mc_device *d, int64_t rows, const int32_t *index, s
     cudaStream_t stream = mc_cuda_of(d)->stream;
     uint32_t *m = s->memory;
     cub::DoubleBuffer<uint32_t> keys(m, m + rows), numbers(m + 2 * rows, m + 3 * rows);
-    if (!m) /* only asks how much memory it takes */
+    if (!m) /* only queries the size */
         return cub::DeviceRadixSort::SortPairs(NULL, s->own_bytes, keys, numbers, (uint32_t)rows, 0,
                                                32, stream);
     number_rows<<<(unsigned)mc_ceil_div(rows, 256), 256, 0, stream>>>(index, rows, keys.Current(),

@@ -1,15 +1,15 @@
-/* What general operations are made of: copies between strides, functions of one and two elements,
- * sums over a dimension in the middle. Bytes an element, for 16-bit types: strided_copy 4, unary 4,
- * unary_backward and binary 6 (2 more where they add to what is there), sum_middle 2. */
+/* The kernels of general operations: copies between strides, functions of one and two elements,
+ * sums over a middle dimension. Bytes per element, for 16-bit types: strided_copy 4, unary 4,
+ * unary_backward and binary 6 (2 more if they accumulate), sum_middle 2. */
 #include "core/device/cuda/runtime/kernels.cuh"
 
 /* ---- strided copies -------------------------------------------------------------------------- */
 
-/* One thread for each chunk of the last dimension. Chunks are moved whole where both arrays are
- * without gaps in that dimension; a transposed one is read element by element. */
+/* One thread per chunk of the last dimension. Chunks are copied whole if both arrays are contiguous
+ * in that dimension; a transposed array is read element by element. */
 struct strided_call {
     mc_view x, y;
-    int outer; /* dimensions but the last */
+    int outer; /* number of dimensions without the last */
     mc_divider size[MC_STRIDED_DIMS];
     int64_t x_step[MC_STRIDED_DIMS], y_step[MC_STRIDED_DIMS];
     float factor;
@@ -60,7 +60,7 @@ struct strided_call {
     }
 };
 
-/* As mc_view_of, for lines that begin at multiples of all distances but the last. */
+/* As mc_view_of, for lines that start at multiples of all strides except the last. */
 static mc_view lines_of(mc_matrix m, const int64_t *step, int outer, int width)
 {
     mc_view view = mc_view_of(m, 1, width);
@@ -250,7 +250,7 @@ struct sum_middle_call {
         mc_store_one(y, at, accumulate ? mc_load_one(y, at) + value : value);
     }
 
-    /* One thread for each chunk of columns of an outer index, which adds up all rows. */
+    /* One thread per chunk of columns of an outer index, which sums all rows. */
     template <class T>
     __device__ __forceinline__ void run(int64_t outer, int64_t column, int n) const
     {
@@ -267,7 +267,7 @@ struct sum_middle_call {
     }
 };
 
-/* One block a row. */
+/* One block per row. */
 template <class T>
 static __global__ void __launch_bounds__(256)
     sum_each_row(const __grid_constant__ sum_middle_call c)

@@ -1,5 +1,5 @@
-/* Statistics of tensors. Elements are dealt to blocks and threads by
- * their number, and parts are added in a fixed order. Bytes an element: its own size, once. */
+/* Statistics of tensors. Elements are assigned to blocks and threads by their number, and parts are
+ * added in a fixed order. Bytes per element: its own size, once. */
 #include <math.h>
 #include "core/device/cuda/runtime/kernels.cuh"
 

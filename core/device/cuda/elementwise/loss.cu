@@ -1,9 +1,9 @@
 /* Cross-entropy over classes, and argmax.
  *
- * cross_entropy reads each logit once: a block keeps its row in shared memory, every thread its own
- * chunks of it, so that no barrier is needed for them, and as soon as a thread has written the
- * gradient of a chunk it starts the copy of the same chunk of the block's next row. Bytes an
- * element, for 16-bit types: 4 (2 without the gradient); one more read where a row does not fit. */
+ * cross_entropy reads each logit once. A block keeps its row in shared memory; every thread uses
+ * only its own chunks, so they need no barrier. As soon as a thread has written the gradient of a
+ * chunk, it starts the copy of the same chunk of the block's next row. Bytes per element, for
+ * 16-bit types: 4 (2 without the gradient); one more read if a row does not fit. */
 #include <cuda_pipeline_primitives.h>
 #include "core/device/cuda/runtime/kernels.cuh"
 
@@ -11,7 +11,7 @@ enum { MOST_THREADS = 1024 };
 
 struct loss_call {
     int64_t rows, classes;
-    int full, left, last; /* chunks of a row, elements of the one after them, the thread for it */
+    int full, left, last; /* chunks of a row, elements after them, the thread for these */
     mc_view x, dx;
     const int32_t *labels;
     int32_t ignore_index;
@@ -28,8 +28,8 @@ template <class T> __device__ __forceinline__ mc_view row_of(mc_view m, int64_t 
     return m;
 }
 
-/* f(full, i, n) for the thread's chunks of a row: n elements in chunk i, with `full` a whole chunk.
- * A chunk has the same thread in every row. */
+/* Calls f(full, i, n) for the thread's chunks of a row: n elements in chunk i; `full`: a whole
+ * chunk. A chunk belongs to the same thread in every row. */
 template <class T, class F>
 __device__ __forceinline__ void each_chunk(const loss_call &c, const F &f)
 {
@@ -61,7 +61,7 @@ __device__ __forceinline__ void start_row(const loss_call &c, mc_view row, uint4
     __pipeline_commit();
 }
 
-/* A chunk whose copy is done, or (not KEPT) from where it is; -inf after the end of the row. */
+/* A chunk whose copy is done (KEPT), or from global memory; -inf after the end of the row. */
 template <class T, bool KEPT, bool FULL>
 __device__ __forceinline__ void read_chunk(mc_view row, const uint4 *kept, int i, int n,
                                            float (&v)[mc_width<T>])
@@ -75,8 +75,8 @@ __device__ __forceinline__ void read_chunk(mc_view row, const uint4 *kept, int i
         if (!FULL && j >= n) v[j] = -INFINITY;
 }
 
-/* The largest value so far, the sum of e^(x - largest), and where wanted the sum of x. Starts with
- * the least finite number rather than -inf, from which -inf can be subtracted. */
+/* The largest value so far, the sum of e^(x - largest), and if required the sum of x. Starts with
+ * the least finite number instead of -inf, because -inf - -inf would be NaN. */
 struct exp_sum {
     float largest, sum;
     double values;
@@ -102,8 +102,7 @@ template <int width> __device__ __forceinline__ void add_chunk(exp_sum *s, const
     s->sum += e[0];
 }
 
-/* `ahead`: the row whose chunks are copied as soon as those of this row are done with, or no data:
- * none. */
+/* `ahead`: the row whose chunks are copied when those of this row have been used; no data: none. */
 template <class T, bool KEPT>
 __device__ __forceinline__ exp_sum sum_row(const loss_call &c, mc_view row, mc_view ahead,
                                            uint4 *kept)
@@ -119,7 +118,7 @@ __device__ __forceinline__ exp_sum sum_row(const loss_call &c, mc_view row, mc_v
                 if (full || j < n) s.values += v[j];
         }
         if (!KEPT || !ahead.data) return;
-        asm volatile("" : : "f"(s.sum) : "memory"); /* what was kept has been used */
+        asm volatile("" : : "f"(s.sum) : "memory"); /* the kept chunk has been used */
         start_chunk<T, full>(ahead, kept, i, n);
     });
     if (KEPT && ahead.data) __pipeline_commit();
@@ -135,7 +134,7 @@ __device__ __forceinline__ exp_sum merge_warp(exp_sum s, bool values)
     return s;
 }
 
-/* Of the block; all threads get it. `shared` may be used again after the next barrier. */
+/* The block's sum, returned to all threads. `shared` may be reused after the next barrier. */
 __device__ __forceinline__ exp_sum merge_block(exp_sum s, bool values, exp_sum *shared)
 {
     s = merge_warp(s, values);
@@ -188,7 +187,7 @@ __device__ static double row_loss(const loss_call &c, const exp_sum &s, float x_
     return (1.0 - e) * loss + e * (log_sum + mean_below);
 }
 
-/* The label's logit in the thread that has its chunk. */
+/* The label's logit, in the thread that has its chunk. */
 template <class T, bool KEPT>
 __device__ __forceinline__ float read_label(mc_view row, uint4 *kept, int32_t label)
 {
@@ -216,7 +215,7 @@ static __global__ void __launch_bounds__(MOST_THREADS, 1)
     for (int parity = 0; row < c.rows; row += gridDim.x) {
         const int32_t after = label_of(c, row + 2 * (int64_t)gridDim.x);
         const mc_view x = row_of<T>(c.x, row), dx = row_of<T>(c.dx, row);
-        const mc_view ahead = /* of an ignored row nothing is read */
+        const mc_view ahead = /* an ignored row is not read */
             next_label == c.ignore_index ? none : row_of<T>(c.x, row + gridDim.x);
         if (label == c.ignore_index) {
             if (KEPT && ahead.data) start_row<T>(c, ahead, kept);
@@ -238,7 +237,7 @@ static __global__ void __launch_bounds__(MOST_THREADS, 1)
     }
 }
 
-/* loss[0] += the sum of the rows' losses, loss[1] += how many count. One block. */
+/* loss[0] += the sum of the rows' losses, loss[1] += the number that count. One block. */
 static __global__ void __launch_bounds__(MOST_THREADS, 1)
     add_losses(const double *row_loss, const int32_t *labels, int64_t rows, int32_t ignore_index,
                float *loss)
@@ -318,7 +317,7 @@ extern "C" mc_status mc_cuda_cross_entropy(mc_device *d, int64_t rows, int64_t c
 static __global__ void add_two_losses(const float *a, const float *b, float factor, float *y,
                                       float *k_out)
 {
-    float count = a[1] > 0 || !(b[1] > 0) ? a[1] : 1; /* where nothing counts there is no row */
+    float count = a[1] > 0 || !(b[1] > 0) ? a[1] : 1; /* if nothing counts there is no row */
     float k = b[1] > 0 ? factor * count / b[1] : 0;
     y[0] = a[0] + k * b[0];
     y[1] = count;
@@ -335,7 +334,7 @@ extern "C" mc_status mc_cuda_loss_add(mc_device *d, const float *a, const float 
 
 /* ---- argmax ---------------------------------------------------------------------------------- */
 
-/* Of a value and its column: argmax prefers the largest. NaN is above all, -0 is 0. */
+/* The rank of a value and its column: argmax takes the largest. NaN is above all, -0 equals 0. */
 __device__ __forceinline__ uint64_t rank_of(float x, int64_t column)
 {
     uint32_t bits = __float_as_uint(x + 0.0f);
@@ -344,7 +343,7 @@ __device__ __forceinline__ uint64_t rank_of(float x, int64_t column)
     return (uint64_t)order << 32 | (uint32_t) ~(uint32_t)column;
 }
 
-/* One block a row; bytes an element: its size. */
+/* One block per row; bytes per element: its size. */
 template <class T>
 static __global__ void __launch_bounds__(256) argmax_rows(mc_view x, int64_t columns, int32_t *out)
 {

@@ -1,17 +1,17 @@
 /* LayerNorm or RMSNorm of a residual sum, with dropout of the branch, in one pass over the rows.
- * Bytes an element, for 16-bit types: residual_norm 8 (read x and f, write s and y; 4 without a branch),
- * residual_norm_backward 8 (read s and dy, write ds and df; 2 more where it adds to ds; the sum of
- * df's columns costs none), residual_sum 6.
+ * Bytes per element, for 16-bit types: residual_norm 8 (read x and f, write s and y; 4 without a
+ * branch), residual_norm_backward 8 (read s and dy, write ds and df; 2 more if it accumulates to
+ * ds; df's column sums are free), residual_sum 6.
  *
- * A row is held in registers by one to sixteen warps; rows too long for that are read again for
- * each pass. */
+ * One to sixteen warps hold a row in registers; rows too long for that are read again for each
+ * pass. */
 #include "core/device/cuda/runtime/kernels.cuh"
 
 enum {
-    ROW_THREADS = 512, /* at most, to a row; a thread then has 128 registers */
-    ROWS = 4,          /* of a block where each row has one warp */
-    FEW = 64,          /* rows that have as many threads as they can use */
-    MOST_EIGHTS = 3,   /* a thread has at most three times eight elements of a row */
+    ROW_THREADS = 512, /* per row, at most; a thread then has 128 registers */
+    ROWS = 4,          /* per block, if each row has one warp */
+    FEW = 64,          /* rows for which each has as many threads as it can use */
+    MOST_EIGHTS = 3,   /* a thread holds at most three times eight elements of a row */
 };
 
 /* One call of residual_norm (x, f, s, y, weight, bias, and eps) or of its backward pass (s, dy, ds,
@@ -23,17 +23,17 @@ struct mc_norm_call {
     float eps;
     const float *mean, *rstd;
     float *mean_out, *rstd_out;
-    /* round: the norm is that of s as stored, or as it would be; rms: RMSNorm, without bias, mean and mean_out */
+    /* round: the norm of s as if stored; rms: RMSNorm, without bias, mean and mean_out */
     bool round, accumulate, rms;
 };
 
-/* What a sum is of: x alone, x + f, or x + dropout(f). */
+/* The terms of the sum: x alone, x + f, or x + dropout(f). */
 enum mc_summands { MC_ALONE, MC_PLAIN, MC_DROPPED };
 
-/* What is summed up over the rows, by column: for dweight and dbias, or for dbranch too. */
+/* The column sums over the rows: for dweight and dbias, or for dbranch too. */
 enum { MC_WEIGHTS = 2, MC_WEIGHTS_AND_BRANCH = 3 };
 
-/* Sums of blocks or rows for each column, in the device's memory: (parts, sums, columns). */
+/* Column sums of blocks or rows, in device memory: (parts, sums, columns). */
 struct mc_norm_partials {
     float *data;
     int64_t parts, sums; /* sums 0: none */
@@ -60,7 +60,7 @@ template <int width> __device__ __forceinline__ float mc_sum_of(const float (&v)
     return sum;
 }
 
-/* The sum of squared deviations of the first n, which in whole chunks are all or none. */
+/* The sum of squared deviations of the first n elements; in whole chunks n is all or none. */
 template <bool ALL, int width>
 __device__ __forceinline__ float mc_squares_of(const float (&v)[width], int n, float mean)
 {
@@ -93,7 +93,7 @@ struct mc_row_facts {
     mc_norm_sums means;
 };
 
-/* v = the gradient at the sum, s normalised: rstd (g - the mean of g - s times that of g s). */
+/* v = the gradient at the sum; s is normalised: rstd (g - mean(g) - s mean(g s)). */
 template <int width>
 __device__ __forceinline__ void mc_norm_gradient(const mc_row_facts &r, const float (&s)[width],
                                                  const float (&g)[width], float (&v)[width])
@@ -104,7 +104,7 @@ __device__ __forceinline__ void mc_norm_gradient(const mc_row_facts &r, const fl
         v[i] = __fmaf_rn(g[i], r.rstd, __fmaf_rn(s[i], slope, constant));
 }
 
-/* v = 1 where there is no weight. */
+/* v = 1 without a weight. */
 template <class T, int width>
 __device__ __forceinline__ void load_weight(mc_view w, int64_t column, int n, float none,
                                             float (&v)[width])
@@ -117,7 +117,7 @@ __device__ __forceinline__ void load_weight(mc_view w, int64_t column, int n, fl
     for (int i = 0; i < width; i++) v[i] = none;
 }
 
-/* How many elements of a chunk at `column` are within the row; may be negative. */
+/* The elements of a chunk at `column` that are within the row; may be negative. */
 template <class T> __device__ __forceinline__ int within(int64_t columns, int64_t column)
 {
     int64_t left = columns - column;
@@ -137,7 +137,7 @@ __device__ __forceinline__ void add_branch(const mc_norm_call &c, int64_t row, i
         x[i] = __fmaf_rn(v[i], OF == MC_DROPPED ? factor[i] : 1.0f, x[i]);
 }
 
-/* Stores s if required; v becomes what the norm is taken of. */
+/* Stores s if required; v becomes the argument of the norm. */
 template <class T, int width>
 __device__ __forceinline__ void store_sum(const mc_norm_call &c, int64_t row, int64_t column, int n,
                                           float (&v)[width])
@@ -172,7 +172,7 @@ __device__ __forceinline__ void store_normalised(const mc_norm_call &c, const af
     mc_store<T, mc_whole<T>>(c.y, row * c.y.stride + column, n, v);
 }
 
-/* Over the threads of a row: a warp, or the block where a row has several. */
+/* The sum over the threads of a row: a warp, or the block if a row has several warps. */
 template <class S> __device__ __forceinline__ S row_sum(S x, S *shared)
 {
     return blockDim.x == 32 ? mc_warp_sum(x) : mc_block_sum(x, shared);
@@ -185,7 +185,7 @@ static __global__ void __launch_bounds__(ROW_THREADS)
 {
     constexpr int width = mc_width<T>;
     __shared__ float shared[2][ROW_THREADS / 32];
-    constexpr bool EARLY = CHUNKS * width == 8; /* weights come while others are at work */
+    constexpr bool EARLY = CHUNKS * width == 8; /* loads weights before the sums */
     int64_t row = (int64_t)blockIdx.x * blockDim.y + threadIdx.y;
     affine<T> a[CHUNKS];
     auto load_affine = [&](int k) {
@@ -234,7 +234,7 @@ static __global__ void __launch_bounds__(ROW_THREADS)
     }
 }
 
-/* One chunk of what the norm is taken of, computed from x and f. */
+/* One chunk of the norm's argument, computed from x and f. */
 template <class T, int width>
 __device__ __forceinline__ void load_sum(const mc_norm_call &c, int64_t row, int64_t column, int n,
                                          float (&v)[width])
@@ -246,7 +246,7 @@ __device__ __forceinline__ void load_sum(const mc_norm_call &c, int64_t row, int
     if (c.round) mc_unpack<T>(c.s, mc_pack<T>(c.s, v), v);
 }
 
-/* Rows of any length: one a block, read anew for each pass. */
+/* Rows of any length: one per block, read again for each pass. */
 template <class T, bool RMS>
 static __global__ void __launch_bounds__(ROW_THREADS)
     norm_long_rows(const __grid_constant__ mc_norm_call c)
@@ -282,12 +282,12 @@ static __global__ void __launch_bounds__(ROW_THREADS)
 
 /* ---- shapes of launches ---------------------------------------------------------------------- */
 
-/* Threads to a row, and eights of elements to a thread; eights 0: too long for registers. */
+/* Threads per row, and groups of eight elements per thread; eights 0: too long for registers. */
 struct row_shape {
     int eights, threads;
 };
 
-/* The shape with the fewest idle places, and of those the one with the fewest threads. */
+/* The shape with the fewest idle places, and among these with the fewest threads. */
 static row_shape row_shape_of(int64_t columns)
 {
     row_shape best = {0, ROW_THREADS};
@@ -302,7 +302,7 @@ static row_shape row_shape_of(int64_t columns)
     return best;
 }
 
-/* Runs the statements with CHUNKS as the chunks a thread has. */
+/* Runs the statements with CHUNKS as the number of chunks per thread. */
 #define MC_WITH_CHUNKS(eights, ...)                     \
     do {                                                \
         if ((eights) == 1) {                            \
@@ -321,7 +321,7 @@ template <class T, bool RMS> static void launch_norm(mc_device *d, const mc_norm
 {
     cudaStream_t stream = mc_cuda_of(d)->stream;
     row_shape shape = row_shape_of(c.columns);
-    if (c.rows <= FEW && c.columns <= 8 * ROW_THREADS) { /* what counts is how soon it is done */
+    if (c.rows <= FEW && c.columns <= 8 * ROW_THREADS) { /* only latency matters */
         constexpr int CHUNKS = 8 / mc_width<T>;
         unsigned threads = (unsigned)mc_ceil_div(c.columns, 256) * 32;
         auto kernel = !c.f.data          ? norm_rows<T, CHUNKS, MC_ALONE, RMS>
@@ -367,7 +367,7 @@ extern "C" mc_status mc_cuda_residual_norm(mc_device *d, const mc_residual_norm_
         c.eps = call->eps;
         c.mean_out = call->mean;
         c.rstd_out = call->rstd;
-        if (!s.data) c.s.dtype = c.x.dtype; /* it is rounded nevertheless */
+        if (!s.data) c.s.dtype = c.x.dtype; /* the norm's argument is rounded all the same */
         c.round = f.data;
         c.rms = !bias.data;
         c.rms ? launch_norm<T, true>(d, c) : launch_norm<T, false>(d, c);
@@ -424,7 +424,7 @@ __device__ __forceinline__ void multiply(const float (&w)[width], float (&g)[wid
     for (int i = 0; i < width; i++) g[i] *= w[i];
 }
 
-/* s: normalised. RMSNorm takes no mean away, and so none of the gradient. */
+/* s: normalised. RMSNorm subtracts no mean, and no mean gradient. */
 template <bool RMS, int width>
 __device__ __forceinline__ void add_means(mc_row_facts *r, const float (&s)[width],
                                           const float (&g)[width])
@@ -436,8 +436,8 @@ __device__ __forceinline__ void add_means(mc_row_facts *r, const float (&s)[widt
     }
 }
 
-/* Stores ds and, with DF, df of one chunk; `old`: what ds is added to, or zeros. With STORED v is in
- * the end what the last of the two has. */
+/* Stores ds and, with DF, df of one chunk; `old`: what ds is added to, or zeros. With STORED v
+ * becomes the values of the last one as stored. */
 template <class T, bool DF, bool STORED, int width>
 __device__ __forceinline__ void store_gradients(const mc_norm_call &c, int64_t row, int64_t column,
                                                 int n, mc_bits old, float (&v)[width])
@@ -454,7 +454,7 @@ __device__ __forceinline__ void store_gradients(const mc_norm_call &c, int64_t r
     if (!DF) return;
     float factor[width];
     int64_t first = row * c.columns + column;
-    if (STORED && mc_whole<T>) first &= ~(int64_t)3; /* it is: so the compiler knows */
+    if (STORED && mc_whole<T>) first &= ~(int64_t)3; /* a hint for the compiler: a multiple of 4 */
     mc_drop_factors(c.mask, first, factor);
 #pragma unroll
     for (int i = 0; i < width; i++) v[i] *= factor[i];
@@ -463,11 +463,11 @@ __device__ __forceinline__ void store_gradients(const mc_norm_call &c, int64_t r
     if (STORED) mc_unpack<T>(c.df, stored, v);
 }
 
-/* A thread's SUMS sums: in shared memory, 4 columns of a chunk at a time, since registers for them
- * would leave too few warps. */
+/* A thread's SUMS sums, in shared memory, 4 columns of a chunk at a time: in registers they would
+ * leave too few warps. */
 template <class T, int CHUNKS, int SUMS> struct column_totals {
     enum { FOURS = mc_width<T> / 4, ALL = CHUNKS * FOURS };
-    enum { PITCH = SUMS * ALL | 1 }; /* odd: so that threads are in banks of their own */
+    enum { PITCH = SUMS * ALL | 1 }; /* odd, so that threads use different banks */
     float4 *sum;                     /* (threads of the block, PITCH) */
 
     __device__ __forceinline__ float4 *of(int row) const
@@ -481,7 +481,7 @@ template <class T, int CHUNKS, int SUMS> struct column_totals {
         for (int i = 0; i < SUMS * ALL; i++) of(threadIdx.y)[i] = make_float4(0, 0, 0, 0);
     }
 
-    /* dweight += g n, dbias += g, which RMSNorm does not have: there it stays 0. */
+    /* dweight += g n, dbias += g; RMSNorm has no bias: there it stays 0. */
     template <bool RMS, int width>
     __device__ __forceinline__ void add(int chunk, const float (&g)[width],
                                         const float (&n)[width]) const
@@ -510,7 +510,7 @@ template <class T, int CHUNKS, int SUMS> struct column_totals {
         }
     }
 
-    /* Adds up what the rows of the block have, in order, into partial[block] (SUMS, columns). */
+    /* Adds the sums of the block's rows, in order, into partial[block] (SUMS, columns). */
     __device__ void store(int64_t columns, float *partial) const
     {
         __syncthreads();
@@ -532,7 +532,7 @@ template <class T, int CHUNKS, int SUMS> struct column_totals {
     }
 };
 
-/* The chunks a thread has of a row of m; zeros if that is not `wanted`. */
+/* A thread's chunks of a row of m; zeros if not `wanted`. */
 template <class T, int CHUNKS>
 __device__ __forceinline__ void load_row(const mc_norm_call &c, mc_view m, int64_t row,
                                          mc_bits (&bits)[CHUNKS], bool wanted = true)
@@ -545,7 +545,7 @@ __device__ __forceinline__ void load_row(const mc_norm_call &c, mc_view m, int64
     }
 }
 
-/* What a thread reads of a row. */
+/* A thread's loads of a row. */
 template <class T, int CHUNKS, bool RMS> struct row_bits {
     mc_bits s[CHUNKS], dy[CHUNKS];
     float mean, rstd;
@@ -559,12 +559,12 @@ template <class T, int CHUNKS, bool RMS> struct row_bits {
     }
 };
 
-/* Whether a thread has so little of a row that it has registers for the next row too. */
+/* Whether a thread's part of a row is so small that registers suffice for the next row too. */
 template <class T, int CHUNKS> constexpr bool has_few = CHUNKS == 1 && mc_width<T> == 8;
 
-/* Blocks as in norm_rows, but as many as run at once; each takes every gridDim.x-th set of rows.
- * Where there are registers, what is in ds is read EARLY and the next row AHEAD. partial:
- * (gridDim.x, SUMS, columns); NULL, for SUMS = 2 only: not wanted. */
+/* Blocks as in norm_rows, but only as many as run at once; each takes every gridDim.x-th set of
+ * rows. With enough registers, ds is read EARLY and the next row AHEAD. partial: (gridDim.x, SUMS,
+ * columns); NULL, only for SUMS = 2: not required. */
 template <class T, int CHUNKS, bool DF, int SUMS, bool RMS>
 static __global__ void __launch_bounds__(ROW_THREADS, has_few<T, CHUNKS> ? 2 : 1)
     norm_rows_backward(const __grid_constant__ mc_norm_call c, float *partial)
@@ -666,7 +666,7 @@ static __global__ void __launch_bounds__(ROW_THREADS)
     }
 }
 
-/* partial (gridDim.y, SUMS, columns): one thread a column. ds and df are there already. */
+/* partial (gridDim.y, SUMS, columns): one thread per column. ds and df are complete already. */
 template <int SUMS>
 static __global__ void __launch_bounds__(ROW_THREADS)
     norm_long_partials(const __grid_constant__ mc_norm_call c, float *partial)
@@ -717,7 +717,7 @@ static mc_status launch_rows_backward(mc_device *d, const mc_norm_call &c, dim3 
     int threads = (int)(block.x * block.y);
     size_t shared = (size_t)threads * column_totals<T, CHUNKS, SUMS>::PITCH * sizeof(float4);
     if (!p->sums) shared = 0;
-    /* GPUs but those of data centers have too little for rows of some thousands of elements */
+    /* consumer GPUs have too little shared memory for rows of some thousands of elements */
     if ((int64_t)shared > mc_shared_limit(d)) return launch_long_backward<T, RMS>(d, c, p);
     mc_allow_shared(kernel, shared);
     int64_t most = mc_resident_blocks(d, kernel, threads, shared);

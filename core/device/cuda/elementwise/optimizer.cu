@@ -1,7 +1,6 @@
-/* Optimizer steps over flat arrays, statistics of gradients, and the end of a step. Bytes an
- * element: adam 28 on f32 parameters (30 with a 16-bit parameter beside an f32 master), sgd 12 (20
- * with momentum; 2 more beside a master), gradient_stats 4; 2 less with 16-bit
- * gradients. */
+/* Optimizer steps over flat arrays, statistics of gradients, and the end of a step. Bytes per
+ * element: adam 28 for f32 parameters (30 for a 16-bit parameter with an f32 master), sgd 12 (20
+ * with momentum; 2 more with a master), gradient_stats 4; 2 less with 16-bit gradients. */
 #include <math.h>
 #include "core/device/cuda/runtime/kernels.cuh"
 #include "core/device/dynamic_map_internal.h"
@@ -12,7 +11,7 @@ enum { THREADS = 256 };
 struct flat {
     int64_t count;
     mc_view gradient, m, v, p; /* p: the f32 values */
-    mc_view stored;            /* the parameter beside a master; data NULL: none */
+    mc_view stored;            /* the parameter, if `p` is its master; data NULL: none */
 };
 
 static flat flat_of(int64_t count, mc_matrix gradient, float *m, float *v, float *master,
@@ -29,7 +28,7 @@ static flat flat_of(int64_t count, mc_matrix gradient, float *m, float *v, float
             view(master ? parameter : NULL, dtype)};
 }
 
-/* As many blocks as run at once, or as there are chunks for. */
+/* As many blocks as run at once, or as the chunks need. */
 template <class K> static unsigned flat_grid(mc_device *d, K kernel, int64_t count)
 {
     int64_t blocks = mc_ceil_div(count, 4 * THREADS);
@@ -51,7 +50,7 @@ struct adam_scalars {
     int32_t skip;
 };
 
-/* pow takes microseconds, for which all threads of every block would wait. */
+/* pow would take microseconds, for which all threads of every block would wait. */
 __device__ static double power(double base, int64_t exponent)
 {
     double result = 1;
@@ -73,7 +72,7 @@ __device__ static void adam_scalars_of(const mc_adam_step &step, adam_scalars *s
     s->l2 = step.l2 ? step.weight_decay : 0;
 }
 
-/* G: of the gradient, float or mc_mixed (16 bits). */
+/* G: the gradient's type, float or mc_mixed (16 bits). */
 template <class G>
 static __global__ void __launch_bounds__(THREADS)
     adam(const __grid_constant__ flat f, const __grid_constant__ mc_adam_step step)
@@ -126,17 +125,17 @@ struct maps {
     float sign[MC_MAP_SIZE], plain[MC_MAP_SIZE];
 };
 
-/* The number of the map that is nearest; the smaller of two that are equally near. */
+/* The nearest number of the map; the smaller of two that are equally near. */
 __device__ __forceinline__ uint8_t encode(const float *map, float part)
 {
-    int at = 0; /* the last that is not above it */
+    int at = 0; /* the last entry not above it */
 #pragma unroll
     for (int step = MC_MAP_SIZE / 2; step; step /= 2) at += map[at + step] <= part ? step : 0;
     if (at + 1 < MC_MAP_SIZE && map[at + 1] - part < part - map[at]) at++;
     return (uint8_t)at;
 }
 
-/* Of a block of state that a block of threads has, an element each. */
+/* The largest of a state block, of which each thread of a block has one element. */
 __device__ __forceinline__ float largest_of(float x)
 {
     __shared__ float of_warp[THREADS / 32], all;
@@ -187,7 +186,7 @@ static __global__ void __launch_bounds__(THREADS)
         if (inside) {
             uint8_t low = v_scale > 0 ? encode(map.plain, square / v_scale) : 0;
             m.code[at] = m_scale > 0 ? encode(map.sign, mean / m_scale) : 0;
-            v.code[at] = low == 0 && square > 0 ? 1 : low; /* no zero under the root */
+            v.code[at] = low == 0 && square > 0 ? 1 : low; /* not zero under the root */
         }
         if (threadIdx.x == 0) {
             m.scale[b] = m_scale;
@@ -282,7 +281,7 @@ extern "C" mc_status mc_cuda_sgd(mc_device *d, int64_t count, mc_sgd_step step, 
 struct stats {
     double squares, powers;
     uint64_t nonfinite; /* as in mc_gradient_stats */
-    uint32_t largest;   /* bits of |g|: they order finite values, inf and NaN as wanted */
+    uint32_t largest;   /* bits of |g|, ordered as required: finite values, inf, NaN */
 
     __device__ __forceinline__ void merge(const stats &o)
     {

@@ -1,5 +1,5 @@
-/* Where tokens are: a bias by distance from its table, and rotary positions. Rotary positions read and
- * write the rotated columns once; a block takes a row, whose turns all heads share. */
+/* Positions of tokens: a bias by distance from its table, and rotary positions, which read and
+ * write the rotated columns once; a block has a row, whose heads all use the same angles. */
 #include "core/device/cuda/runtime/kernels.cuh"
 
 namespace
@@ -33,7 +33,7 @@ struct gather {
     bool accumulate;
 };
 
-/* A warp for each element of the table. */
+/* One warp per element of the table. */
 __global__ void __launch_bounds__(THREADS) gather_table(const __grid_constant__ gather g)
 {
     int64_t item = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / 32;
@@ -61,8 +61,8 @@ struct rotation {
     mc_rotation scaled; /* for mc_rotary_angle */
 };
 
-/* The turns of all pairs at a position: cosine (pairs), then sine. Angles are counted in whole turns
- * in double, for f32 has no digits left for them at large positions. */
+/* Cosines (pairs), then sines, of all pairs at a position. Angles are counted in turns in double,
+ * because f32 has no digits left for them at large positions. */
 __device__ void find_turns(const rotation &r, int position, float *turns)
 {
     constexpr double TURN = 6.283185307179586477; /* 2 pi */

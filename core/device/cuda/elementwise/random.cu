@@ -1,6 +1,6 @@
-/* fill: initial values of parameters. The same bits as core/device/cpu/isa/random.c gives, in every
- * build: integers, and f32 additions, products and square roots that are rounded once each, written
- * as intrinsics so that none are contracted. Bytes an element: its size, written once. */
+/* fill: initial values of parameters, with the same bits as core/device/cpu/isa/random.c in every
+ * build: integers, and f32 additions, products and square roots that are rounded once each, as
+ * intrinsics so that none are contracted. Bytes per element: its size, written once. */
 #include <math.h>
 #include "core/device/cuda/runtime/kernels.cuh"
 
@@ -47,7 +47,7 @@ __device__ __forceinline__ void turn(uint32_t k, float *cosine, float *sine)
     *sine = __uint_as_float(ss ^ (quarter & 2) << 30);
 }
 
-/* What the four elements of a Philox block are made of. */
+/* The arguments for the four elements of a Philox block. */
 struct filling {
     mc_fill fill;
     float width, below; /* uniform: b - a, and the last number before b */
@@ -62,7 +62,7 @@ struct filling {
         }
     }
 
-    /* Rounding may reach b, which the range leaves out. */
+    /* Rounding could give b, which the range excludes. */
     __device__ __forceinline__ void uniforms(const uint32_t *words, float *out) const
     {
         for (int i = 0; i < 4; i++) {
@@ -73,8 +73,8 @@ struct filling {
     }
 };
 
-/* One thread for each Philox block that has elements of `out`: elements 4 block .. 4 block + 3 of
- * the parameter, of which out holds first .. first + count. */
+/* One thread per Philox block with elements of `out`: elements 4 block .. 4 block + 3 of the
+ * parameter, of which out has first .. first + count. */
 static __global__ void __launch_bounds__(256)
     fill_blocks(const __grid_constant__ filling f, int64_t first, int64_t count, mc_view out)
 {

@@ -1,4 +1,4 @@
-/* Cross-entropy row by row. Bytes an element, for 16-bit types: 2 where a row stays in the cache
+/* Cross-entropy row by row. Bytes per element, for 16-bit types: 2 if a row stays in the cache
  * between its passes, backward 4. */
 #include "core/device/cuda/runtime/kernels.cuh"
 
@@ -21,7 +21,7 @@ struct row_view {
     }
 };
 
-/* What a row's loss is made of: see core/device/cpu/isa/row_loss.c. */
+/* The sums for a row's loss: see core/device/cpu/isa/row_loss.c. */
 struct row_sums {
     float largest, exps, weights, below;
 };

@@ -1,12 +1,12 @@
-/* Functions of whole rows: softmax, its logarithm, scaling to length 1; and means over the rows of
- * sequences. One block a row or sequence. Bytes an element, for 16-bit types, where a row stays in
+/* Functions of whole rows: softmax, log-softmax, scaling to length 1; and means over the rows of
+ * sequences. One block per row or sequence. Bytes per element, for 16-bit types, if a row stays in
  * the cache between its passes: row_map 4, row_map_backward 6, mean_pool 2, its backward 2. */
 #include "core/device/cuda/runtime/kernels.cuh"
 
 enum { THREADS = 256, WARPS = THREADS / 32 };
 
 struct row_call {
-    mc_view kept, dy, out; /* dy: backward alone; out: y or dx */
+    mc_view kept, dy, out; /* dy: only in backward; out: y or dx */
     int64_t columns;
     mc_row_map kind;
     float eps;
@@ -120,7 +120,7 @@ static __global__ void __launch_bounds__(THREADS) slope_rows(const __grid_consta
     });
 }
 
-/* As many threads as a row has chunks for. */
+/* As many threads as a row has chunks. */
 static int threads_for(int64_t columns, int width)
 {
     int64_t chunks = mc_ceil_div(columns, width);
@@ -173,7 +173,7 @@ struct pool_call {
     mc_view x, y; /* rows, sequences */
     bool accumulate;
 
-    /* One thread for each chunk of a sequence's mean. */
+    /* One thread per chunk of a sequence's mean. */
     template <class T>
     __device__ __forceinline__ void run(int64_t sequence, int64_t column, int n) const
     {
@@ -211,8 +211,8 @@ extern "C" mc_status mc_cuda_mean_pool(mc_device *d, const mc_lengths *lengths,
     return mc_cuda_launched(d, "mean_pool");
 }
 
-/* One block a sequence: 32 threads for its columns, 8 for its rows. The rows after the last
- * sequence are one more, whose gradient is zero. */
+/* One block per sequence: 32 threads for its columns, 8 for its rows. One more block zeroes the
+ * gradient of the rows after the last sequence. */
 template <class T>
 static __global__ void __launch_bounds__(THREADS) spread_rows(const __grid_constant__ pool_call c)
 {
@@ -262,7 +262,7 @@ struct max_pool_call {
     int64_t count, columns;
     mc_view x, y; /* rows, sequences */
 
-    /* One thread for each chunk of a sequence's maximum. */
+    /* One thread per chunk of a sequence's maximum. */
     template <class T>
     __device__ __forceinline__ void run(int64_t sequence, int64_t column, int n) const
     {
@@ -299,7 +299,7 @@ struct max_slope_call {
     mc_view x, y, dy, dx; /* rows, sequences, sequences, rows */
     bool accumulate;
 
-    /* One thread for each chunk of a sequence; the rows after the last one are one more. */
+    /* One thread per chunk of a sequence, and of the rows after the last one. */
     template <class T>
     __device__ __forceinline__ void run(int64_t sequence, int64_t column, int n) const
     {

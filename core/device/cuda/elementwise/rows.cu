@@ -1,4 +1,4 @@
-/* Rows by index: embedding lookup, gathering, scattering. Bytes an element, for 16-bit types: 4,
+/* Rows by index: embedding lookup, gathering, scattering. Bytes per element, for 16-bit types: 4,
  * and 2 for each further table of an embedding. */
 #include "core/device/cuda/runtime/kernels.cuh"
 
@@ -45,7 +45,7 @@ extern "C" mc_status mc_cuda_embedding(mc_device *d, int64_t rows, int64_t colum
     MC_WITH_TYPE(tables_dtype(tables, table, y), {
         const int width = mc_width<T>;
         embedding_call call = {mc_view_of(y, rows, width), {}, {}, tables, scale};
-        for (int i = 0; i < tables; i++) { /* how many rows a table has is not known here */
+        for (int i = 0; i < tables; i++) { /* the number of a table's rows is unknown here */
             call.table[i] = mc_view_of(table[i], 2, width);
             call.index[i] = index[i];
         }
@@ -54,7 +54,7 @@ extern "C" mc_status mc_cuda_embedding(mc_device *d, int64_t rows, int64_t colum
     return mc_cuda_launched(d, "embedding");
 }
 
-/* A warp for each sequence, and one for the rows after the last, 32 tokens at a time. */
+/* One warp per sequence, and one for the rows after the last, 32 tokens at a time. */
 static __global__ void __launch_bounds__(256)
     place_tokens(const int32_t *lengths, int64_t count, int64_t capacity, const int32_t *ids,
                  int32_t pad, int32_t first, int32_t *position)
@@ -87,7 +87,7 @@ extern "C" mc_status mc_cuda_token_positions(mc_device *d, const mc_lengths *len
     return mc_cuda_launched(d, "token_positions");
 }
 
-/* The first row from `row` on that has the token; `end`: none has it. A warp looks together. */
+/* The first row at or after `row` with the token, or `end`. A warp searches together. */
 __device__ int32_t find_token(const int32_t *ids, int32_t row, int32_t end, int32_t token, int lane)
 {
     for (; row < end; row += 32) {
@@ -98,7 +98,7 @@ __device__ int32_t find_token(const int32_t *ids, int32_t row, int32_t end, int3
     return end;
 }
 
-/* See mc_blanks_call, and the CPU's kernel, whose words are the same. */
+/* See mc_blanks_call, and the CPU's kernel, which has the same names. */
 __device__ void place_rows(const mc_blanks_call &c, int32_t begin, int32_t first, int32_t end,
                            int32_t mask, int32_t mark, int lane)
 {

@@ -1,13 +1,12 @@
-/* Sums over rows: column_sums (bias gradients), sum_leading, and the second half of other sums.
- * Rows are dealt to blocks and threads by the shape alone, and parts are added in a fixed order.
- * Bytes an element: its own size, once. */
+/* Sums over rows: column_sums (bias gradients), sum_leading, and the second stage of other sums.
+ * Rows are assigned to blocks and threads by the shape alone, and parts are added in a fixed order.
+ * Bytes per element: its own size, once. */
 #include "core/device/cuda/runtime/kernels.cuh"
 
 enum { THREADS = 256, UNROLL = 4 };
 
 /* Block (x, y) sums `share` rows for blockDim.x chunks of columns: thread (i, j) takes every
- * blockDim.y-th of them. `partial` (gridDim.y, columns), or out += where there is one
- * share. */
+ * blockDim.y-th of them. Writes `partial` (gridDim.y, columns), or out += if there is one share. */
 template <class T>
 static __global__ void __launch_bounds__(THREADS)
     sum_rows(mc_view x, int64_t rows, int64_t share, int64_t columns, float *partial, float *out)
@@ -55,14 +54,14 @@ static __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* How a matrix is cut for sum_rows: `share` rows for each of gridDim.y parts. */
+/* The division of a matrix for sum_rows: `share` rows for each of gridDim.y parts. */
 struct cut {
     dim3 grid, block;
     int64_t share;
 };
 
-/* As many blocks as run at once, so that all end together; the rows of a thread are a multiple of
- * what it loads at once. */
+/* As many blocks as run at once, so that all end together; a thread's rows are a multiple of what
+ * it loads at once. */
 template <class T>
 static cut cut_of(mc_device *d, int64_t rows, int64_t columns, int64_t most_parts)
 {
@@ -76,8 +75,8 @@ static cut cut_of(mc_device *d, int64_t rows, int64_t columns, int64_t most_part
             dim3((unsigned)wide, (unsigned)high), share};
 }
 
-/* Sums of `total` values a thread and then a block: thread (i, j) of block b adds up parts j, j +
- * blockDim.y, ... of element b * blockDim.x + i. Thread (i, 0) gets the sum. */
+/* Sums parts per thread and then per block: thread (i, j) of block b adds parts j, j + blockDim.y,
+ * ... of element b * blockDim.x + i. Thread (i, 0) gets the sum. */
 template <class Load> __device__ __forceinline__ double sum_parts(int64_t parts, const Load &load)
 {
     __shared__ double shared[1024];
@@ -110,7 +109,7 @@ static __global__ void __launch_bounds__(1024, 1)
     if (out) out[i < n ? i : i < 2 * n ? i - n : i - 2 * n] += (float)sum;
 }
 
-/* Blocks of up to 32 columns, as high as there are parts for. */
+/* Blocks of up to 32 columns, with as many rows of threads as there are parts. */
 static dim3 block_for(int64_t columns, int64_t parts)
 {
     unsigned wide = 1, high = 1;
@@ -148,8 +147,8 @@ extern "C" mc_status mc_cuda_column_sums(mc_device *d, int64_t rows, int64_t col
     return mc_cuda_launched(d, "column_sums");
 }
 
-/* y(i) [+]= sum of partial(i), partial(i + y_count), ... below `count`, and of the same of x from
- * `first` to `end`, which are less than a row. */
+/* y(i) [+]= the sum of partial(i), partial(i + y_count), ... below `count`, and of x from `first`
+ * to `end` in the same way, which is less than a row. */
 static __global__ void __launch_bounds__(1024, 1)
     finish_sum(const float *partial, int64_t count, mc_view x, int64_t first, int64_t end,
                int64_t y_count, mc_view y, bool accumulate)

@@ -1,10 +1,10 @@
 /* Products of matrices through cuBLASLt.
  *
- * cuBLASLt counts columns first: our row-major C = op(A) op(B) is its C^T = op(B)^T op(A)^T, so it
- * is given B as its first operand and A as its second, both as they lie.
+ * cuBLASLt is column-major: our row-major C = op(A) op(B) is its C^T = op(B)^T op(A)^T. So its
+ * first operand is B and its second is A, both in place.
  *
  * For every kind of product (mc_gemm_key) there is a plan: the algorithm that gemm_tuning.c found
- * the first time, kept in memory and in a file for the next start. */
+ * the first time, kept in memory and in a file for later runs. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +14,7 @@
 #include "core/device/cuda/product/gemm_internal.h"
 #include "core/device/cuda/runtime/routes_internal.h"
 
-/* ---- small things ---------------------------------------------------------------------------- */
+/* ---- helpers --------------------------------------------------------------------------------- */
 
 mc_status mc_gemm_check(mc_device *d, cublasStatus_t status, const mc_gemm_call *c,
                         const char *what)
@@ -33,7 +33,7 @@ static cudaDataType_t type_of(mc_dtype dtype)
 
 static int32_t alignment_of(const void *data)
 {
-    uintptr_t bits = (uintptr_t)data | 64; /* what memory of the device has in any case */
+    uintptr_t bits = (uintptr_t)data | 64; /* device memory has at least this alignment */
     return (int32_t)(bits & -bits);
 }
 
@@ -126,7 +126,7 @@ static mc_gemm_plan *find_plan(struct mc_cuda_gemm *g, const mc_gemm_key *key)
     return NULL;
 }
 
-/* Makes and keeps the plan for a call, or makes a kept one anew. */
+/* Creates and keeps the plan for a call, or replaces a kept one. */
 static mc_status make_plan(mc_cuda_device *cuda, const mc_gemm_descriptors *s,
                            const mc_gemm_call *c, mc_gemm_plan **plan)
 {
@@ -145,7 +145,7 @@ static mc_status make_plan(mc_cuda_device *cuda, const mc_gemm_descriptors *s,
     return MC_OK;
 }
 
-/* Whether a plan need not be found again, with more care. */
+/* Whether a plan is good enough: false if it should be tuned with more care. */
 static bool is_good(const mc_cuda_device *cuda, const mc_gemm_plan *p)
 {
     return p->care != MC_GEMM_QUICK || mc_gemm_care_now(cuda) != MC_GEMM_SUSTAINED;
@@ -181,7 +181,7 @@ mc_gemm_call mc_gemm_call_of(bool transpose_a, bool transpose_b, int64_t m, int6
     out.key.m = n;
     out.key.n = m;
     out.key.k = k;
-    /* strides of single rows are never used, but checked */
+    /* strides of single rows are checked, but never used */
     int64_t a_least = transpose_a ? m : k, b_least = transpose_b ? k : n;
     out.key.lda = b.stride > b_least ? b.stride : b_least;
     out.key.ldb = a.stride > a_least ? a.stride : a_least;
@@ -233,7 +233,7 @@ static mc_status converted(mc_device *d, mc_matrix x, int64_t rows, int64_t colu
 
 static bool is_supported(mc_dtype in, mc_dtype out) { return in == out || out == MC_F32; }
 
-/* Operands of two dtypes, or an output that cuBLASLt does not write from them: in f32, by way of
+/* Operands of two dtypes, or an output that cuBLASLt does not write from them: converts to f32 in
  * scratch memory. */
 static mc_status gemm_mixed(mc_device *d, bool transpose_a, bool transpose_b, int64_t m, int64_t n,
                             int64_t k, float alpha, mc_matrix a, mc_matrix b, float beta,
@@ -268,7 +268,7 @@ static mc_status gemm_mixed(mc_device *d, bool transpose_a, bool transpose_b, in
 static mc_status clear(mc_device *d, int64_t m, int64_t n, mc_matrix c)
 {
     size_t size = mc_dtype_size(c.dtype);
-    int64_t stride = c.stride > n ? c.stride : n; /* that of a single row is never used */
+    int64_t stride = c.stride > n ? c.stride : n; /* a single row's is never used */
     cudaError_t error = cudaMemset2DAsync(c.data, (size_t)stride * size, 0, (size_t)n * size,
                                           (size_t)m, mc_cuda_of(d)->stream);
     return mc_cuda_check(d, error, "gemm");
@@ -283,7 +283,7 @@ mc_status mc_cuda_gemm(mc_device *d, bool transpose_a, bool transpose_b, int64_t
         return gemm_mixed(d, transpose_a, transpose_b, m, n, k, alpha, a, b, beta, c);
     mc_gemm_call product = mc_gemm_call_of(transpose_a, transpose_b, m, n, k, alpha, a, b, beta, c);
     mc_status status = mc_gemm_multiply(d, &product);
-    /* operands that lie at odd addresses or strides are copied to where they are supported */
+    /* copies operands with unsupported addresses or strides */
     if (status == MC_ERR_UNSUPPORTED && a.dtype != MC_F32)
         status = gemm_mixed(d, transpose_a, transpose_b, m, n, k, alpha, a, b, beta, c);
     return status;
@@ -295,14 +295,14 @@ static mc_matrix step_matrix(mc_matrix x, int64_t elements)
     return x;
 }
 
-/* The alignment that a matrix and all that lie `step` elements apart from it have. */
+/* The alignment common to a matrix and all matrices at multiples of `step` elements from it. */
 static int32_t alignment_of_steps(int32_t first, int64_t step, mc_dtype dtype)
 {
     int32_t between = alignment_of((const void *)(uintptr_t)(step * (int64_t)mc_dtype_size(dtype)));
     return first < between ? first : between;
 }
 
-/* All products in one call; MC_ERR_UNSUPPORTED where cuBLASLt has none for these operands. */
+/* All products in one call; MC_ERR_UNSUPPORTED if cuBLASLt has none for these operands. */
 static mc_status gemm_together(mc_device *d, int64_t batch, bool transpose_a, bool transpose_b,
                                int64_t m, int64_t n, int64_t k, mc_matrix a, int64_t a_step,
                                mc_matrix b, int64_t b_step, float beta, mc_matrix c, int64_t c_step)
@@ -340,8 +340,8 @@ mc_status mc_cuda_batched_gemm(mc_device *d, int64_t batch, bool transpose_a, bo
 
 static bool is_half(mc_dtype dtype) { return dtype != MC_F32; }
 
-/* The epilogue that does bias and activation, or DEFAULT if there is none: cuBLASLt's GELU is
- * the one with tanh, and keeps the pre-activation in strides of 16 bytes. */
+/* The epilogue for bias and activation, or DEFAULT if there is none: cuBLASLt's GELU is the one
+ * with tanh, and stores the pre-activation with strides of 16 bytes. */
 static cublasLtEpilogue_t epilogue_of(const mc_matrix *bias, mc_activation activation,
                                       const mc_matrix *pre, const mc_matrix *y)
 {
@@ -357,7 +357,7 @@ static cublasLtEpilogue_t epilogue_of(const mc_matrix *bias, mc_activation activ
     return bias->data ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
 }
 
-/* All in one product; MC_ERR_UNSUPPORTED where cuBLASLt has no such epilogue. */
+/* Everything in one product; MC_ERR_UNSUPPORTED if cuBLASLt has no such epilogue. */
 static mc_status linear_fused(mc_device *d, const mc_product *p)
 {
     cublasLtEpilogue_t epilogue = epilogue_of(&p->bias, p->activation, &p->pre, &p->y);
@@ -372,14 +372,14 @@ static mc_status linear_fused(mc_device *d, const mc_product *p)
     return mc_gemm_multiply(d, &product);
 }
 
-/* By cuBLASLt, with passes after the product for what it cannot take along. */
+/* cuBLASLt, with passes after the product for what its epilogue cannot do. */
 static mc_status linear_passes(mc_device *d, const mc_product *p)
 {
     bool active = p->activation != MC_ACTIVATION_NONE;
     mc_matrix to = active && p->pre.data ? p->pre : p->y;
     mc_status status = linear_fused(d, p);
     if (status == MC_ERR_UNSUPPORTED && active && p->bias.data) {
-        /* The bias by the product at least: then the activation reads once and writes once. */
+        /* At least the bias in the product: then the activation reads once and writes once. */
         mc_product biased = *p;
         biased.activation = MC_ACTIVATION_NONE;
         biased.y = to;
@@ -394,7 +394,7 @@ static mc_status linear_passes(mc_device *d, const mc_product *p)
     return status;
 }
 
-/* The gradient of the linear's input alone. */
+/* Only the gradient of the linear's input. */
 static mc_status backward_input(mc_device *d, const mc_product *p)
 {
     bool fused = p->activation == MC_ACTIVATION_GELU_NEW && is_half(p->y.dtype) && p->terms > 0 &&
@@ -417,7 +417,7 @@ static mc_status backward_input(mc_device *d, const mc_product *p)
     return status;
 }
 
-/* Every product, by cuBLASLt. */
+/* Any product, by cuBLASLt. */
 static mc_status by_cublas(mc_device *d, const void *call)
 {
     const mc_product *p = call;
@@ -529,10 +529,10 @@ mc_status mc_cuda_linear_backward_input(mc_device *d, const mc_linear_backward_c
     return c->dbias ? mc_cuda_column_sums(d, c->rows, c->out, c->dy, c->dbias) : MC_OK;
 }
 
-/* ---- what was tuned, on disk ----------------------------------------------------------------- */
+/* ---- the file of tuned plans ----------------------------------------------------------------- */
 
-/* The file: a header of this size, then plans as they lie in memory. It is of use to the same
- * library on the same kind of GPU only, which the header says, as it does what plans follow. */
+/* The file: a header of this size, then plans as in memory. Only the same library on the same kind
+ * of GPU can use it; the header identifies both, and the plans that follow. */
 typedef struct file_header {
     char magic[8];
     uint64_t version, plan_size, count, sum;
@@ -559,7 +559,7 @@ static file_header header_of(const mc_cuda_device *cuda)
     return h;
 }
 
-/* A file that is damaged or of another library is as good as none. */
+/* A file that is damaged or of another library is ignored. */
 static void read_file(mc_cuda_device *cuda)
 {
     char path[4096];
@@ -597,7 +597,7 @@ static void write_file(mc_cuda_device *cuda)
     mc_error_clear(&error);
 }
 
-/* What our own kernels for Hopper need of the driver; NULL: this GPU is another. */
+/* The driver function that our own kernels for Hopper need; NULL on another GPU. */
 static void *find_encode_map(const mc_cuda_device *cuda)
 {
 #ifdef MC_HAVE_HOPPER

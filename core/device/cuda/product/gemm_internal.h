@@ -1,4 +1,4 @@
-/* Between gemm.c, which makes products, and gemm_tuning.c, which finds the algorithm for each. */
+/* Shared by gemm.c, which computes products, and gemm_tuning.c, which finds algorithms. */
 #ifndef MC_DEVICE_CUDA_PRODUCT_GEMM_INTERNAL_H
 #define MC_DEVICE_CUDA_PRODUCT_GEMM_INTERNAL_H
 
@@ -10,7 +10,7 @@ extern "C" {
 
 #define MC_GEMM_WORKSPACE ((size_t)64 << 20)
 
-/* All that a plan depends on; compared as bytes, so every byte is set. */
+/* Everything that a plan depends on; compared as bytes, so every byte must be set. */
 typedef struct mc_gemm_key {
     int64_t m, n, k, lda, ldb, ldc, ldaux; /* of the call as cuBLASLt sees it */
     int32_t transpose_a, transpose_b;
@@ -24,14 +24,14 @@ typedef struct mc_gemm_key {
 } mc_gemm_key;
 
 /* How an algorithm was found: the library's first proposal, the fastest of some runs, or the
- * fastest at the clocks that the GPU holds under load. */
+ * fastest at the clock that the GPU sustains under load. */
 typedef enum mc_gemm_care { MC_GEMM_FIRST, MC_GEMM_QUICK, MC_GEMM_SUSTAINED } mc_gemm_care;
 
 typedef struct mc_gemm_plan {
     mc_gemm_key key;
     cublasLtMatmulAlgo_t algorithm;
     int32_t usable; /* 0: cuBLASLt has no algorithm for it */
-    int32_t care;   /* mc_gemm_care; from MC_GEMM_QUICK on it goes to the file */
+    int32_t care;   /* mc_gemm_care; from MC_GEMM_QUICK on it is saved in the file */
 } mc_gemm_plan;
 
 struct mc_cuda_gemm {
@@ -40,10 +40,10 @@ struct mc_cuda_gemm {
     void *workspace;
     mc_gemm_plan *plans;
     size_t count, capacity;
-    bool changed;     /* there is something to write to the file */
-    bool sustained;   /* use plans that were tuned under load */
-    void *encode_map; /* cuTensorMapEncodeTiled; NULL: this GPU is not of Hopper's */
-    /* clusters of 2^i blocks that run at once (hopper/product/skinny_gemm.cu); 0: not asked yet */
+    bool changed;     /* the file must be written */
+    bool sustained;   /* use plans tuned under load */
+    void *encode_map; /* cuTensorMapEncodeTiled; NULL: not a Hopper GPU */
+    /* clusters of 2^i blocks that run at once (hopper/product/skinny_gemm.cu); 0: unknown yet */
     int clusters[4];
 };
 
@@ -54,14 +54,14 @@ typedef struct mc_gemm_call {
     void *c, *aux;
     /* Factors of 8-bit operands, in device memory; NULL of others. */
     const float *a_scale, *b_scale;
-    float alpha; /* no plan depends on it */
+    float alpha; /* plans do not depend on it */
 } mc_gemm_call;
 
-/* C = alpha op(A) op(B) + beta C as a call, and a bias for its epilogue. */
+/* C = alpha op(A) op(B) + beta C as a call, with an optional bias in its epilogue. */
 mc_gemm_call mc_gemm_call_of(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k,
                              float alpha, mc_matrix a, mc_matrix b, float beta, mc_matrix c);
 void mc_gemm_call_bias(mc_gemm_call *call, const void *bias);
-/* Runs a call; MC_ERR_UNSUPPORTED where cuBLASLt has nothing for it. */
+/* Runs a call; MC_ERR_UNSUPPORTED if cuBLASLt has no algorithm for it. */
 mc_status mc_gemm_multiply(mc_device *d, const mc_gemm_call *call);
 
 typedef struct mc_gemm_descriptors {
@@ -78,11 +78,11 @@ mc_status mc_gemm_check(mc_device *d, cublasStatus_t status, const mc_gemm_call 
 cublasStatus_t mc_gemm_run(mc_cuda_device *cuda, const mc_gemm_descriptors *s,
                            const mc_gemm_call *c, void *to, const cublasLtMatmulAlgo_t *algorithm);
 
-/* The care that is asked for and possible now: while a step is recorded and in deterministic mode
- * nothing is timed. */
+/* The requested care, as far as possible now: nothing is timed while a step is recorded, or in
+ * deterministic mode. */
 mc_gemm_care mc_gemm_care_now(const mc_cuda_device *cuda);
 
-/* Finds the algorithm for a call, with that care, and writes it to the plan, whose key is set. */
+/* Finds the algorithm for a call with that care, and stores it in the plan, which has its key. */
 mc_status mc_gemm_tune(mc_cuda_device *cuda, const mc_gemm_descriptors *s, const mc_gemm_call *c,
                        mc_gemm_plan *plan);
 
@@ -101,15 +101,15 @@ typedef struct mc_product {
     mc_product_kind kind;
     int64_t rows, columns, terms;
     mc_matrix x, weight, bias, pre, y;
-    mc_matrix8 quantized; /* forward, in place of `weight`: in 8 bits; NULL data: it is not */
+    mc_matrix8 quantized; /* forward: an 8-bit weight instead of `weight`; NULL data: none */
     float alpha, beta;
     mc_activation activation;
     float *sums, *x_sums; /* (columns), (terms) */
 } mc_product;
 
-/* Parts of routes; the calls are mc_product. Forward, up to 64 rows in f16 and bf16, any activation
- * and alpha, weights of 16 or 8 bits: up to 4 rows (gemv.cu); any (skinny_gemm.cu); 5 and more
- * by Hopper's matrix instructions, in clusters (hopper/product/skinny_gemm.cu). */
+/* Functions of routes; the calls are mc_product. Forward, up to 64 rows in f16 and bf16, any
+ * activation and alpha, weights of 16 or 8 bits: up to 4 rows (gemv.cu); any (skinny_gemm.cu); 5
+ * and more by Hopper's matrix instructions, in clusters (hopper/product/skinny_gemm.cu). */
 mc_status mc_gemv_takes(mc_device *d, const void *call, bool asked);
 mc_status mc_gemv(mc_device *d, const void *call);
 mc_status mc_skinny_takes(mc_device *d, const void *call, bool asked);
@@ -117,17 +117,17 @@ mc_status mc_skinny(mc_device *d, const void *call);
 mc_status mc_skinny_hopper_takes(mc_device *d, const void *call, bool asked);
 mc_status mc_skinny_hopper(mc_device *d, const void *call);
 
-/* Products with GELU of either kind and a bias, their input's gradient, and that of any linear with
- * the gradient of its bias (hopper/product/gemm.cu). Scratch is the workspace. */
+/* Products with a bias and either GELU, their input's gradient, and the gradients of any linear's
+ * input and bias (hopper/product/gemm.cu). The workspace is the scratch memory. */
 mc_status mc_hopper_product_takes(mc_device *d, const void *call, bool asked);
 mc_status mc_hopper_product(mc_device *d, const void *call);
 
-/* A forward call of a weight in 8 bits by way of copies of it in the dtype of x (quantized.cu), and
- * the bytes that it takes for them. */
+/* A forward call of an 8-bit weight through copies of it in the dtype of x (quantized.cu), and the
+ * bytes of these copies. */
 mc_status mc_quantized_by_copies(mc_device *d, const mc_product *p);
 size_t mc_quantized_copy_bytes(const mc_product *p);
 
-/* Calls of the kernel table as such ones. */
+/* Convert calls of the kernel table. */
 mc_product mc_product_backward(const mc_linear_backward_call *c);
 mc_product mc_product_quantized(int64_t rows, float alpha, mc_matrix x, mc_matrix8 q,
                                 mc_matrix bias, mc_activation activation, mc_matrix y);

@@ -1,15 +1,15 @@
-/* Which algorithm of cuBLASLt makes a product.
+/* Finds the fastest algorithm of cuBLASLt for a product.
  *
- * The library proposes some for every kind of product. Each is timed on the operands at hand, and
+ * The library proposes some for every kind of product. Each is timed on the present operands, and
  * the fastest is kept: up to 45 % faster than the first proposal on an H200. In deterministic mode,
  * and while a step is recorded, the first proposal is taken.
  *
- * A GPU that trains is at its limit of power, and its clock is what that leaves: an algorithm that
- * moves fewer bytes then overtakes one that is faster in a few runs by themselves (by 1 to 10 % in
- * one product of three on an H200 of 700 W; of a whole step that leaves 0.5 % with GPT-2 1558M and
- * nothing with 124M: bench/notebook/2026-11-20-one-h200.md#products-at-the-limit-of-power). The
- * clock follows the load within a tenth of a second, so that seeing it takes some tenths of a
- * second a candidate: done where MC_TUNING=sustained asks for it. */
+ * In training a GPU is at its power limit, which determines its clock: an algorithm that moves
+ * fewer bytes can then be faster than one that wins in a few isolated runs (by 1 to 10 % in one
+ * product of three on an H200 of 700 W; for a whole step this is 0.5 % with GPT-2 1558M and nothing
+ * with 124M: bench/notebook/2026-11-20-one-h200.md#products-at-the-limit-of-power). The clock
+ * follows the load within a tenth of a second, so measuring this takes some tenths of a second per
+ * candidate: only with MC_TUNING=sustained. */
 #include <math.h>
 #include "core/device/cuda/product/gemm_internal.h"
 
@@ -17,7 +17,7 @@ enum { PROPOSALS = 16, CANDIDATES = 32, TIMED_RUNS = 2 };
 
 typedef struct candidate {
     cublasLtMatmulAlgo_t algorithm;
-    float ms; /* of one run, the least of some; infinite: it fails */
+    float ms; /* per run, the least of some; infinite: it fails */
 } candidate;
 
 typedef struct tuning {
@@ -26,13 +26,13 @@ typedef struct tuning {
     const mc_gemm_call *c;
     candidate candidates[CANDIDATES];
     int count;
-    void *to; /* for results: C may hold what is to be added to */
+    void *to; /* receives results: C may hold values to be added to */
     cudaEvent_t events[2];
 } tuning;
 
 /* ---- candidates ------------------------------------------------------------------------------ */
 
-/* A wish that is a number of 32 bits. */
+/* Sets a preference that is a 32-bit number. */
 static cublasStatus_t wish(const mc_cublaslt *lt, cublasLtMatmulPreference_t preference,
                            cublasLtMatmulPreferenceAttributes_t name, int32_t number)
 {
@@ -40,7 +40,7 @@ static cublasStatus_t wish(const mc_cublaslt *lt, cublasLtMatmulPreference_t pre
     return lt->MatmulPreferenceSetAttribute(preference, name, &value, sizeof value);
 }
 
-/* What the operands are like; parts of a sum are not to be rounded to 16 bits on the way. */
+/* Describes the operands; partial sums must not be rounded to 16 bits. */
 static cublasStatus_t describe_wishes(const mc_cublaslt *lt, cublasLtMatmulPreference_t p,
                                       const mc_gemm_key *k)
 {
@@ -58,7 +58,7 @@ static cublasStatus_t describe_wishes(const mc_cublaslt *lt, cublasLtMatmulPrefe
     return s;
 }
 
-/* Asks for proposals; none if nothing is proposed for what C, or an operand, is like. */
+/* Requests proposals; none if cuBLASLt proposes nothing for these operands. */
 static mc_status propose(tuning *t)
 {
     const mc_gemm_descriptors *s = t->s;
@@ -79,8 +79,8 @@ static mc_status propose(tuning *t)
     return mc_gemm_check(&t->cuda->device, status, t->c, "finding an algorithm");
 }
 
-/* A kernel of Hopper's matrix instructions in cuBLASLt's numbers: the tile of C that it computes,
- * how it does so, and how many tiles next to each other share what they read. */
+/* A kernel with Hopper's matrix instructions in cuBLASLt's numbers: the tile of C that it computes,
+ * how it does so, and how many adjacent tiles share their loads. */
 typedef struct variant {
     int32_t tile, option;
     uint16_t cluster;
@@ -88,8 +88,8 @@ typedef struct variant {
 
 enum { HOPPER = 66 }; /* the algorithm that has these kernels */
 
-/* Proposed for some products, and often better for others than what is proposed for them: 128 x 160
- * beats all proposals for GPT-2's products with a bias by 4 to 8 %, 320 x 128 by 5 %. */
+/* Proposed for some products, and often faster for others than their proposals: 128 x 160 beats all
+ * proposals for GPT-2's products with a bias by 4 to 8 %, 320 x 128 by 5 %. */
 static const variant variants[] = {
     {CUBLASLT_MATMUL_TILE_128x160, 1, CUBLASLT_CLUSTER_SHAPE_2x1x1},
     {CUBLASLT_MATMUL_TILE_128x160, 3, CUBLASLT_CLUSTER_SHAPE_1x2x1},
@@ -101,7 +101,7 @@ static const variant variants[] = {
     {CUBLASLT_MATMUL_TILE_320x128, 7, CUBLASLT_CLUSTER_SHAPE_1x2x1},
 };
 
-/* A number of an algorithm's configuration; -1 where it has none. */
+/* A number of an algorithm's configuration; -1 if it has none. */
 static int32_t number_of(const mc_cublaslt *lt, const cublasLtMatmulAlgo_t *a,
                          cublasLtMatmulAlgoConfigAttributes_t name)
 {
@@ -122,7 +122,7 @@ static bool is_variant(const mc_cublaslt *lt, const cublasLtMatmulAlgo_t *a, con
            number_of(lt, a, CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID) == v->cluster;
 }
 
-/* `base` as another kernel, if the library says that it can do the product. */
+/* `base` with another kernel, if the library accepts it for the product. */
 static bool vary(const tuning *t, const cublasLtMatmulAlgo_t *base, const variant *v,
                  cublasLtMatmulAlgo_t *out)
 {
@@ -143,8 +143,8 @@ static bool vary(const tuning *t, const cublasLtMatmulAlgo_t *base, const varian
     return !s && !result.state && result.workspaceSize <= MC_GEMM_WORKSPACE;
 }
 
-/* Adds variants of the first proposal that is a kernel of that kind, where the operands lie as all
- * of these need it. */
+/* Adds variants of the first proposal that is such a kernel, if the operands have the alignment
+ * that all of these need. */
 static void add_variants(tuning *t)
 {
     const mc_cublaslt *lt = t->s->lt;
@@ -169,7 +169,7 @@ static void add_variants(tuning *t)
 
 /* ---- timing ---------------------------------------------------------------------------------- */
 
-/* Milliseconds of `runs` runs one after another, infinite if one fails. */
+/* Milliseconds per run, of `runs` runs in a row; infinite if one fails. */
 static float time_runs(const tuning *t, const candidate *way, int runs)
 {
     cudaStream_t stream = t->cuda->stream;
@@ -202,8 +202,8 @@ static void time_quickly(tuning *t)
     }
 }
 
-/* Of those that are at most `slack` times slower than the best, the time of one run after a tenth
- * of a second of them, in which the clock settles; infinite of all others. */
+/* For candidates at most `slack` times slower than the best, measures the time of a run after a
+ * tenth of a second of load, in which the clock settles; infinite for the others. */
 static void time_under_load(tuning *t, float slack)
 {
     const float settled = 100, measured = 100; /* milliseconds */
@@ -216,40 +216,41 @@ static void time_under_load(tuning *t, float slack)
     }
 }
 
-/* The fastest candidate, -1 where none could be timed. */
+/* The fastest candidate, -1 if none could be timed. */
 static int fastest(tuning *t, bool sustained)
 {
-    /* What is over sooner is waiting for the memory or the host more than for the clock, and is not
-     * worth the loading of more kernels. */
+    /* Shorter products wait for memory or the host more than for the clock, and are not worth
+     * loading more kernels. */
     const float long_ones = 0.05f; /* milliseconds */
     time_quickly(t);
     int best = best_of(t);
     bool is_long = t->candidates[best].ms >= long_ones && !isinf(t->candidates[best].ms);
     if (is_long) add_variants(t);
-    time_quickly(t); /* again: while the first of a program run, the GPU's clock still rises */
+    time_quickly(t); /* again: early in a program the GPU's clock is still rising */
     best = best_of(t);
     if (sustained && is_long) {
         time_under_load(t, 1.12f);
-        time_under_load(t, 1.02f); /* measured twice where it is close */
+        time_under_load(t, 1.02f); /* close ones are measured twice */
         best = best_of(t);
     }
     return isinf(t->candidates[best].ms) ? -1 : best;
 }
 
-/* Makes what timing needs, and times; -1 where that is impossible. */
+/* Allocates what timing needs, and times; -1 if that is impossible. */
 static int choose(tuning *t, bool sustained)
 {
     const mc_gemm_key *k = &t->c->key;
     int64_t elements = k->n * k->ldc + (k->batch - 1) * k->step[2];
     size_t bytes = (size_t)elements * (k->out == CUDA_R_32F ? 4 : 2);
-    bool good = cudaMalloc(&t->to, bytes) == cudaSuccess && /* of the pool, it would be a peak */
+    /* the pool would count it in its peak */
+    bool good = cudaMalloc(&t->to, bytes) == cudaSuccess &&
                 cudaEventCreate(&t->events[0]) == cudaSuccess &&
                 cudaEventCreate(&t->events[1]) == cudaSuccess;
     int best = good ? fastest(t, sustained) : -1;
     for (int i = 0; i < 2; i++)
         if (t->events[i]) cudaEventDestroy(t->events[i]);
     if (t->to) cudaFree(t->to);
-    cudaGetLastError(); /* without memory to try them in the first proposal is taken */
+    cudaGetLastError(); /* without memory for timing the first proposal is used */
     t->cuda->device.waits++;
     return best;
 }

@@ -1,18 +1,18 @@
-/* Linear layers of 1 to 4 rows in f16 or bf16, of weights of that type or in 8 bits. What takes time is
- * reading the weight: every multiprocessor reads the same share of it, in one stream.
+/* Linear layers of 1 to 4 rows in f16 or bf16, with weights of that type or in 8 bits. Reading the
+ * weight takes most of the time: every multiprocessor reads an equal share of it, in one stream.
  *
- * A block has some whole rows of the weight, a column of the result each. Its work is divided into
- * units: 512 bytes of a row, 16 for each lane, and in 8 bits as many of the next row. Units, one after
- * the other, are divided evenly among the warps: where a warp begins or ends within a row, sums of
- * parts of the row are added in the end, in the order of the warps. A lane copies its 16 bytes of the
- * next units to shared memory, and is the only one to read them, so no thread waits for another. The
- * first of them are under way before the block waits for the kernels in front (mc_wait_for_earlier),
- * which don't write weights.
+ * A block has some whole rows of the weight, each for a column of the result. Its work is divided
+ * into units: 512 bytes of a row, 16 for each lane, and in 8 bits as many of the next row. The
+ * sequence of units is divided evenly among the warps. If a warp begins or ends within a row, the
+ * sums of parts of the row are added at the end, in the order of the warps. A lane copies its 16
+ * bytes of the next units to shared memory, and is the only one to read them, so no thread waits
+ * for another. The first copies start before the block waits for the preceding kernels
+ * (mc_wait_for_earlier), which don't write weights.
  *
- * Tensor cores add up the products, for instructions are what is short otherwise. They multiply 16 rows
- * by 8 columns; here row i is eighth i of a unit's row, row i + 8 that of the next row or zeros, and
- * column i is that eighth of x. So what counts is on the diagonal, and the lanes of eighth i hold in
- * both operands the terms that they have loaded. */
+ * Tensor cores sum the products, because other instructions would be the bottleneck. They multiply
+ * 16 rows by 8 columns; here row i is eighth i of a unit's row, row i + 8 that of the next row or
+ * zeros, and column i is that eighth of x. So the results are on the diagonal, and the lanes of
+ * eighth i hold in both operands the terms that they have loaded. */
 #include <cuda_pipeline_primitives.h>
 #include "core/device/cuda/product/skinny_gemm.cuh"
 
@@ -31,7 +31,7 @@ template <int FORMAT> struct unit {
     static constexpr int RING = STAGES * TOGETHER * PAIR * 32; /* pieces of 16 bytes */
 };
 
-/* A block's rows of the weight, and how its units are divided. */
+/* A block's rows of the weight, and the division of its units. */
 template <int FORMAT, int WARPS> struct share {
     int first, rows, per_row, units;
 
@@ -47,7 +47,7 @@ template <int FORMAT, int WARPS> struct share {
     __device__ __forceinline__ int owner(int i) const { return ((i + 1) * WARPS - 1) / units; }
 };
 
-/* Where a warp is in the weight: a row of its block, or a pair of them, and a unit's first term. */
+/* A warp's place in the weight: a row of its block, or a pair of rows, and a unit's first term. */
 template <int TERMS> struct cursor {
     int row, term, left; /* units */
 
@@ -62,8 +62,8 @@ template <int TERMS> struct cursor {
     }
 };
 
-/* Rows of x with zeros after their ends, up to a whole unit: of each unit the first pieces of all
- * lanes, then the second ones if a lane has two. */
+/* Rows of x, padded with zeros to whole units: for each unit the first pieces of all lanes, then
+ * their second pieces if a lane has two. */
 template <int FORMAT, int ROWS>
 __device__ __forceinline__ void load_x(const mc_few_call &c, uint4 *x, int per_row)
 {
@@ -78,13 +78,13 @@ __device__ __forceinline__ void load_x(const mc_few_call &c, uint4 *x, int per_r
         }
 }
 
-/* Sums that a warp has of rows, or pairs, or parts of them, at most. */
+/* The most sums that a warp has, for rows, pairs, or parts of them. */
 template <int FORMAT> constexpr int64_t slots_of(int64_t rows, int warps)
 {
     return (rows + unit<FORMAT>::PAIR - 1) / unit<FORMAT>::PAIR / warps + 2;
 }
 
-/* Adds up the parts of each row and stores the results. own: of a thread's first one. */
+/* Adds the parts of each row and stores the results. own: of a thread's first column. */
 template <class T, int FORMAT, int ROWS, int WARPS>
 __device__ __forceinline__ void finish(const mc_few_call &c, const share<FORMAT, WARPS> &s,
                                        const float *sums, mc_few_column own)
@@ -105,8 +105,8 @@ __device__ __forceinline__ void finish(const mc_few_call &c, const share<FORMAT,
     }
 }
 
-/* Adds up what a warp has of a row or a pair, which is on the diagonals of `sum`, and begins the next
- * one. */
+/* Adds a warp's results for a row or a pair, which are on the diagonals of `sum`, and begins the
+ * next one. */
 template <int PAIR, int ROWS> __device__ __forceinline__ void keep(float *to, float (&sum)[ROWS][4])
 {
     int lane = (int)threadIdx.x % 32, place = lane / 4;
@@ -132,7 +132,7 @@ __global__ void __launch_bounds__(WARPS * 32) gemv(const __grid_constant__ mc_fe
     uint4 *ring = memory + warp * U::RING + lane, *x = memory + WARPS * U::RING;
     float *sums = (float *)(x + ROWS * s.per_row * 32 * X);
     float *to = sums + warp * (int)slots_of<FORMAT>(s.rows, WARPS) * PAIR * ROWS;
-    const auto stride = [&] { /* 8 bits are dense, which takes no product of 64 bits */
+    const auto stride = [&] { /* 8-bit rows are contiguous, which avoids a 64-bit product */
                               if constexpr (U::QUANTIZED)
                                   return c.in;
                               else
@@ -195,7 +195,7 @@ __global__ void __launch_bounds__(WARPS * 32) gemv(const __grid_constant__ mc_fe
     finish<T, FORMAT, ROWS>(c, s, sums, own);
 }
 
-/* Two blocks of 8 warps for each multiprocessor, or one of 16. */
+/* Two blocks of 8 warps per multiprocessor, or one of 16. */
 template <int WARPS> int64_t blocks_of(mc_device *d, const mc_few_call &c)
 {
     return mc_least(c.out, (int64_t)mc_cuda_of(d)->multiprocessors * 16 / WARPS);
@@ -225,9 +225,10 @@ mc_status launch(mc_device *d, const mc_few_call &c)
     return mc_cuda_launched(d, "linear of one row");
 }
 
-/* Of large weights one block a multiprocessor is a little faster (on an H200, GPT-J: 282 tokens a
- * second instead of 259); of others two are, for the next kernel's block may begin beside the last
- * one (GPT-2 XL: 612 instead of 577; bench/notebook/2026-11-23-few-rows.md). In 8 bits it is one. */
+/* For large weights one block per multiprocessor is a little faster (on an H200, GPT-J: 282 tokens
+ * per second instead of 259); for others two are: the next kernel's block can begin during the last
+ * one (GPT-2 XL: 612 instead of 577; bench/notebook/2026-11-23-few-rows.md). In 8 bits it is
+ * one. */
 template <class T, int FORMAT> mc_status launch_rows(mc_device *d, const mc_few_call &c)
 {
     constexpr int WARPS = unit<FORMAT>::QUANTIZED ? 16 : 8;

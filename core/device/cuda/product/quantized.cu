@@ -1,5 +1,5 @@
-/* Weights into 8 bits, out of them, and products with them, of which few rows have kernels of their
- * own and others a copy of the weight in the dtype of x, a piece at a time. */
+/* Quantizing weights to 8 bits, dequantizing them, and products with them: few rows have kernels of
+ * their own; for more rows the weight is copied to the dtype of x, one piece at a time. */
 #include "core/device/cuda/product/skinny_gemm.cuh"
 
 namespace
@@ -7,7 +7,7 @@ namespace
 
 enum { THREADS = 256, BLOCK = 32 << 20 /* elements of a copy */ };
 
-/* A block to a row. Bits without the sign count up with the number, NaN after infinity. */
+/* One block per row. Bits without the sign are ordered like numbers, NaN after infinity. */
 __global__ void __launch_bounds__(THREADS) quantize(mc_view x, mc_matrix8 q)
 {
     __shared__ uint32_t largest[THREADS / 32];
@@ -83,7 +83,7 @@ extern "C" mc_status mc_quantized_by_copies(mc_device *d, const mc_product *p)
     mc_status status = MC_OK;
     const bool decoding = d->decoding;
     d->decoding =
-        false; /* products of a decode step read weights before kernels in front have ended */
+        false; /* products of a decode step read weights before preceding kernels have ended */
     for (int64_t j = 0; j < q.rows && !status; j += most) {
         mc_matrix8 part = q;
         part.rows = mc_least(most, q.rows - j);

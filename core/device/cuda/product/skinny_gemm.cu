@@ -1,12 +1,12 @@
-/* Linear layers of few rows (1 to 64) in f16 or bf16, of weights of that type or in 8 bits: what takes
- * time is reading the weight, once.
+/* Linear layers of few rows (1 to 64) in f16 or bf16, with weights of that type or in 8 bits:
+ * reading the weight, once, takes most of the time.
  *
- * A block computes 16 or 32 columns of the result for all rows; its warps share the terms. Tensor
+ * A block computes 16 or 32 columns of the result for all rows; its warps divide the terms. Tensor
  * cores multiply 16 rows of the weight by 8 rows of x. The order of the terms is free: a thread
- * takes 16 bytes of a row of the weight, which are 8 or 16 neighbours, and as many terms of x for its
- * places in two or four instructions. So each thread copies what it needs itself to shared memory,
- * several steps ahead, and no thread waits for another. Weights don't depend on the kernels before:
- * they are under way before a block waits for those (mc_wait_for_earlier). */
+ * takes 16 bytes of a row of the weight, which are 8 or 16 consecutive terms, and as many terms of
+ * x for its places in two or four instructions. So each thread copies its own terms to shared
+ * memory, several steps ahead, and no thread waits for another. Weights don't depend on preceding
+ * kernels: their copies start before a block waits for those (mc_wait_for_earlier). */
 #include <cuda_pipeline_primitives.h>
 #include "core/device/cuda/product/skinny_gemm.cuh"
 
@@ -33,15 +33,15 @@ __device__ __forceinline__ void spread(const float (&result)[TILES][GROUPS][4], 
             }
 }
 
-/* Sums over the warps, (warps, columns of x's rows, TILES * TILE) in shared memory, end here. A
- * thread's columns are all the same one. */
+/* Finishes sums over the warps, (warps, columns of x's rows, TILES * TILE) in shared memory. All
+ * columns of a thread are the same one. */
 template <class T, int FORMAT, int TILES, int GROUPS, int WARPS>
 __device__ void finish(const call &c, const float *sums, int first, mc_few_column own)
 {
     constexpr int ROWS = GROUPS * GROUP, COLUMNS = TILES * TILE;
     for (int i = threadIdx.x; i < ROWS * COLUMNS; i += WARPS * 32) {
         int row = i / COLUMNS, column = first + i % COLUMNS;
-        if (row >= c.rows || column >= c.out) continue; /* those were copies */
+        if (row >= c.rows || column >= c.out) continue; /* padding of x or of the weight */
         float sum = 0.0f;
 #pragma unroll
         for (int w = 0; w < WARPS; w++) sum += sums[w * ROWS * COLUMNS + i];
@@ -49,7 +49,7 @@ __device__ void finish(const call &c, const float *sums, int first, mc_few_colum
     }
 }
 
-/* What a thread copies in a step: pieces of 16 bytes, X of x for each group. */
+/* A thread's copies of a step: pieces of 16 bytes, X of x for each group. */
 template <int FORMAT, int TILES, int GROUPS, int WARPS> struct ring {
     static constexpr int EACH = mc_few_each<FORMAT>, X = EACH / 8;
     static constexpr int THREADS = WARPS * 32, PIECES = TILES * 2 + GROUPS * X;
@@ -122,7 +122,7 @@ __global__ void __launch_bounds__(WARPS * 32) skinny(const __grid_constant__ cal
         stage = stage + 1 == R::STAGES ? 0 : stage + 1;
     }
     __pipeline_wait_prior(0);
-    __syncthreads(); /* sums take the place of what was copied */
+    __syncthreads(); /* sums overwrite the copies */
     float *sums = (float *)memory;
     spread(result, sums + warp * GROUPS * GROUP * TILES * TILE);
     __syncthreads();
@@ -139,8 +139,8 @@ mc_status launch(mc_device *d, const call &c)
     return mc_cuda_launched(d, "linear of few rows");
 }
 
-/* Two tiles a block where there are columns enough to fill the GPU: x is read less often. More
- * warps where there are few columns and many terms of 16 bits. */
+/* Two tiles per block if the columns then still fill the GPU: x is read less often. More warps for
+ * few columns and many 16-bit terms. */
 template <class T, int FORMAT, int GROUPS> mc_status launch_groups(mc_device *d, const call &c)
 {
     constexpr bool QUANTIZED = FORMAT != MC_WEIGHTS_FLOAT;

@@ -1,7 +1,7 @@
-/* What the kernels of linear layers of few rows share: gemv.cu has one for 1 to 4 rows,
- * skinny_gemm.cu one for up to 64, hopper/product/skinny_gemm.cu one for 5 to 64 on Hopper. x and y are f16 or
- * bf16. The weight is of their type or has 8 bits an element and a scale a row, which is a format
- * (mc_weight_format) of each kernel. */
+/* Shared by the kernels for linear layers of few rows: gemv.cu has one for 1 to 4 rows,
+ * skinny_gemm.cu one for up to 64, hopper/product/skinny_gemm.cu one for 5 to 64 on Hopper. x and y
+ * are f16 or bf16. The weight has the same type, or 8 bits per element and a scale per row; each
+ * kernel is a template over this format (mc_weight_format). */
 #ifndef MC_DEVICE_CUDA_PRODUCT_SKINNY_GEMM_CUH
 #define MC_DEVICE_CUDA_PRODUCT_SKINNY_GEMM_CUH
 
@@ -9,19 +9,19 @@
 #include "core/device/cuda/product/gemm_internal.h"
 #include "core/device/quantized_internal.h"
 
-/* Rows of x and of the weight, and `in`, are whole pieces of 16 bytes. */
+/* The strides of x and of the weight, and `in`, are multiples of 16 bytes. */
 struct mc_few_call {
     int rows, in, out;
     float alpha;
     const char *x, *weight;
-    int64_t x_stride, weight_stride; /* bytes */
+    int64_t x_stride, weight_stride; /* pre: only 16-bit types; no data: not required */
     mc_view bias, pre, y;            /* pre: of 16 bits only; no data: it is not kept */
     mc_activation activation;
     mc_weight_format format;
     const float *scale; /* of 8 bits: (out) */
 };
 
-/* skinny_gemm.cu: whether a call is one for these kernels, and as what. */
+/* skinny_gemm.cu: whether these kernels can run a call, and the converted call. */
 bool mc_is_few(const mc_product *p);
 static inline mc_few_call mc_few_call_of(const mc_product *p)
 {
@@ -42,7 +42,7 @@ static inline mc_few_call mc_few_call_of(const mc_product *p)
             q.scale};
 }
 
-/* run(T(), mc_format<FORMAT>()) with T and FORMAT of the call. */
+/* run(T(), mc_format<FORMAT>()) with the call's T and FORMAT. */
 template <int FORMAT> using mc_format = std::integral_constant<int, FORMAT>;
 template <class Run> static inline mc_status mc_with_format(const mc_few_call &c, const Run &run)
 {
@@ -56,7 +56,7 @@ template <class Run> static inline mc_status mc_with_format(const mc_few_call &c
 
 /* ---- products -------------------------------------------------------------------------------- */
 
-/* c (16, 8) += a (16, 16) b (16, 8), as PTX spreads them over the lanes. */
+/* c (16, 8) += a (16, 16) b (16, 8), distributed over the lanes as PTX specifies. */
 template <class T>
 __device__ __forceinline__ void mc_few_multiply(float (&c)[4], uint32_t a0, uint32_t a1,
                                                 uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1)
@@ -75,8 +75,8 @@ __device__ __forceinline__ void mc_few_multiply(float (&c)[4], uint32_t a0, uint
 
 /* ---- bytes as pairs of 16-bit numbers -------------------------------------------------------- */
 
-/* Bytes 2 i and 2 i + 1 of a word as the low bytes of two halves, beside `high`'s, and as the high
- * ones. */
+/* Bytes 2 i and 2 i + 1 of a word as the low bytes of two 16-bit halves, with `high`'s as high
+ * bytes; and as the high bytes. */
 __device__ __forceinline__ uint32_t mc_low_bytes(uint32_t word, int i, uint32_t high = 0)
 {
 #ifdef __CUDA_ARCH__
@@ -102,9 +102,9 @@ template <class Pair> __device__ __forceinline__ Pair mc_pair_of(uint32_t word)
     return pair;
 }
 
-/* Two bytes of a word as two numbers of type T, divided by mc_quantized_unit. Integers: bits of 128 +
- * the low seven (bf16) or 1024 + the byte without its sign (f16), less what that is too much. E4M3
- * has its bits in place for a number of 16 bits whose exponent counts from elsewhere. All exact. */
+/* Two bytes of a word as two numbers of type T, divided by mc_quantized_unit, exactly. Integers:
+ * builds 128 + the low seven bits (bf16) or 1024 + the byte without its sign (f16), and subtracts
+ * the excess. E4M3's bits are shifted into a 16-bit number, whose exponent has another bias. */
 template <class T, int FORMAT> __device__ __forceinline__ uint32_t mc_widen(uint32_t word, int i)
 {
     if constexpr (FORMAT == MC_WEIGHTS_INT8 && std::is_same_v<T, __half>) {
@@ -133,8 +133,8 @@ constexpr float mc_quantized_unit =
 /* Terms in 16 bytes of a row of the weight. */
 template <int FORMAT> constexpr int mc_few_each = FORMAT == MC_WEIGHTS_FLOAT ? 8 : 16;
 
-/* What a lane has of two rows of the weight: 16 bytes of each, as operands of tensor cores. The order
- * of the terms is free: instruction j takes four of each row, as x's pieces have them. */
+/* A lane's part of two rows of the weight: 16 bytes of each, as operands of tensor cores. The order
+ * of the terms is free: instruction j takes four of each row, matching the order in x's pieces. */
 template <class T, int FORMAT> struct mc_few_terms {
     static constexpr int TIMES = mc_few_each<FORMAT> / 4;
     uint32_t a[TIMES][4];
@@ -154,7 +154,7 @@ template <class T, int FORMAT> struct mc_few_terms {
                     a[j][2 * i + 1] = mc_widen<T, FORMAT>(h[j], i);
                 }
     }
-    /* c += their products with as many terms of x, in pieces of 16 bytes, `apart` from each other. */
+    /* c += products with as many terms of x, in pieces of 16 bytes, `apart` from each other. */
     __device__ __forceinline__ void multiply(float (&c)[4], const uint4 *x, int apart) const
     {
 #pragma unroll
@@ -169,7 +169,7 @@ template <class T, int FORMAT> struct mc_few_terms {
 
 /* ---- the end --------------------------------------------------------------------------------- */
 
-/* Of N numbers: there is one choice for all, so that they are computed side by side. */
+/* Applies an activation to N numbers in parallel, with one choice for all. */
 template <int N>
 __device__ __forceinline__ void mc_few_activate(mc_activation activation, float (&v)[N])
 {
@@ -198,7 +198,7 @@ __device__ __forceinline__ float mc_few_bias(const mc_few_call &c, int column)
     return c.bias.data ? mc_load_one(c.bias, column) : 0.0f;
 }
 
-/* What a column's sums are multiplied by (8 bits), and get more: read before the sums are there. */
+/* A column's scale (8 bits) and bias, loaded before its sums are complete. */
 struct mc_few_column {
     float factor, bias;
 };
@@ -210,8 +210,8 @@ __device__ __forceinline__ mc_few_column mc_few_column_of(const mc_few_call &c, 
     return {FORMAT == MC_WEIGHTS_FLOAT ? 1.0f : c.scale[column], mc_few_bias(c, column)};
 }
 
-/* Stores what a sum becomes. The activation is taken of a sum in 16 bits as it is stored, kept or not:
- * so it can be computed again. */
+/* Stores the result of a sum. The activation uses the sum as rounded to 16 bits, stored or not, so
+ * that it can be recomputed. */
 template <class T, int FORMAT>
 __device__ __forceinline__ void mc_few_store(const mc_few_call &c, int row, int column, float sum,
                                              mc_few_column own)

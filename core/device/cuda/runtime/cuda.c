@@ -1,4 +1,4 @@
-/* Opening the CUDA device, and what it does besides kernels. */
+/* Opening the CUDA device, and its functions besides kernels. */
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -28,7 +28,7 @@ mc_status mc_cuda_check(mc_device *d, cudaError_t error, const char *what)
 {
     if (error == cudaSuccess) return MC_OK;
     mc_status status = error == cudaErrorMemoryAllocation ? MC_ERR_NOMEM : MC_ERR_DEVICE;
-    if (status == MC_ERR_NOMEM) cudaGetLastError(); /* or the next launch would report it again */
+    if (status == MC_ERR_NOMEM) cudaGetLastError(); /* or the next launch would report it too */
     return mc_cuda_fail(d, status, "%s: %s (CUDA error %d, %s)", what, cudaGetErrorString(error),
                         (int)error, cudaGetErrorName(error));
 }
@@ -38,7 +38,7 @@ mc_status mc_cuda_launched(mc_device *d, const char *what)
     return mc_cuda_check(d, cudaGetLastError(), what);
 }
 
-/* ---- what others ask for --------------------------------------------------------------------- */
+/* ---- functions for other files --------------------------------------------------------------- */
 
 mc_status mc_cuda_choice(mc_device *d, const char *name, const char *const values[3], int *choice)
 {
@@ -59,13 +59,13 @@ void *mc_cuda_driver_function(const char *name)
     enum cudaDriverEntryPointQueryResult found;
     cudaError_t error =
         cudaGetDriverEntryPointByVersion(name, &function, 12000, cudaEnableDefault, &found);
-    if (error) cudaGetLastError(); /* or the next launch would report it */
+    if (error) cudaGetLastError(); /* clears it: the next launch would report it */
     return error || found != cudaDriverEntryPointSuccess ? NULL : function;
 }
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-/* What device.memory says is the sum over both pools. */
+/* Sets device.memory to the sum over both pools. */
 static void add_up(mc_cuda_device *c)
 {
     mc_device_memory *all = &c->device.memory;
@@ -131,7 +131,7 @@ static void cuda_host_free(mc_device *d, void *host, size_t bytes)
 
 /* ---- copies ---------------------------------------------------------------------------------- */
 
-/* What a recording uploads again each time it is run. */
+/* Host data that a recording uploads in each run. */
 typedef struct mc_cuda_constant {
     struct mc_cuda_constant *next;
     void *host;
@@ -151,8 +151,8 @@ static mc_status upload_recorded(mc_cuda_device *c, void *device, const void *ho
         "a recorded upload");
 }
 
-/* A failure shows at the next call that returns a status: CUDA keeps the error of a broken device,
- * and d->failure says what it was. */
+/* A failure is returned by the next call with a status: CUDA keeps the error of a broken device,
+ * and d->failure has the message. */
 static void cuda_copy_in(mc_device *d, void *device, const void *host, size_t bytes)
 {
     mc_cuda_device *c = mc_cuda_of(d);
@@ -164,7 +164,7 @@ static void cuda_copy_in(mc_device *d, void *device, const void *host, size_t by
         mc_cuda_check(d, mc_cuda_upload(c->staging, c->stream, device, host, bytes), "an upload");
 }
 
-/* After waiting for the GPU. */
+/* Whether results can be relied on, after a wait for the GPU. */
 static bool is_reliable(mc_device *d)
 {
     const char *why = __atomic_load_n(&d->given_up, __ATOMIC_ACQUIRE);
@@ -197,7 +197,7 @@ static uint64_t cuda_copy_out_later(mc_device *d, void *host, const void *device
     return ticket;
 }
 
-/* A place that has a newer ticket was passed long ago. */
+/* Whether the ticket's slot has a newer ticket: then it was reached long ago. */
 static bool is_overtaken(const mc_cuda_device *c, uint64_t ticket)
 {
     return ticket + MC_CUDA_TICKETS <= c->tickets;
@@ -207,7 +207,7 @@ static bool cuda_is_done(mc_device *d, uint64_t ticket)
 {
     mc_cuda_device *c = mc_cuda_of(d);
     if (is_overtaken(c, ticket)) return true;
-    /* after a failure waiting returns at once, with the error */
+    /* after a failure, waiting returns the error at once */
     return cudaEventQuery(c->done[ticket % MC_CUDA_TICKETS]) != cudaErrorNotReady;
 }
 
@@ -241,7 +241,7 @@ static cudaStream_t stream_of(mc_device *d, mc_lane *lane)
 
 static const char *text_of(cudaError_t error)
 {
-    if (error) cudaGetLastError(); /* is reported here, and not by the next launch */
+    if (error) cudaGetLastError(); /* clears it: it is reported here, not by the next launch */
     return error ? cudaGetErrorString(error) : NULL;
 }
 
@@ -363,7 +363,7 @@ static void *cuda_record_end(mc_device *d)
     if (graph) cudaGraphDestroy(graph);
     if (!error && c->upload_lost)
         mc_cuda_fail(d, MC_ERR_NOMEM, "no pinned memory for an upload of the step");
-    if (error) cudaGetLastError(); /* is reported here */
+    if (error) cudaGetLastError(); /* clears it: it is reported here */
     return mc_cuda_check(d, error, "recording a step") ? NULL : exec;
 }
 
@@ -426,7 +426,7 @@ static void cuda_close(mc_device *d)
     mc_free(c);
 }
 
-/* The GPU that was asked for by its number. */
+/* Selects the GPU with the given number. */
 static bool take_gpu(mc_context *ctx, mc_cuda_device *c, int gpu, int count)
 {
     c->ordinal = gpu;
@@ -436,8 +436,8 @@ static bool take_gpu(mc_context *ctx, mc_cuda_device *c, int gpu, int count)
     return false;
 }
 
-/* Chooses the GPU: the one asked for, that of this rank's number on its host, or the only one it is
- * shown. */
+/* Selects the GPU: the requested one, the one with this rank's number on its host, or the only
+ * visible one. */
 static bool choose_gpu(mc_context *ctx, mc_cuda_device *c, int gpu)
 {
     int count = 0;
@@ -481,7 +481,7 @@ static bool read_properties(mc_context *ctx, mc_cuda_device *c)
     return false;
 }
 
-/* NVLink can do what an atomic operation needs, PCI Express cannot. */
+/* NVLink supports what atomic operations need, PCI Express does not. */
 static bool is_linked(const mc_cuda_device *c)
 {
     int count = 0, atomics = 0;
@@ -511,7 +511,7 @@ static bool read_environment(mc_cuda_device *c)
 static bool make_memory(mc_cuda_device *c)
 {
     mc_device *d = &c->device;
-    if (c->direct) { /* memory that a step frees is gone: a recording of the step cannot use it */
+    if (c->direct) { /* freed memory is gone, so a recording of the step could not use it */
         d->record_begin = NULL;
         return true;
     }
@@ -596,7 +596,7 @@ const mc_device mc_cuda_plain = {.name = "cuda",
                                  .close = cuda_close,
                                  .logits_chunk = MC_GPU_LOGITS_CHUNK};
 
-/* With the GPU current. */
+/* Called with the GPU current. */
 static bool set_up(mc_context *ctx, mc_cuda_device *c)
 {
     bool good = read_properties(ctx, c) && make_parts(c);
@@ -628,7 +628,7 @@ mc_device *mc_cuda_open(mc_context *ctx, int gpu)
     return NULL;
 }
 
-/* ---- files for the next start ---------------------------------------------------------------- */
+/* ---- files for later runs -------------------------------------------------------------------- */
 
 bool mc_cuda_cache_path(mc_device *d, const char *name, char *path, size_t size)
 {

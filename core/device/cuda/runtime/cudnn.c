@@ -1,4 +1,4 @@
-/* cuDNN: loading the library, graphs, and plans made of them or read from files. */
+/* cuDNN: loading the library, graphs, and plans, which are built from graphs or read. */
 #include "core/device/cuda/runtime/cudnn_internal.h"
 
 #include <cuda_runtime_api.h> /* CUDART_VERSION */
@@ -28,7 +28,7 @@ static bool find_functions(mc_cudnn *c, char *why, size_t size)
     return true;
 }
 
-/* Asked for by its soname once, NVRTC is found under that name by cuDNN too, wherever it lies. */
+/* After NVRTC was loaded once by its soname, cuDNN finds it under that name too, wherever it is. */
 static void load_compiler(mc_cudnn *c)
 {
     char name[32];
@@ -46,8 +46,8 @@ bool mc_cudnn_load(mc_cudnn *c, char *why, size_t size)
         snprintf(why, size, "%s", text ? text : "libcudnn.so.9 cannot be loaded");
     } else if (find_functions(c, why, size)) {
         c->version = c->cudnnGetVersion();
-        /* 9.10.0 and 9.10.1 compute attention wrongly, says cuDNN's own frontend, and those before
-         * want padding masked twice. */
+        /* 9.10.0 and 9.10.1 compute attention incorrectly according to cuDNN's own frontend, and
+         * earlier versions need padding masked twice. */
         if (c->version >= 91002) return true;
         snprintf(why, size, "cuDNN %zu is too old, expected 9.10.2 or later", c->version);
     }
@@ -111,7 +111,7 @@ static void set_value(mc_cudnn_graph *g, mc_cudnn_descriptor d, int name, int ty
     set_value(g, d, MC_CUDNN_ATTR_##name, MC_CUDNN_TYPE_##type, count, value, #name)
 #define SET_DESCRIPTOR(g, d, name, value) SET(g, d, name, BACKEND_DESCRIPTOR, 1, value)
 
-/* Leaves the attribute alone where there is no tensor. */
+/* Sets the attribute unless there is no tensor. */
 static void set_tensor(mc_cudnn_graph *g, mc_cudnn_descriptor d, int name, mc_cudnn_ref t,
                        const char *what)
 {
@@ -314,7 +314,7 @@ enum { MOST_CONFIGURATIONS = 16 };
 typedef struct heuristic {
     mc_cudnn_descriptor graph, results;
     mc_cudnn_descriptor configurations[MOST_CONFIGURATIONS];
-    int64_t created, got; /* configurations; fewer may come than were announced */
+    int64_t created, got; /* configurations; there may be fewer than announced */
 } heuristic;
 
 static void heuristic_release(heuristic *h, const mc_cudnn *c)
@@ -378,14 +378,14 @@ mc_cudnn_descriptor mc_cudnn_plan_new(mc_cudnn_graph *g)
     if (g->error[0]) h.got = 0;
     mc_cudnn_descriptor plan = NULL;
     for (int i = 0; i < h.got && !plan; i++) {
-        if (i) g->error[0] = '\0'; /* of the engine before */
+        if (i) g->error[0] = '\0'; /* of the previous engine */
         plan = plan_of(g, h.configurations[i]);
     }
     heuristic_release(&h, g->cudnn);
     return plan;
 }
 
-/* The number of a configuration's engine; -1: cuDNN does not say. */
+/* The number of a configuration's engine; -1: unknown. */
 static int64_t engine_of(const mc_cudnn *c, mc_cudnn_descriptor configuration)
 {
     int64_t number = -1, got = 0;
@@ -407,7 +407,7 @@ int mc_cudnn_other_plans(mc_cudnn_graph *g, int most, mc_cudnn_descriptor *plans
     int64_t first = !g->error[0] && h.got > 1 ? engine_of(g->cudnn, h.configurations[0]) : -1;
     for (int i = 1; i < h.got && first >= 0 && count < most; i++) {
         if (engine_of(g->cudnn, h.configurations[i]) != first) continue;
-        g->error[0] = '\0'; /* of the one before */
+        g->error[0] = '\0'; /* of the previous one */
         plans[count] = plan_of(g, h.configurations[i]);
         if (plans[count]) count++;
     }
@@ -425,7 +425,7 @@ int64_t mc_cudnn_plan_workspace(const mc_cudnn *c, mc_cudnn_descriptor plan)
     return bytes;
 }
 
-/* A pack is made for each run: that costs a microsecond, and addresses change. */
+/* Creates a variant pack for each run: that takes a microsecond, and addresses change. */
 int mc_cudnn_plan_run(const mc_cudnn *c, mc_cudnn_descriptor plan, int count, const int64_t *ids,
                       void *const *pointers, void *workspace)
 {
@@ -446,7 +446,7 @@ int mc_cudnn_plan_run(const mc_cudnn *c, mc_cudnn_descriptor plan, int count, co
     return status;
 }
 
-/* ---- plans in files: a title, a checksum, and the JSON with the kernel in it --------------- */
+/* ---- plans in files: a title, a checksum, and the JSON with the kernel in it ----------------- */
 
 enum { LARGEST_PLAN = 64 << 20 };
 
@@ -486,7 +486,7 @@ mc_cudnn_descriptor mc_cudnn_plan_load(const mc_cudnn *c, const char *path, cons
     return plan;
 }
 
-/* The JSON of a plan; mc_free it. NULL where cuDNN does not give it. */
+/* The JSON of a plan; mc_free it. NULL if cuDNN has none. */
 static char *plan_json(const mc_cudnn *c, mc_cudnn_descriptor plan, size_t *size)
 {
     int64_t count = 0, got = 0;

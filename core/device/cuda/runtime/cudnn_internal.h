@@ -1,6 +1,6 @@
 /* cuDNN's graph API without its headers: the library is loaded when it is first needed, so that one
- * build runs with it and without. A graph is put together operation by operation, turned into an
- * execution plan, and the plan is kept, also on disk. */
+ * build runs with and without it. A graph is built operation by operation and turned into an
+ * execution plan, which is kept, also on disk. */
 #ifndef MC_DEVICE_CUDA_RUNTIME_CUDNN_INTERNAL_H
 #define MC_DEVICE_CUDA_RUNTIME_CUDNN_INTERNAL_H
 
@@ -10,7 +10,7 @@
 
 typedef void *mc_cudnn_descriptor;
 
-/* What is called of libcudnn.so.9; the types of its enumerations are int here. */
+/* The functions used of libcudnn.so.9; its enumeration types are int here. */
 #define MC_CUDNN_FUNCTIONS(X)                                                                 \
     X(size_t, cudnnGetVersion, (void))                                                        \
     X(int, cudnnCreate, (void **handle))                                                      \
@@ -28,7 +28,7 @@ typedef void *mc_cudnn_descriptor;
        void *value))                                                                          \
     X(int, cudnnBackendExecute, (void *handle, mc_cudnn_descriptor plan, mc_cudnn_descriptor pack))
 
-/* The enumerators of cudnn.h that are used: MC_CUDNN_X is CUDNN_X there, which a test checks. */
+/* The enumerators used of cudnn.h: MC_CUDNN_X is CUDNN_X there; a test checks them. */
 #define MC_CUDNN_CONSTANTS(X)                           \
     X(BACKEND_POINTWISE_DESCRIPTOR, 0)                  \
     X(BACKEND_ENGINE_DESCRIPTOR, 2)                     \
@@ -151,36 +151,36 @@ typedef struct mc_cudnn {
 #undef MC_CUDNN_MEMBER
     void *library, *compiler; /* the compiler is NVRTC, which cuDNN's engines need */
     size_t version;           /* 91900 for 9.19.0 */
-    void *handle; /* of cudnnCreate; NULL: plans are made for `properties`, and cannot be run */
-    mc_cudnn_descriptor properties; /* a GPU that need not be there */
+    void *handle;             /* of cudnnCreate; NULL: plans are for `properties`, and cannot run */
+    mc_cudnn_descriptor properties; /* of a GPU that may be absent */
 } mc_cudnn;
 
-/* Loads the library without making a handle. False, with `why` (size bytes) telling the reason,
- * where it is absent, too old, or a version known to be broken. */
+/* Loads the library without creating a handle. False, with the reason in `why` (size bytes), if it
+ * is missing, too old, or a version known to be broken. */
 bool mc_cudnn_load(mc_cudnn *cudnn, char *why, size_t size);
 void mc_cudnn_unload(mc_cudnn *cudnn); /* destroys the handle too */
-/* Describes a GPU by the JSON text that cuDNN gives for one, for making plans without it. */
+/* Describes a GPU by cuDNN's JSON text for it, to create plans without that GPU. */
 bool mc_cudnn_describe_gpu(mc_cudnn *cudnn, const char *json, char *why, size_t size);
-/* "what: status: what cuDNN says about the call that failed last". */
+/* "what: status: cuDNN's message about the last failed call". */
 void mc_cudnn_explain(const mc_cudnn *cudnn, const char *what, int status, char *text, size_t size);
 
 /* ---- graphs ---------------------------------------------------------------------------------- */
 
 typedef struct mc_cudnn_tensor {
     mc_cudnn_descriptor descriptor;
-    int64_t id; /* what a run names its memory by */
+    int64_t id; /* identifies the tensor's memory in a run */
     int dtype;  /* MC_CUDNN_DATA_* */
     int64_t dim[4], stride[4];
 } mc_cudnn_tensor;
 
 enum { MC_CUDNN_MOST_TENSORS = 80, MC_CUDNN_MOST_OPERATIONS = 48, MC_CUDNN_FIRST_VIRTUAL = 100 };
 
-/* The first failure stands in `error`; after it all calls do nothing and give NULL. */
+/* `error` has the first failure; after it all calls do nothing and return NULL. */
 typedef struct mc_cudnn_graph {
     const mc_cudnn *cudnn;
     mc_cudnn_tensor tensors[MC_CUDNN_MOST_TENSORS];
     int tensor_count;
-    mc_cudnn_descriptor operations[MC_CUDNN_MOST_OPERATIONS]; /* in the order of the data */
+    mc_cudnn_descriptor operations[MC_CUDNN_MOST_OPERATIONS]; /* in the order of the data flow */
     mc_cudnn_descriptor details[MC_CUDNN_MOST_OPERATIONS]; /* what operations refer to, or NULL */
     int operation_count;
     char error[384];
@@ -193,12 +193,12 @@ void mc_cudnn_graph_release(mc_cudnn_graph *graph);
 typedef const mc_cudnn_tensor *mc_cudnn_ref;
 #define MC_CUDNN_4(a, b, c, d) ((const int64_t[4]){(a), (b), (c), (d)})
 
-/* Memory given at each run under `id`. `ragged`: where each of dim[0] begins, or NULL. */
+/* Memory passed to each run as `id`. `ragged`: the offset of each of dim[0], or NULL. */
 mc_cudnn_ref mc_cudnn_memory(mc_cudnn_graph *g, int64_t id, int dtype, const int64_t dim[4],
                              const int64_t stride[4], mc_cudnn_ref ragged);
-/* One f32 given at each run by the address of host memory. */
+/* An f32 passed to each run by its host address. */
 mc_cudnn_ref mc_cudnn_scalar(mc_cudnn_graph *g, int64_t id);
-/* A value between operations, which need not lie in memory. */
+/* A value between operations, which need not be in memory. */
 mc_cudnn_ref mc_cudnn_virtual(mc_cudnn_graph *g, int dtype, const int64_t dim[4],
                               const int64_t stride[4], mc_cudnn_ref ragged);
 mc_cudnn_ref mc_cudnn_like(mc_cudnn_graph *g, int dtype, mc_cudnn_ref other); /* virtual */
@@ -208,7 +208,7 @@ void mc_cudnn_pointwise(mc_cudnn_graph *g, int mode, int precision, mc_cudnn_ref
                         mc_cudnn_ref t, mc_cudnn_ref y);
 /* y = the index of each element along an axis of the shape of x. */
 void mc_cudnn_index(mc_cudnn_graph *g, int precision, int64_t axis, mc_cudnn_ref x, mc_cudnn_ref y);
-/* c = a b; m, n, k: tensors with the sizes of each matrix that count, or NULL. */
+/* c = a b; m, n, k: tensors with the used sizes of each matrix, or NULL. */
 void mc_cudnn_matmul(mc_cudnn_graph *g, mc_cudnn_ref a, mc_cudnn_ref b, mc_cudnn_ref c,
                      mc_cudnn_ref m, mc_cudnn_ref n, mc_cudnn_ref k);
 void mc_cudnn_reduce(mc_cudnn_graph *g, int mode, mc_cudnn_ref x, mc_cudnn_ref y);
@@ -219,20 +219,20 @@ void mc_cudnn_bernoulli(mc_cudnn_graph *g, mc_cudnn_ref seed, mc_cudnn_ref offse
 
 /* ---- plans ----------------------------------------------------------------------------------- */
 
-/* The first plan that cuDNN's heuristic gives; NULL, with the graph's error set, without one. */
+/* The first plan of cuDNN's heuristic; NULL, with the graph's error set, if there is none. */
 mc_cudnn_descriptor mc_cudnn_plan_new(mc_cudnn_graph *graph);
-/* Up to `most` further plans of the engine that is proposed first; gives their number. */
+/* Up to `most` further plans of the engine proposed first; returns their number. */
 int mc_cudnn_other_plans(mc_cudnn_graph *graph, int most, mc_cudnn_descriptor *plans);
 void mc_cudnn_plan_free(const mc_cudnn *cudnn, mc_cudnn_descriptor plan);         /* NULL allowed */
 int64_t mc_cudnn_plan_workspace(const mc_cudnn *cudnn, mc_cudnn_descriptor plan); /* bytes */
-/* A plan in a file, under a title (one line) that says what it is for. Loading gives NULL if there
- * is no such file, or if it is damaged or of another title; storing may fail: the file only saves
- * time. */
+/* A plan in a file, with a title (one line) that identifies its purpose. Loading returns NULL if
+ * there is no such file, or if it is damaged or has another title. Storing may fail: the file only
+ * saves time. */
 mc_cudnn_descriptor mc_cudnn_plan_load(const mc_cudnn *cudnn, const char *path, const char *title);
 void mc_cudnn_plan_store(const mc_cudnn *cudnn, mc_cudnn_descriptor plan, const char *path,
                          const char *title);
-/* Runs a plan on the handle's stream with memory `pointers[i]` for tensor `ids[i]`. Gives cuDNN's
- * status, 0 for success; mc_cudnn_explain says more. */
+/* Runs a plan on the handle's stream with memory `pointers[i]` for tensor `ids[i]`. Returns cuDNN's
+ * status, 0 for success; mc_cudnn_explain describes it. */
 int mc_cudnn_plan_run(const mc_cudnn *cudnn, mc_cudnn_descriptor plan, int count,
                       const int64_t *ids, void *const *pointers, void *workspace);
 
@@ -251,14 +251,14 @@ enum {
     MC_SDPA_DV,
     MC_SDPA_DELTA,    /* sum of out * dout, scratch */
     MC_SDPA_DQ_SUM,   /* dq in f32, scratch */
-    MC_SDPA_DK_HEADS, /* of grouped heads: dk and dv of each query head, scratch */
+    MC_SDPA_DK_HEADS, /* grouped heads: dk and dv of each query head, scratch */
     MC_SDPA_DV_HEADS,
     MC_SDPA_QUERY_LENGTHS,
     MC_SDPA_KEY_LENGTHS, /* may be the same memory */
     MC_SDPA_SEED,
     MC_SDPA_OFFSET,
     MC_SDPA_Q_STARTS,  /* where each sequence begins, in elements */
-    MC_SDPA_KV_STARTS, /* the same of k and v, where they lie apart from q */
+    MC_SDPA_KV_STARTS, /* the same for k and v, if they differ from q's */
     MC_SDPA_OUT_STARTS,
     MC_SDPA_STATS_STARTS,
     MC_SDPA_BIAS,  /* (heads, length, key_length) */
@@ -271,15 +271,15 @@ enum {
     MC_SDPA_IDS
 };
 
-/* All that a plan depends on. Of equal lengths: `batch` sequences of `length` queries and
- * `key_length` keys, stats are (batch, heads, length). Ragged: up to `batch` sequences of up to as
- * many, one after the other, stats are (tokens, heads). */
+/* Everything that a plan depends on. With equal lengths: `batch` sequences of `length` queries and
+ * `key_length` keys; stats are (batch, heads, length). Ragged: up to `batch` sequences, up to as
+ * long, contiguous; stats are (tokens, heads). */
 typedef struct mc_sdpa_key {
     int32_t backward, causal, ragged;
     int32_t bias;          /* backward: with its gradient, which needs `deterministic` */
     int32_t apart;         /* ragged: k and v have lengths or a stride of their own */
     int32_t deterministic; /* backward only: no MC_SDPA_DQ_SUM, a larger workspace */
-    int32_t packed_sum;    /* backward, ragged: MC_SDPA_DQ_SUM lies like dq, not densely */
+    int32_t packed_sum;    /* backward, ragged: MC_SDPA_DQ_SUM has dq's layout, not a dense one */
     int32_t dtype;         /* MC_CUDNN_DATA_HALF or MC_CUDNN_DATA_BFLOAT16 */
     int32_t batch, heads, length, key_length, head_dim;
     int32_t key_heads;                       /* a divisor of heads */
@@ -288,9 +288,9 @@ typedef struct mc_sdpa_key {
     int32_t unused; /* 0: keys are compared as bytes */
 } mc_sdpa_key;
 
-/* Builds the graph; what goes wrong is in graph->error. */
+/* Builds the graph; an error is in graph->error. */
 void mc_sdpa_graph(mc_cudnn_graph *graph, const mc_sdpa_key *key);
-/* The ids of the key's graph that a run has to give memory for; gives their number. */
+/* The ids in the key's graph for which a run must pass memory; returns their number. */
 int mc_sdpa_ids(const mc_sdpa_key *key, int64_t ids[MC_SDPA_IDS]);
 
 #endif

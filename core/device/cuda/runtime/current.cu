@@ -42,7 +42,7 @@ void mc_cuda_leave(mc_device *d, bool entered)
 namespace
 {
 
-/* Makes the GPU current while it lives. The device may be freed meanwhile. */
+/* Makes the GPU current during its lifetime. The device may be freed meanwhile. */
 class entered
 {
     CUresult (*pop)(CUcontext *);
@@ -61,7 +61,7 @@ const mc_device *plain(const mc_device *) { return &mc_cuda_plain; }
 const mc_kernels *plain(const mc_kernels *) { return mc_cuda_plain.kernels; }
 const mc_lanes *plain(const mc_lanes *) { return mc_cuda_plain.lanes; }
 
-/* Whether a call was deferred: most kernels are never. */
+/* Defers a call if possible; most kernels cannot be deferred. */
 template <auto entry> struct late {
     template <class... Rest> static bool puts_off(mc_device *, Rest...) { return false; }
 };
@@ -83,7 +83,7 @@ PUTS_OFF(attention_cached)
 #endif
 #undef PUTS_OFF
 
-/* The function for an entry of one of these tables. Kernels come after those that were deferred. */
+/* The guarded function of a table's entry. Before a kernel runs, deferred calls are launched. */
 template <auto entry> struct guarded;
 template <class Table, class Result, class... Rest, Result (*Table::*entry)(mc_device *, Rest...)>
 struct guarded<entry> {

@@ -1,10 +1,10 @@
-/* What our CUDA kernels share: matrices as kernels see them, chunks of 16 bytes loaded and stored
- * whatever the alignment, sums over warps and blocks, Philox, and launching.
+/* Shared by our CUDA kernels: views of matrices, loads and stores of 16-byte chunks at any
+ * alignment, sums over warps and blocks, Philox, and launching.
  *
  * A kernel is a template over the element type of its matrices: float, __half, __nv_bfloat16, or
- * mc_mixed where they differ, whose type is looked up with every chunk. Work is done in chunks of
- * mc_width<T> consecutive elements of a row, one chunk a thread: 16 bytes, and never across rows. A
- * chunk that is not aligned, or the end of a row, is moved element by element. */
+ * mc_mixed if they differ, whose type is looked up for every chunk. Work is divided into chunks of
+ * mc_width<T> consecutive elements of a row, one per thread: 16 bytes, never across rows. A chunk
+ * that is not aligned, or is the end of a row, is moved element by element. */
 #ifndef MC_DEVICE_CUDA_RUNTIME_KERNELS_CUH
 #define MC_DEVICE_CUDA_RUNTIME_KERNELS_CUH
 
@@ -25,16 +25,16 @@ template <class T> constexpr int mc_width = 8;
 template <> constexpr int mc_width<float> = 4;
 template <> constexpr int mc_width<mc_mixed> = 4;
 
-/* Where matrices cannot all be moved in whole chunks (mc_whole_dtype), kernels that are written for
- * these are run with mixed types. */
+/* If matrices cannot all be moved in whole chunks (mc_whole_dtype), kernels for whole chunks run
+ * with mixed types instead. */
 template <class T> constexpr bool mc_whole = !std::is_same_v<T, mc_mixed>;
 
-/* A matrix as a kernel sees it. data NULL: there is none. */
+/* A kernel's view of a matrix. data NULL: none. */
 struct mc_view {
     char *data;
     int64_t stride;
     int dtype;
-    bool whole; /* chunks at multiples of the width are aligned as a vector load wants it */
+    bool whole; /* chunks at multiples of the width are aligned for vector loads */
 };
 
 static inline bool mc_is(const void *data, int64_t alignment)
@@ -42,7 +42,7 @@ static inline bool mc_is(const void *data, int64_t alignment)
     return (int64_t)((uintptr_t)data % (uintptr_t)alignment) == 0;
 }
 
-/* `width`: elements of a chunk. The stride of a matrix of one row means nothing. */
+/* `width`: elements of a chunk. The stride of a single row is ignored. */
 static inline mc_view mc_view_of(mc_matrix m, int64_t rows, int width)
 {
     int64_t size = m.dtype == MC_F32 ? 4 : 2, bytes = size * width;
@@ -57,7 +57,7 @@ template <> __device__ __forceinline__ bool mc_is_f32<mc_mixed>(mc_view m)
     return m.dtype == MC_F32;
 }
 
-/* What a chunk is in memory: two or four bytes an element, in order. Behind the end: zeros. */
+/* A chunk as in memory: two or four bytes per element, in order. After the end: zeros. */
 struct mc_bits {
     uint32_t word[4];
 };
@@ -65,7 +65,7 @@ struct mc_bits {
 __device__ __forceinline__ mc_bits mc_bits_of(uint4 v) { return {{v.x, v.y, v.z, v.w}}; }
 
 /* The n <= width elements from `at`, n < width at the end of a row; n <= 0 gives zeros. With WHOLE
- * the caller knows that m.whole and that n is the width or not positive. */
+ * the caller guarantees m.whole, and that n is the width or not positive. */
 template <class T, bool WHOLE = false>
 __device__ __forceinline__ mc_bits mc_load_bits(mc_view m, int64_t at, int n)
 {
@@ -96,9 +96,9 @@ __device__ __forceinline__ mc_bits mc_load_bits(mc_view m, int64_t at, int n)
     return b;
 }
 
-/* In so many words, for nvcc is free to make four stores of 4 bytes from one of a uint4, and did so
- * in activations, embedding, gather_rows, fill and our attention. (Kernels of mixed types, some of
- * which need more registers with this, are left to it.) */
+/* In assembly, because nvcc may split one store of a uint4 into four of 4 bytes, and did so in
+ * activations, embedding, gather_rows, fill and our attention. (Kernels of mixed types use plain
+ * stores, because some of them need more registers with this.) */
 __device__ __forceinline__ void mc_store_16_bytes(void *to, mc_bits b)
 {
     asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(b.word[0]),
@@ -151,7 +151,7 @@ __device__ __forceinline__ float2 mc_unpack_f16(uint32_t word)
     return __half22float2(__half2(pair));
 }
 
-/* Two numbers of 16 bits as they are: from halves nvcc would put them together again. */
+/* The bits of two 16-bit numbers: from separate halves nvcc would pack them again. */
 template <class Pair> __device__ __forceinline__ uint32_t mc_word_of(Pair pair)
 {
     uint32_t word;
@@ -160,7 +160,7 @@ template <class Pair> __device__ __forceinline__ uint32_t mc_word_of(Pair pair)
     return word;
 }
 
-/* Nearest even, overflow to inf, as the CPU has it. */
+/* Nearest even, overflow to inf, as on the CPU. */
 __device__ __forceinline__ uint32_t mc_pack_f16(float low, float high)
 {
     return mc_word_of(__floats2half2_rn(low, high));
@@ -276,7 +276,7 @@ __device__ __forceinline__ void mc_store_one(mc_view m, int64_t at, float value)
         ((uint16_t *)m.data)[at] = (uint16_t)mc_pack_f16(value, 0.0f);
 }
 
-/* ---- division by what is fixed for a launch -------------------------------------------------- */
+/* ---- division by a constant of the launch ---------------------------------------------------- */
 
 /* n / divisor, for n < 2^31 by one multiplication: with 2^shift >= divisor, multiplier =
  * ceil(2^(31 + shift) / divisor) is too large by less than 2^shift / divisor, and n times that by
@@ -305,7 +305,7 @@ __device__ __forceinline__ int64_t mc_divide(int64_t n, mc_divider d)
 
 /* ---- sums ------------------------------------------------------------------------------------ */
 
-/* Over the lanes of a warp; all of them get it. The order is fixed. */
+/* The sum over the lanes of a warp, in a fixed order, returned to all lanes. */
 template <class S> __device__ __forceinline__ S mc_warp_sum(S x)
 {
 #pragma unroll
@@ -313,8 +313,8 @@ template <class S> __device__ __forceinline__ S mc_warp_sum(S x)
     return x;
 }
 
-/* Over the threads of a block of whole warps; all of them get it. `shared` holds a value a warp and
- * may be used again after the next barrier. */
+/* The sum over the threads of a block of whole warps, returned to all threads. `shared` has one
+ * value per warp and may be reused after the next barrier. */
 template <class S> __device__ __forceinline__ S mc_block_sum(S x, S *shared)
 {
     int thread = threadIdx.x + threadIdx.y * blockDim.x, warps = blockDim.x * blockDim.y / 32;
@@ -350,7 +350,7 @@ __device__ __forceinline__ uint32_t mc_warp_largest(uint32_t x)
 #endif
 }
 
-/* As mc_block_sum, of a block of one dimension. */
+/* As mc_block_sum, for a one-dimensional block. */
 template <class S> __device__ __forceinline__ S mc_block_largest(S x, S *shared)
 {
     x = mc_warp_largest(x);
@@ -362,7 +362,7 @@ template <class S> __device__ __forceinline__ S mc_block_largest(S x, S *shared)
     return x;
 }
 
-/* What the threads of a block have, merged (S::merge) in a fixed order; thread 0 gets it. */
+/* Merges the values of a block's threads (S::merge) in a fixed order; thread 0 gets the result. */
 template <int THREADS, class S> __device__ S mc_block_merge(S s)
 {
     __shared__ S shared[THREADS / 32];
@@ -384,7 +384,7 @@ template <int THREADS, class S> __device__ S mc_block_merge(S s)
     return s;
 }
 
-/* f(column, n) for the chunks that a thread has of its block's row: n elements are within it. */
+/* Calls f(column, n) for the thread's chunks of its block's row: n elements are within it. */
 template <class T, class F>
 __device__ __forceinline__ void mc_each_chunk(int64_t columns, const F &f)
 {
@@ -425,7 +425,7 @@ __device__ __forceinline__ void mc_philox_run(uint64_t key, uint64_t first, uint
 {
     uint32_t w[width + 4], low = (uint32_t)key, high = (uint32_t)(key >> 32);
     int skip = (int)(first & 3);
-    /* In a loop the compiler would keep the twenty keys of the rounds in registers. */
+    /* In a loop the compiler would keep the twenty round keys in registers. */
     asm volatile("" : "+r"(low), "+r"(high));
     key = low | (uint64_t)high << 32;
 #pragma unroll
@@ -441,7 +441,7 @@ __device__ __forceinline__ void mc_philox_run(uint64_t key, uint64_t first, uint
         words[i] = skip == 1 ? w[i + 1] : skip == 2 ? w[i + 2] : w[i + 3];
 }
 
-/* A mask as kernels use it. */
+/* A dropout mask in the form for kernels. */
 struct mc_dropping {
     uint64_t seed, offset;
     const uint64_t *base;
@@ -484,7 +484,7 @@ __device__ __forceinline__ float mc_exp2(float x)
 
 constexpr float MC_LOG2_E = 1.44269504089f; /* log2(e) */
 
-/* e^x, off by half an ulp of x log2(e) besides: good where x is near 0 or the result is small. */
+/* e^x, off by half an ulp of x log2(e) besides: good for x near 0 and for small results. */
 __device__ __forceinline__ float mc_exp(float x) { return mc_exp2(x * MC_LOG2_E); }
 
 /* ---- launching ------------------------------------------------------------------------------- */
@@ -493,7 +493,7 @@ static inline int64_t mc_ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b
 static inline int64_t mc_least(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t mc_most(int64_t a, int64_t b) { return a > b ? a : b; }
 
-/* The dtype of all matrices that are there, MC_DTYPE_DEFAULT if they differ. */
+/* The common dtype of all matrices with data, MC_DTYPE_DEFAULT if they differ. */
 template <class... M> static inline mc_dtype mc_common_dtype(mc_matrix first, M... rest)
 {
     mc_dtype dtype = first.dtype;
@@ -502,7 +502,7 @@ template <class... M> static inline mc_dtype mc_common_dtype(mc_matrix first, M.
     return dtype;
 }
 
-/* That dtype if besides all of them can be moved in whole chunks, else MC_DTYPE_DEFAULT. */
+/* That dtype, if all of them can also be moved in whole chunks, else MC_DTYPE_DEFAULT. */
 template <class... M>
 static inline mc_dtype mc_whole_dtype(int64_t columns, mc_matrix first, M... rest)
 {
@@ -514,7 +514,7 @@ static inline mc_dtype mc_whole_dtype(int64_t columns, mc_matrix first, M... res
     return dtype;
 }
 
-/* Runs the statements with T as the element type `dtype` stands for. */
+/* Runs the statements with T as the element type of `dtype`. */
 #define MC_WITH_TYPE(dtype, ...)        \
     do {                                \
         if ((dtype) == MC_BF16) {       \
@@ -532,7 +532,7 @@ static inline mc_dtype mc_whole_dtype(int64_t columns, mc_matrix first, M... res
         }                               \
     } while (0)
 
-/* What a block may have of shared memory, beside what kernels take themselves. */
+/* Shared memory available to a block, besides what kernels declare statically. */
 static inline int64_t mc_shared_limit(mc_device *d)
 {
     int bytes = 48 << 10;
@@ -540,15 +540,15 @@ static inline int64_t mc_shared_limit(mc_device *d)
     return bytes - 2048;
 }
 
-/* Lets blocks of a kernel have `bytes` of dynamic shared memory, also above the 48 KB that every
- * GPU gives. What fails here shows when the kernel is launched. */
+/* Allows a kernel's blocks `bytes` of dynamic shared memory, even above the 48 KB that every GPU
+ * has. A failure is reported when the kernel is launched. */
 template <class K> static inline void mc_allow_shared(K kernel, size_t bytes)
 {
     if (bytes > 32 << 10)
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
 }
 
-/* How many blocks of a kernel run at once; at least one a multiprocessor. */
+/* Blocks of a kernel that run at once; at least one per multiprocessor. */
 template <class K>
 static inline int64_t mc_resident_blocks(mc_device *d, K kernel, int threads, size_t shared)
 {
@@ -560,11 +560,11 @@ static inline int64_t mc_resident_blocks(mc_device *d, K kernel, int threads, si
     return (int64_t)each * mc_cuda_of(d)->multiprocessors;
 }
 
-/* In a step of generation (d->decoding), kernels begin before the one in front of them has ended,
- * and fetch parameters meanwhile. Launched by MC_LAUNCH_EARLY, a kernel calls mc_wait_for_earlier
- * in every thread before it reads what others have written, and before it writes; mc_let_next_begin
- * lets the next one begin. Launched as usual, as the first kernel of a step is, both do nothing.
- * (Programmatic dependent launch, compute capability 9.0.) */
+/* In a generation step (d->decoding) a kernel can begin before the preceding one has ended, and
+ * load parameters meanwhile. Launched by MC_LAUNCH_EARLY, a kernel calls mc_wait_for_earlier in
+ * every thread before it reads the results of others, and before it writes; mc_let_next_begin lets
+ * the next kernel begin. In a normal launch, such as that of a step's first kernel, both do
+ * nothing. (Programmatic dependent launch, compute capability 9.0.) */
 __device__ __forceinline__ void mc_wait_for_earlier()
 {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
@@ -602,8 +602,8 @@ static inline void mc_launch_early(mc_device *d, void (*kernel)(P...), dim3 grid
 }
 #endif
 
-/* One thread for each chunk of a (rows, columns) matrix: f.run<T>(row, column, n), where n elements
- * of the chunk are within the row. Few blocks leave room for those of the next kernel. */
+/* One thread per chunk of a (rows, columns) matrix: f.run<T>(row, column, n), where n elements of
+ * the chunk are within the row. Few blocks leave room for the next kernel's. */
 enum { MC_FEW_BLOCKS = 128 };
 template <class T, class F>
 static __global__ void __launch_bounds__(256)
@@ -628,7 +628,7 @@ static void mc_launch_chunks(mc_device *d, int64_t rows, int64_t columns, const 
     MC_LAUNCH_EARLY(d, kernel, blocks, 256, 0, f, chunks, columns, mc_divider_of(per_row));
 }
 
-/* The same matrices as one row where nothing lies between their rows. */
+/* The same matrices as one row if they are contiguous. */
 template <class... M>
 static inline void mc_flatten(int64_t *rows, int64_t *columns, const M &...matrices)
 {
@@ -638,7 +638,7 @@ static inline void mc_flatten(int64_t *rows, int64_t *columns, const M &...matri
     *rows = 1;
 }
 
-/* What sums of n values each are added to; NULL: that one is not wanted. */
+/* The destinations of sums of n values each; NULL: not required. */
 struct mc_sums {
     int count;
     float *out[3];

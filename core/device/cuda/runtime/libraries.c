@@ -57,7 +57,7 @@ struct mc_preload {
     pthread_t thread;
 };
 
-/* Whether it works is for those to find out who use it. */
+/* Loads them; errors are left to the users of the libraries. */
 static void *preload(void *user)
 {
     static const struct {
@@ -81,7 +81,7 @@ mc_preload *mc_preload_new(void)
     sigset_t before;
     mc_preload *p = mc_malloc(sizeof *p);
     if (!p) return NULL;
-    mc_signals_block(&before); /* signals stay with the program's own threads */
+    mc_signals_block(&before); /* the program's own threads handle signals */
     int failure = pthread_create(&p->thread, NULL, preload, NULL);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (!failure) return p;

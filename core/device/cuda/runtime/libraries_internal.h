@@ -1,5 +1,5 @@
-/* NVIDIA's large libraries, which take a tenth of a second and more to load: not linked, so that
- * programs start without them, and loaded while the GPU starts. */
+/* NVIDIA's large libraries, which take a tenth of a second and more to load. They are not linked,
+ * so that programs start without them, but loaded while the GPU starts. */
 #ifndef MC_DEVICE_CUDA_RUNTIME_LIBRARIES_INTERNAL_H
 #define MC_DEVICE_CUDA_RUNTIME_LIBRARIES_INTERNAL_H
 
@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* What is called of cuBLASLt. */
+/* The functions used of cuBLASLt. */
 #define MC_CUBLASLT_FUNCTIONS(X)    \
     X(GetVersion)                   \
     X(GetStatusString)              \
@@ -34,12 +34,12 @@ typedef struct mc_cublaslt {
 #undef MC_CUBLASLT_MEMBER
 } mc_cublaslt;
 
-/* Loads the library of the toolkit's major version, which stays loaded. False, with `why` (size
- * bytes) telling the reason, where it is not there. */
+/* Loads the library of the toolkit's major version, which stays loaded. False, with the reason in
+ * `why` (size bytes), if it is missing. */
 bool mc_cublaslt_load(mc_cublaslt *lt, char *why, size_t size);
 
-/* Loads cuBLASLt and then what cuDNN's attention needs on a thread of its own; a thread that asks
- * for one of them meanwhile waits for it. NULL where there is no thread: then nothing is loaded
+/* Loads cuBLASLt, and then the libraries of cuDNN's attention, on a separate thread; a thread that
+ * needs one meanwhile waits for it. NULL if no thread can be created: then nothing is loaded
  * ahead. */
 typedef struct mc_preload mc_preload;
 mc_preload *mc_preload_new(void);

@@ -1,6 +1,5 @@
 /* Memory of the GPU: a reserved range of addresses that fills up with physical memory from the
- * front, so that the pool over it never falls apart into segments; and the pinned memory that
- * uploads go through. */
+ * front, so that the pool in it is never split into segments; and the pinned memory for uploads. */
 #include <cuda.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -10,8 +9,7 @@
 
 /* ---- the range ------------------------------------------------------------------------------- */
 
-/* The driver's functions are asked for at run time, so that programs start where there is no
- * driver. */
+/* The driver's functions are looked up at run time, so that programs start without a driver. */
 #define MC_DRIVER_MAP(X)   \
     X(cuMemAddressReserve) \
     X(cuMemAddressFree) X(cuMemCreate) X(cuMemRelease) X(cuMemMap) X(cuMemUnmap) X(cuMemSetAccess)
@@ -45,7 +43,7 @@ static bool find_driver(mc_device *d, driver *cu)
     return true;
 }
 
-/* How memory can be shared with another process: NONE where the driver or the system has no way. */
+/* How memory can be shared with other processes: NONE if the driver or the system cannot. */
 static CUmemAllocationHandleType sharing(int ordinal)
 {
     int types = 0;
@@ -135,7 +133,7 @@ static void *range_take(void *user, size_t bytes)
 
 static void range_give_back(void *user, void *data, size_t bytes)
 {
-    (void)user, (void)data, (void)bytes; /* all of it goes with the range */
+    (void)user, (void)data, (void)bytes; /* freed with the range */
 }
 
 mc_pool_source mc_cuda_range_source(mc_cuda_range *range)
@@ -148,8 +146,8 @@ mc_pool_source mc_cuda_range_source(mc_cuda_range *range)
 
 enum { SLOTS = 8, SLOT_BYTES = 4 << 20 };
 
-/* Slots of pinned memory filled in turn. A slot is used again when the copies out of it are done,
- * which, in training, was long ago. */
+/* Slots of pinned memory, filled in turn. A slot is reused when the copies from it are done, which
+ * in training was long ago. */
 struct mc_cuda_staging {
     char *memory;
     cudaEvent_t copied[SLOTS];

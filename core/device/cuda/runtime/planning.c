@@ -1,6 +1,6 @@
-/* What the CUDA device's kernels take of scratch memory, for the memory planner. Formulas are not
- * repeated here: the real kernels are called, with memory that is only counted, while the stream is
- * capturing, so that nothing is run; what was captured is thrown away. */
+/* Scratch memory of the CUDA device's kernels, for the memory planner. Formulas are not repeated
+ * here: the real kernels are called with memory that is only counted, while the stream is
+ * capturing, so that nothing runs; the capture is discarded. */
 #include "core/device/cuda/attention/attention_internal.h"
 #include "core/device/cuda/runtime/cuda_internal.h"
 #include "core/device/cuda/product/gemm_internal.h"
@@ -15,7 +15,7 @@ static void *count_alloc(mc_device *d, size_t bytes)
     p->in_use += bytes;
     if (p->in_use > p->peak) p->peak = p->in_use;
     p->address += size;
-    return (void *)(uintptr_t)(p->address - size); /* never followed */
+    return (void *)(uintptr_t)(p->address - size); /* never dereferenced */
 }
 
 static void count_free(mc_device *d, void *data, size_t bytes)
@@ -36,7 +36,7 @@ static mc_status begin(mc_device *d)
     return MC_OK;
 }
 
-/* Ends what `begin` began, and takes as much from the plan as the kernel took. */
+/* Ends the query of `begin`, and allocates the kernel's scratch memory in the plan. */
 static mc_status end(mc_device *d, mc_device *plan, mc_status status)
 {
     mc_cuda_device *cuda = mc_cuda_of(d);
@@ -47,7 +47,7 @@ static mc_status end(mc_device *d, mc_device *plan, mc_status status)
     cuda->planning.counts = false;
     cudaError_t error = cudaStreamEndCapture(cuda->stream, &graph);
     if (graph) cudaGraphDestroy(graph);
-    if (error) cudaGetLastError(); /* is reported here */
+    if (error) cudaGetLastError(); /* clears it: it is reported here */
     if (!status) status = mc_cuda_check(d, error, "planning");
     if (status || !cuda->planning.peak) return status;
     return mc_plan_scratch(plan, cuda->planning.peak);
@@ -67,7 +67,7 @@ static mc_status plan_column_sums(mc_device *d, int64_t rows, int64_t columns, m
     ASK(d, column_sums, rows, columns, x, out);
 }
 
-/* Of the sums alone: products have the workspace, and our own kernels their sums too. */
+/* Only for the sums: products have the workspace, and our own kernels need sums too. */
 static mc_status plan_linear_backward_input(mc_device *d, const mc_linear_backward_call *c)
 {
     const mc_product p = mc_product_backward(c);
@@ -143,7 +143,7 @@ static mc_status plan_fp8_cast(mc_device *d, const mc_fp8_cast_call *c)
     ASK(d, fp8_cast, c);
 }
 
-/* By cuBLASLt none but the workspace; as numbers of 16 bits both operands. */
+/* With cuBLASLt none besides the workspace; without, both operands in 16 bits. */
 static mc_status plan_fp8_gemm(mc_device *d, const mc_fp8_gemm_call *c)
 {
     if (mc_plan_like(d)->fp8_tn || !c->m || !c->n) return MC_OK;

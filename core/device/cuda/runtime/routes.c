@@ -4,7 +4,7 @@
 #include <string.h>
 #include "core/device/hopper/decode/deferred_internal.h"
 
-/* How a step of generation is launched, call by call: current.cu does what was chosen. */
+/* Routes of a generation step's launches; current.cu acts on the choice. */
 static const mc_route decode_routes[] = {
 #ifdef MC_HAVE_HOPPER
     {.name = "persistent",
@@ -31,8 +31,8 @@ const mc_route_list *const mc_route_lists[MC_ROUTE_KERNELS] = {
 
 /* ---- MC_ROUTE -------------------------------------------------------------------------------- */
 
-/* `text`, which is kernel:name or kernel:name?, of `length` bytes. False: there is no such route;
- * `known` then lists all. */
+/* Parses `text`, kernel:name or kernel:name?, of `length` bytes. False: no such route; `known` then
+ * lists all. */
 static bool read_one(mc_cuda_device *c, const char *text, size_t length, char known[400])
 {
     char name[64];
@@ -80,7 +80,7 @@ mc_status mc_route_refuse(mc_device *d, mc_route_kernel kernel, const void *call
 
 static mc_status takes(mc_device *d, const mc_route *r, const void *call, bool asked)
 {
-    d->failure[0] = '\0'; /* why another route does not take the call is no failure of it */
+    d->failure[0] = '\0'; /* another route's refusal is no failure */
     return r->takes ? r->takes(d, call, asked) : MC_OK;
 }
 
