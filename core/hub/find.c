@@ -24,7 +24,7 @@ static void show(mc_hub_watch *w)
             w->progress.repository);
 }
 
-/* Tells the ranks that wait with their files found that this one is still working. */
+/* Lets the waiting ranks, which found their files, know that this one is still working. */
 static void tell_ranks(mc_hub_watch *w)
 {
     enum { SECONDS = 1 }; /* less than any sensible timeout */
