@@ -65,9 +65,11 @@ int64_t mc_start_token(const mc_model *m)
 
 const int32_t *mc_model_end_tokens(const mc_model *m, int *count)
 {
-    const mc_generation_config *file = m ? &m->generation : NULL; /* overrides config.json */
-    if (count) *count = !m ? 0 : file->text ? file->eos_count : m->eos_count;
-    return !m ? NULL : file->text ? file->eos : m->eos;
+    if (count) *count = 0;
+    if (!m || !mc_given(m->module.ctx, count)) return NULL;
+    const mc_generation_config *file = &m->generation; /* overrides config.json */
+    *count = file->text ? file->eos_count : m->eos_count;
+    return file->text ? file->eos : m->eos;
 }
 
 /* ---- following it ---------------------------------------------------------------------------- */
