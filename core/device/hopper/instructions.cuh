@@ -1,8 +1,8 @@
-/* What our kernels of Hopper's matrix instructions share: barriers in shared memory, the copy
- * engine (TMA), matrix instructions' operands in shared memory and registers.
+/* Building blocks of our kernels that use Hopper's matrix instructions: barriers in shared memory,
+ * the copy engine (TMA), and operands in shared memory and registers.
  *
  * PTX ISA, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate" and "cp.async.bulk.tensor",
- * has the instructions, the matrix descriptors and how 128 bytes are swizzled. */
+ * describes the instructions, the matrix descriptors and how 128 bytes are swizzled. */
 #ifndef MC_DEVICE_HOPPER_INSTRUCTIONS_CUH
 #define MC_DEVICE_HOPPER_INSTRUCTIONS_CUH
 
@@ -24,14 +24,14 @@ __device__ __forceinline__ void barrier_init(uint32_t barrier, int arrivals)
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals));
 }
 
-/* One arrival, of so many that the barrier waits for, and `bytes` that are on their way. */
+/* Arrives once at the barrier, which also waits for `bytes` that are being copied. */
 __device__ __forceinline__ void barrier_expect(uint32_t barrier, int bytes)
 {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                  : "memory");
 }
 
-/* Until the phase of that parity is over. */
+/* Waits until the phase of this parity is over. */
 __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity)
 {
     asm volatile("{\n"
@@ -44,7 +44,7 @@ __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity)
                  : "memory");
 }
 
-/* The same, for so many nanoseconds or so. Returns whether it is over. */
+/* Waits for about so many nanoseconds at most. Returns whether the phase is over. */
 __device__ __forceinline__ bool barrier_wait_for(uint32_t barrier, uint32_t parity,
                                                  uint32_t nanoseconds)
 {
@@ -60,7 +60,7 @@ __device__ __forceinline__ bool barrier_wait_for(uint32_t barrier, uint32_t pari
     return over != 0;
 }
 
-/* Whether it is over now, without waiting. */
+/* Whether the phase is over, without waiting. */
 __device__ __forceinline__ bool barrier_is_over(uint32_t barrier, uint32_t parity)
 {
     uint32_t over;
@@ -75,7 +75,7 @@ __device__ __forceinline__ bool barrier_is_over(uint32_t barrier, uint32_t parit
     return over != 0;
 }
 
-/* What the thread read and wrote before is read and written for those who wait. */
+/* The thread's earlier reads and writes happen before those of the threads that wait. */
 __device__ __forceinline__ void barrier_arrive(uint32_t barrier)
 {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
@@ -90,7 +90,7 @@ __device__ __forceinline__ int rank_in_cluster()
     return rank;
 }
 
-/* The same place in the shared memory of a block of the cluster. */
+/* The address of the same place in the shared memory of another block of the cluster. */
 __device__ __forceinline__ uint32_t address_in(uint32_t address, int block)
 {
     uint32_t there;
@@ -98,8 +98,8 @@ __device__ __forceinline__ uint32_t address_in(uint32_t address, int block)
     return there;
 }
 
-/* Four numbers (16 bytes, which are aligned) to shared memory of a block of the cluster; its barrier
- * counts 16 bytes. */
+/* Sends four numbers (16 bytes, aligned) to the shared memory of a block of the cluster, whose
+ * barrier counts 16 bytes. */
 __device__ __forceinline__ void send_four(uint32_t to, uint32_t barrier, const float *v)
 {
     asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 "
@@ -110,7 +110,7 @@ __device__ __forceinline__ void send_four(uint32_t to, uint32_t barrier, const f
 
 /* ---- the copy engine ------------------------------------------------------------------------- */
 
-/* A box of the matrix whose first element is (column, row); what lies outside of it reads as 0. */
+/* Loads a box of the matrix, whose first element is (column, row); 0 outside the matrix. */
 __device__ __forceinline__ void load_box(const CUtensorMap *map, uint32_t to, uint32_t barrier,
                                          int column, int row)
 {
@@ -120,7 +120,7 @@ __device__ __forceinline__ void load_box(const CUtensorMap *map, uint32_t to, ui
                  : "memory");
 }
 
-/* How the L2 cache treats what is read once: it goes first. */
+/* An L2 cache policy for data that is read once: it is evicted first. */
 __device__ __forceinline__ uint64_t read_once()
 {
     uint64_t policy;
@@ -136,7 +136,7 @@ __device__ __forceinline__ void load_box(const CUtensorMap *map, uint32_t to, ui
                  : "memory");
 }
 
-/* What lies outside of the matrix is left out. */
+/* Stores a box, without elements outside the matrix. */
 __device__ __forceinline__ void store_box(const CUtensorMap *map, uint32_t from, int column,
                                           int row)
 {
@@ -148,21 +148,20 @@ __device__ __forceinline__ void store_box(const CUtensorMap *map, uint32_t from,
 
 __device__ __forceinline__ void end_stores() { asm volatile("cp.async.bulk.commit_group;"); }
 
-/* Until shared memory that this thread's stores come from can be written again, but for the last
- * LEFT that it ended. */
+/* Waits until the shared memory of this thread's stores can be overwritten, except that of the last
+ * LEFT batches. */
 template <int LEFT = 0> __device__ __forceinline__ void wait_for_stores()
 {
     asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(LEFT) : "memory");
 }
 
-/* What this thread wrote to shared memory is there for the copy engine. */
+/* Lets the copy engine see what this thread wrote to shared memory. */
 __device__ __forceinline__ void show_to_copy_engine()
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-/* Which place of a ring of STAGES in shared memory is next, and whether its barriers have been
- * through an even number of phases. */
+/* The next place of a ring of STAGES in shared memory, and the parity of its barriers' phase. */
 template <int STAGES> struct ring {
     int stage;
     uint32_t parity;
@@ -183,7 +182,7 @@ template <int STAGES> struct ring {
 
 /* ---- matrix instructions --------------------------------------------------------------------- */
 
-/* Registers that a group of four warps wrote are there for the matrix instructions to come. */
+/* Lets the next matrix instructions see registers that a group of four warps wrote. */
 __device__ __forceinline__ void begin_multiplying()
 {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
@@ -195,14 +194,14 @@ __device__ __forceinline__ void end_multiplying()
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-/* Until all batches but the last LEFT are through. */
+/* Waits for all batches except the last LEFT. */
 template <int LEFT> __device__ __forceinline__ void wait_for_products()
 {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
 }
 
-/* A warp's 16 x 16 elements of two bytes, as matrix instructions deal them to its threads; `row` is
- * the thread's own: of 16 bytes in row lane % 16, columns 8 (lane / 16) on. */
+/* Stores a warp's 16 x 16 two-byte elements, laid out in registers as by matrix instructions; `row`
+ * is the thread's own address: that of row lane % 16, columns 8 (lane / 16) to + 7. */
 __device__ __forceinline__ void store_16x16(uint32_t row, const uint32_t (&v)[4])
 {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row),
@@ -217,7 +216,7 @@ __device__ __forceinline__ void load_16x16(uint32_t row, uint32_t (&v)[4])
                  : "memory");
 }
 
-/* Two consecutive numbers of shared memory. */
+/* Two consecutive numbers in shared memory. */
 __device__ __forceinline__ float2 load_pair(uint32_t address)
 {
     float2 v;
@@ -259,21 +258,20 @@ __device__ __forceinline__ void store_word(uint32_t address, uint32_t word)
     asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(word) : "memory");
 }
 
-/* Matrix descriptor of what lies in rows of 128 bytes, swizzled. Eight rows are 1024 bytes; `next`
- * bytes on are the next 64 columns of an operand whose rows are the terms. */
+/* The matrix descriptor of an operand in swizzled rows of 128 bytes. Eight rows are 1024 bytes;
+ * where rows are terms, the next 64 columns are `next` bytes further on. */
 __device__ __forceinline__ uint64_t descriptor(uint32_t address, uint32_t next)
 {
     return (uint64_t)1 << 62 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)(next >> 4) << 16 |
            (address & 0x3ffff) >> 4;
 }
 
-/* As descriptors count: from 16 terms to the next, where rows are terms and where columns are. */
+/* In units of descriptors: from 16 terms to the next, if terms are rows and if they are columns. */
 enum { NEXT_ROWS = 16 * 128 >> 4, NEXT_COLUMNS = 16 * 2 >> 4 };
 
-/* Products of 64 rows and N columns over 16 terms, d (64 x N): set and add of two operands in
- * shared memory that have a row for each row and column of d; add_widened of one in registers and
- * such a one; add_weighted of one in registers and one in shared memory that has a row for each
- * term. */
+/* Products of 64 rows and N columns over 16 terms, d (64 x N). set and add: both operands are in
+ * shared memory, with a row for each row or column of d. add_widened: the first operand is in
+ * registers. add_weighted: so it is, and the other one has a row for each term. */
 template <class T, int N> struct products;
 
 #define MC_4(with) with(d[0]), with(d[1]), with(d[2]), with(d[3])
@@ -295,7 +293,7 @@ template <class T, int N> struct products;
     MC_SUMS_40 ",%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58," \
                "%59,%60,%61,%62,%63"
 
-/* `i0` to `i4` are the numbers of the operands after the sums; by_term: 1 where the operand in shared
+/* `i0` to `i4` are the numbers of the operands after the sums; by_term: 1 if the operand in shared
  * memory has a row for each term. */
 #define MC_ADD_REGISTERS(name, by_term, type, n, part, i0, i1, i2, i3, i4)                 \
     static __device__ __forceinline__ void name(float(&d)[part], const uint32_t(&a)[4],    \
@@ -307,7 +305,7 @@ template <class T, int N> struct products;
                      : MC_##part(MC_ADD)                                                   \
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                \
     }
-/* Both operands in shared memory; adds: 0 where the sums begin anew. */
+/* Both operands are in shared memory; adds: 0 to start new sums. */
 #define MC_FROM_SHARED(name, adds, type, n, part, i0, i1)                                \
     static __device__ __forceinline__ void name(float(&d)[part], uint64_t a, uint64_t b) \
     {                                                                                    \
@@ -351,7 +349,7 @@ MC_ALL_PRODUCTS(__nv_bfloat16, "bf16")
 #undef MC_EIGHT
 #undef MC_4
 
-/* From here on the compiler may read what matrix instructions wrote. */
+/* Keeps the compiler from reading the results of matrix instructions before this point. */
 template <int COUNT> __device__ __forceinline__ void now_known(float (&d)[COUNT])
 {
 #pragma unroll
@@ -368,7 +366,7 @@ template <class T> __device__ __forceinline__ float2 unpack(uint32_t word)
     return make_float2(__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000u));
 }
 
-/* 16 columns each of 64 rows, rounded, as matrix instructions take and store_16x16 stores them. */
+/* 16 columns of each of 64 rows, rounded, in the layout of matrix instructions and store_16x16. */
 template <class T, int COUNT>
 __device__ __forceinline__ void pack_all(const float (&v)[COUNT], uint32_t (&words)[COUNT / 8][4])
 {
@@ -382,7 +380,7 @@ __device__ __forceinline__ void pack_all(const float (&v)[COUNT], uint32_t (&wor
 
 typedef __typeof__(cuTensorMapEncodeTiled) *encode_fn;
 
-/* A matrix of bytes without gaps between its rows as the copy engine sees it, in boxes of 64 bytes a
+/* Describes a matrix of bytes without gaps between rows for the copy engine, in boxes of 64 bytes a
  * row. */
 static inline CUresult describe_bytes(encode_fn encode, const void *data, int64_t rows,
                                       int64_t columns, unsigned box_rows, CUtensorMap *map)
@@ -395,7 +393,7 @@ static inline CUresult describe_bytes(encode_fn encode, const void *data, int64_
                   CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
 }
 
-/* A matrix of two-byte elements as the copy engine sees it, in boxes of 128 bytes a row. */
+/* Describes a matrix of two-byte elements for the copy engine, in boxes of 128 bytes a row. */
 static inline CUresult describe(encode_fn encode, mc_matrix m, int64_t rows, int64_t columns,
                                 unsigned box_rows, CUtensorMap *map)
 {

@@ -5,28 +5,28 @@
 #include "core/device/cuda/runtime/routes_internal.h"
 #include "core/device/hopper/decode/persistent_internal.h"
 
-/* Steps of more than ALWAYS_ROWS rows are deferred where their norms are as wide as these. Narrower
- * models are as fast by kernels one by one; wide rows leave weights too little shared memory. */
+/* Steps of more than ALWAYS_ROWS rows are deferred if their norms have such a width. For narrower
+ * models separate kernels are as fast; wider rows leave too little shared memory for weights. */
 enum { ALWAYS_ROWS = 2, LEAST_WIDTH = 1024, MOST_WIDTH = 2048 };
-/* Nor does a list pay with wider gates of 16-bit weights than this, for each block computes all of
- * them for itself. Llama 3 8B takes 4.60 ms so and 4.09 by separate kernels; with weights in 8
- * bits, 2.73 and 3.88 (one row, an H200). */
+/* Nor does a list pay if the gates of 16-bit weights are wider than this, as each block computes
+ * all of them for itself. Llama 3 8B takes 4.60 ms as a list, 4.09 ms by separate kernels; with
+ * 8-bit weights 2.73 and 3.88 ms (one row, an H200). */
 enum { MOST_GATES = 8192 };
 
 enum { READS = 5, WRITES = 3, PARAMETERS = 3, FREES = 4 * MC_PERSISTENT_MOST };
 
-/* Memory from begin up to end; empty if there is none. */
+/* Memory from begin to end; empty for no memory. */
 typedef struct range {
     uintptr_t begin, end;
 } range;
 
-/* What a call reads (of what other calls may have computed), writes, and takes for parameters,
- * which a launch may read before the calls in front of it have run. */
+/* What a call reads (of what other calls may have computed), writes, and uses as parameters, which
+ * a launch may read before the preceding calls have run. */
 typedef struct touched {
     range reads[READS], writes[WRITES], parameters[PARAMETERS];
 } touched;
 
-/* A call's arguments, for one that is launched by itself after all. */
+/* A call's arguments, in case it is launched by itself after all. */
 typedef union arguments {
     mc_linear_call linear;
     struct {
@@ -66,7 +66,7 @@ typedef struct late_call {
     mc_persistent_step step;
     arguments call;
     touched memory;
-    int level; /* calls of one level do not depend on each other, but for those without a phase */
+    int level; /* calls of a level do not depend on each other, except those without a phase */
 } late_call;
 
 typedef struct late_free {
@@ -77,13 +77,12 @@ typedef struct late_free {
 struct mc_cuda_defer {
     int count, frees, levels;
     bool asked;       /* MC_ROUTE names the persistent kernel */
-    bool one_by_one;  /* the list's calls are being launched by themselves */
-    mc_status failed; /* what a launch came to whose caller could not tell */
+    bool one_by_one;  /* the list's calls are being launched separately */
+    mc_status failed; /* status of a launch whose caller could not return it */
     char why[sizeof((mc_device *)0)->failure];
     late_call call[MC_PERSISTENT_MOST];
     late_free free[FREES];
-    mc_persistent_list
-        list; /* its shapes are filled as calls come, its steps when it is launched */
+    mc_persistent_list list; /* shapes are added with each call, steps at the launch */
 };
 
 static struct mc_cuda_defer *list_of(mc_device *d) { return mc_cuda_of(d)->deferred; }
@@ -138,10 +137,10 @@ static bool meet(const range *a, int a_count, const range *b, int b_count)
     return false;
 }
 
-/* Rotary positions are turned in place: the same memory, after the call that wrote it. */
+/* A rotation changes its rows in place: it writes again what an earlier call wrote. */
 static bool in_place(const late_call *c) { return c->step.kind == MC_PERSISTENT_ROTARY; }
 
-/* Whether the memory that an earlier call has is used for something else by a later one. */
+/* Whether a later call uses an earlier one's memory for something else. */
 static bool reuses(const late_call *later, const late_call *earlier)
 {
     const touched *a = &later->memory, *b = &earlier->memory;
@@ -152,7 +151,7 @@ static bool reuses(const late_call *later, const late_call *earlier)
 
 /* ---- the list -------------------------------------------------------------------------------- */
 
-/* A list of more rows than ALWAYS_ROWS begins with a norm, which says how wide they are. */
+/* The first call of a list of more than ALWAYS_ROWS rows is a norm, which has the width. */
 mc_status mc_cuda_defer_takes(mc_device *d, const void *call, bool asked)
 {
     const mc_decode_call *c = call;
@@ -167,14 +166,14 @@ mc_status mc_cuda_defer_takes(mc_device *d, const void *call, bool asked)
     return asked || pays ? MC_OK : MC_ERR_UNSUPPORTED;
 }
 
-/* Keeps d->failure for the next call, which can return it. */
+/* Keeps d->failure for the next call that can return it. */
 static void fail_later(mc_device *d, mc_status status)
 {
     struct mc_cuda_defer *p = list_of(d);
     if ((p->failed = status)) memcpy(p->why, d->failure, sizeof p->why);
 }
 
-/* Where the next call goes, or NULL: it is not to be deferred. norm_width: 0 of other calls. */
+/* The next call's place, or NULL if it is not to be deferred. norm_width: 0 except for norms. */
 static late_call *next_call(mc_device *d, int64_t rows, int64_t norm_width)
 {
     struct mc_cuda_defer *p = list_of(d);
@@ -190,8 +189,8 @@ static late_call *next_call(mc_device *d, int64_t rows, int64_t norm_width)
     return c;
 }
 
-/* For a call whose dtypes, sizes or places no step has: false, it is not deferred; an error where
- * the persistent kernel is forced. c: what next_call gave. */
+/* For a call whose dtypes, sizes or addresses no step supports: returns false (not deferred); an
+ * error if the persistent kernel is forced. c: the result of next_call. */
 static bool leave(mc_device *d, const late_call *c, int64_t rows)
 {
     if (c)
@@ -200,13 +199,13 @@ static bool leave(mc_device *d, const late_call *c, int64_t rows)
     return false;
 }
 
-/* What every block computes for itself costs no phase of its own. */
+/* What every block computes for itself needs no phase. */
 static bool has_phase(const late_call *c)
 {
     return c->step.kind == MC_PERSISTENT_LINEAR || c->step.kind == MC_PERSISTENT_ATTENTION;
 }
 
-/* The earliest level after all that the call reads. */
+/* The first level after those of all calls whose results the call reads. */
 static int level_of(const struct mc_cuda_defer *p, const late_call *c)
 {
     int level = 0;
@@ -219,7 +218,7 @@ static int level_of(const struct mc_cuda_defer *p, const late_call *c)
     return level;
 }
 
-/* Launches the list, and begins another one with the call at its end. */
+/* Launches the list, and begins a new one with the call that was at its end. */
 static bool begin_anew(mc_device *d, const late_call *c)
 {
     struct mc_cuda_defer *p = list_of(d);
@@ -236,7 +235,7 @@ static bool begin_anew(mc_device *d, const late_call *c)
     return true;
 }
 
-/* Puts the call at its end on the list. */
+/* Adds the call, which next_call placed at the list's end. */
 static bool put(mc_device *d, const late_call *c)
 {
     struct mc_cuda_defer *p = list_of(d);
@@ -250,7 +249,7 @@ static bool put(mc_device *d, const late_call *c)
     return true;
 }
 
-/* The steps by level; those of one level as they came. */
+/* Sorts steps by level; those of a level keep their order. */
 static void sort(struct mc_cuda_defer *p)
 {
     p->list.count = 0;
@@ -266,10 +265,10 @@ static void free_late(mc_device *d)
     p->frees = 0;
 }
 
-/* Whether one kernel is the faster way to run the list: see MOST_GATES. */
+/* Whether the list is faster as one kernel: see MOST_GATES. */
 static bool pays(const struct mc_cuda_defer *p)
 {
-    int64_t gates = 0, widest = 0; /* of 16-bit weights: a linear's result */
+    int64_t gates = 0, widest = 0; /* widest: the longest result of a linear with 16-bit weights */
     for (int i = 0; i < p->count; i++) {
         const mc_persistent_step *s = &p->call[i].step;
         if (s->kind == MC_PERSISTENT_GATED && s->gated.n > gates) gates = s->gated.n;
@@ -304,7 +303,7 @@ static mc_status call_now(mc_device *d, const late_call *c)
     return MC_ERR_UNSUPPORTED;
 }
 
-/* The calls as they came, each by its own kernel. */
+/* Launches the calls in their original order, each by its own kernel. */
 static mc_status launch_one_by_one(mc_device *d)
 {
     struct mc_cuda_defer *p = list_of(d);
@@ -312,7 +311,7 @@ static mc_status launch_one_by_one(mc_device *d)
     const bool decoding = d->decoding;
     mc_status status = MC_OK;
     p->one_by_one = d->decoding = true;
-    p->count = 0; /* nothing waits for what these calls launch */
+    p->count = 0; /* empties the list: these launches need not flush it */
     for (int i = 0; i < count && !status; i++) status = call_now(d, &p->call[i]);
     p->one_by_one = false;
     d->decoding = decoding;
@@ -331,7 +330,7 @@ static mc_status launch(mc_device *d)
     struct mc_cuda_defer *p = list_of(d);
     mc_status status = p->asked || pays(p) ? launch_together(d) : launch_one_by_one(d);
     p->count = p->levels = p->list.count = p->list.shapes = 0;
-    free_late(d); /* what comes later on the stream may have it */
+    free_late(d); /* later work on the stream may reuse the memory */
     return status;
 }
 
@@ -443,8 +442,8 @@ bool mc_cuda_defer_rotary(mc_device *d, int64_t rows, mc_rotation rotation,
     return put(d, c);
 }
 
-/* Keys and values in pages, or whose sequences begin anywhere, may lie in any of the cache's rows:
- * the first one stands for all of them. */
+/* Keys and values in pages, or of sequences with any first row, may be in any of the cache's rows:
+ * the first row stands for all of them. */
 bool mc_cuda_defer_attention_cached(mc_device *d, const mc_cached_attention *shape, mc_matrix q,
                                     mc_matrix k, mc_matrix v, mc_matrix out)
 {

@@ -1,19 +1,18 @@
-/* Calls of the kernel table that are deferred while a step of generation of few rows is launched
- * (mc_device.decoding), to be launched together as one kernel (persistent_internal.h). The entries
- * of the device's tables come here first (current.cu): a call goes on the list, or the list is
- * launched and the call after it. So does whatever else is given to the stream. Models and
- * operations know nothing of it.
+/* Calls of the kernel table that are deferred while a generation step of few rows is launched
+ * (mc_device.decoding), to be launched together as one kernel (persistent_internal.h). The device's
+ * tables call these functions first (current.cu): a call is added to the list, or the list is
+ * launched and then the call. All other work for the stream launches the list first, too. Models
+ * and operations know nothing of it.
  *
- * On the list each call has the earliest place that what it reads allows, so that those that do not
- * depend on each other stand side by side. Memory that is freed meanwhile is deferred too: within a
- * list it is used for one thing. A call that would write to what an earlier one reads or writes, or
- * takes for a parameter what an earlier one writes, begins another list.
+ * A call's place on the list is the first one after the calls whose results it reads, so
+ * independent calls are next to each other. Memory freed meanwhile is freed after the launch:
+ * within a list it is used for one thing. A call that would overwrite what an earlier one reads or
+ * writes, or whose parameters an earlier one writes, begins a new list.
  *
- * Keys and values of a cache are read and written by attention alone while a step is launched.
- * Several ranks launch every call by itself: a kernel that fills the GPU would be in the way of
- * those of collectives. So does a GPU that is no Hopper, for which there is no such kernel. Of
- * several rows only steps are deferred that are faster so, unless MC_ROUTE asks for
- * decode:persistent. */
+ * Only attention reads and writes a cache's keys and values while a step is launched. With several
+ * ranks every call is launched by itself: a kernel that fills the GPU would delay the collectives'
+ * kernels. So it is on a GPU other than Hopper, which has no such kernel. Steps of several rows are
+ * deferred only where that is faster, unless MC_ROUTE has decode:persistent. */
 #ifndef MC_DEVICE_HOPPER_DEFERRED_INTERNAL_H
 #define MC_DEVICE_HOPPER_DEFERRED_INTERNAL_H
 
@@ -22,23 +21,23 @@
 extern "C" {
 #endif
 
-/* A kernel's call within a step of generation, as the routes of `decode` see it. */
+/* A call within a generation step, as the routes of `decode` see it. */
 typedef struct mc_decode_call {
-    int64_t rows, norm_width; /* norm_width: of a norm's rows; 0 of other calls */
-    bool begun;               /* there are calls on the list */
+    int64_t rows, norm_width; /* norm_width: a norm's columns; 0 for other calls */
+    bool begun;               /* the list has calls already */
 } mc_decode_call;
 
 #ifdef MC_HAVE_HOPPER
 /* Whether a call may be deferred: mc_route.takes. */
 mc_status mc_cuda_defer_takes(mc_device *d, const void *call, bool asked);
 
-/* For a device that is being opened. False after an error; where the GPU has no lists, nothing is
- * ever deferred. */
+/* For a device that is being opened. False after an error. On a GPU without lists nothing is ever
+ * deferred. */
 bool mc_cuda_defer_begin(mc_device *d);
-/* What is on the list is not launched any more. */
+/* Drops the list without launching it. */
 void mc_cuda_defer_end(mc_device *d);
 
-/* Calls of the kernel table that can be deferred: true if it was. */
+/* Calls of the kernel table that can be deferred: true if the call was. */
 bool mc_cuda_defer_linear(mc_device *d, const mc_linear_call *call);
 bool mc_cuda_defer_linear_quantized(mc_device *d, int64_t rows, float alpha, mc_matrix x,
                                     mc_matrix8 q, mc_matrix bias, mc_activation activation,
@@ -53,13 +52,13 @@ bool mc_cuda_defer_rotary(mc_device *d, int64_t rows, mc_rotation rotation,
 bool mc_cuda_defer_attention_cached(mc_device *d, const mc_cached_attention *shape, mc_matrix q,
                                     mc_matrix k, mc_matrix v, mc_matrix out);
 
-/* True if the memory is freed later, when the list has been launched. */
+/* True if the memory will be freed after the list's launch. */
 bool mc_cuda_defer_free(mc_device *d, void *data, size_t bytes);
 
-/* Launches what is deferred: called before anything else is given to the stream. A failure that the
- * last caller could not tell, since it returns no status, comes back from the next call. */
+/* Launches the deferred calls, before any other work for the stream. Also returns the error of an
+ * earlier call that has no status to return. */
 mc_status mc_cuda_catch_up(mc_device *d);
-/* The same where no status can be returned: it is kept for the next mc_cuda_catch_up. */
+/* The same for callers without a status: the next mc_cuda_catch_up returns the error. */
 void mc_cuda_catch_up_later(mc_device *d);
 #else /* a build without Hopper's kernels: nothing is ever deferred */
 static inline bool mc_cuda_defer_begin(mc_device *d) { return (void)d, true; }

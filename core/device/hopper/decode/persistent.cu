@@ -1,18 +1,19 @@
-/* A step of generation in one kernel: see persistent_internal.h. What takes time is reading weights, in
- * one stream that never stops: of each block one warp asks the copy engine for what to load next, into
- * a ring in shared memory, as far ahead as the ring reaches, whatever the others wait for. What a
- * block has of a weight is known from the beginning: some whole rows, a column of the result each.
- * Another warp brings what else is read once into the L2 cache.
+/* A generation step in one kernel: see persistent_internal.h. Most of its time is spent reading
+ * weights, so they come in one stream that never stops: in each block one warp has the copy engine
+ * load the next tiles into a ring in shared memory, as far ahead as the ring has room, whatever the
+ * other warps wait for. A block's share of a weight is known from the beginning: some whole rows,
+ * each a column of the result. Another warp prefetches other data that is read once into the L2
+ * cache.
  *
- * The others compute. Every warp multiplies some terms of each tile of weights (persistent_linear.cuh)
- * and keeps what it gets of each row; when the block's rows are done, or 64 of them, four threads a
- * row add it up, round and publish the number (exchange, persistent.cuh); the next step polls for what
- * it needs. So no block waits for all others to have ended a step, and the way from a sum to those
- * who need it is short. Norms, residual sums and gates take no step of their own: each block has
- * the whole rows in its shared memory, and computes them for itself.
+ * The other warps compute. Each multiplies some terms of every tile of weights
+ * (persistent_linear.cuh) and keeps its sum for each row. After all of the block's rows, or 64 of
+ * them, four threads a row add the sums up, round and publish the result (exchange,
+ * persistent.cuh); the next step polls for the numbers it needs. So no block waits until all others
+ * have finished a step, and a sum reaches its readers soon. Norms, residual sums and gates are not
+ * divided among blocks: each has the whole rows in its shared memory and computes them for itself.
  *
- * Words of the exchange are used again after MC_PERSISTENT_SLOTS results. That nobody waits for the old
- * ones any more is the plan's to see to (persistent_plan.c). */
+ * Words of the exchange are reused after MC_PERSISTENT_SLOTS results. The plan makes sure that no
+ * block still waits for the old ones (persistent_plan.c). */
 #include "core/device/hopper/decode/persistent_attention.cuh"
 #ifndef MC_SIM_H
 #include "core/device/hopper/decode/persistent_ring.cuh"
@@ -21,7 +22,7 @@
 namespace persistent
 {
 
-/* Without a copy engine all threads bring each tile themselves. */
+/* Without a copy engine all threads load each tile themselves. */
 enum { HELPERS = 0 };
 __device__ void open_ring(const place &) {}
 __device__ bool help(const place &) { return false; }
@@ -52,10 +53,9 @@ __device__ void release(const place &, const position &) {}
 namespace persistent
 {
 
-/* ---- sums over a block ------------------------------------------------------------------------ */
+/* ---- sums over a block ----------------------------------------------------------------------- */
 
-/* Of two numbers each, for all threads. `shared` may be used again after the barrier after this
- * one. */
+/* Two sums over the block, for all threads. `shared` may be reused after the next barrier. */
 __device__ __forceinline__ float2 block_sums(float x, float y, float2 *shared)
 {
     x = mc_warp_sum(x), y = mc_warp_sum(y);
@@ -67,10 +67,9 @@ __device__ __forceinline__ float2 block_sums(float x, float y, float2 *shared)
     return total;
 }
 
-/* ---- norms, residual sums, gates --------------------------------------------------------------- */
+/* ---- norms, residual sums, gates ------------------------------------------------------------- */
 
-/* The quads of a norm's parameters that a thread needs, N of them: asked for before the row is
- * there and looked at after it. */
+/* The N quads of a norm's parameters that a thread needs, loaded before the row has arrived. */
 template <int N>
 __device__ __forceinline__ void load_parameters(const void *p, int quads, uint2 (&v)[N])
 {
@@ -81,8 +80,8 @@ __device__ __forceinline__ void load_parameters(const void *p, int quads, uint2 
     }
 }
 
-/* A row's quads that this thread has, to shared memory, the residual sum's rows or those that
- * linears read, and, where it is wanted, memory. */
+/* Stores this thread's quads of a row in shared memory (residual sums, or rows for linears) and, if
+ * `also` is not NULL, in memory. */
 template <class T, int N>
 __device__ __forceinline__ void keep_quads(uint16_t *to, void *also, int quads,
                                            const float (&v)[N][4])
@@ -106,8 +105,8 @@ __device__ __forceinline__ input row_of(input in, int q)
     return in;
 }
 
-/* The variance is that of squares and sum, added up at once: what this loses of a row far from zero
- * is less than its numbers of 16 bits have lost already. */
+/* The variance comes from the sum and the sum of squares, in one pass. In a row far from zero this
+ * loses less than its 16-bit numbers have lost already. */
 template <class T, int N>
 __device__ __forceinline__ void norm_row(place &b, const mc_persistent_norm &n, int q, bool writes,
                                          const input &x, const input &f, const uint2 (&weight)[N],
@@ -134,7 +133,7 @@ __device__ __forceinline__ void norm_row(place &b, const mc_persistent_norm &n, 
     }
     void *s = writes && n.s ? (char *)n.s + (int64_t)q * n.columns * 2 : NULL;
     keep_quads<T>(b.s(q), s, quads, v);
-    if (!n.weight) return; /* a sum alone */
+    if (!n.weight) return; /* a residual sum without a norm */
     const float2 sums = block_sums(sum, squares, (float2 *)b.scratch() + q % 2 * 16);
     const float mean = n.bias ? sums.x * per_column : 0.0f,
                 rstd = rsqrtf(fmaxf(sums.y * per_column - mean * mean, 0.0f) + n.eps);
@@ -162,7 +161,7 @@ template <class T, int ROWS, int N> __device__ void run_norm(place &b, const mc_
     const input f = input_of(b, s, 1, n.f, n.columns);
 #pragma unroll 1
     for (int q = 0; q < s.rows; q++) norm_row<T>(b, n, q, b.writes(), x, f, weight, bias);
-    if (sum_alone) return; /* of s each thread reads what it wrote */
+    if (sum_alone) return; /* each thread reads only those of s that it wrote */
     for (int q = s.rows; q < ROWS; q++) {
         const float zeros[N][4] = {};
         keep_quads<T>(b.x(q), NULL, n.columns / 4, zeros);
@@ -208,9 +207,9 @@ template <class T, int ROWS> __device__ void run_gated(place &b, const mc_persis
     sync();
 }
 
-/* ---- the kernel -------------------------------------------------------------------------------- */
+/* ---- the kernel ------------------------------------------------------------------------------ */
 
-/* All steps in front have ended, in all blocks. */
+/* Waits until all blocks have finished all preceding steps. */
 __device__ void wait_for_grid(const place &b, int barriers)
 {
     sync();
@@ -225,7 +224,7 @@ __device__ void wait_for_grid(const place &b, int barriers)
     sync();
 }
 
-/* The block that ends last leaves the exchange as the next launch wants it: tags are new ones. */
+/* The last block to finish prepares the exchange for the next launch, which needs new tags. */
 __device__ void leave(const place &b)
 {
     __shared__ bool last;
@@ -294,7 +293,7 @@ __global__ void __launch_bounds__(THREADS + HELPERS, 1)
 #endif
 }
 
-/* ---- launching --------------------------------------------------------------------------------- */
+/* ---- launching ------------------------------------------------------------------------------- */
 
 /* What a list needs of a block's shared memory besides the ring. */
 struct needs {
@@ -322,7 +321,7 @@ needs needs_of(const mc_persistent_list &list)
     return n;
 }
 
-/* Where everything but the ring lies, from its end on. Returns the bytes. */
+/* Places everything else after the ring, as offsets from its end. Returns the bytes. */
 int lay_out(call *c, const needs &n)
 {
     c->x_pitch = (int)mc_ceil_div(n.x, 8) * 8;
@@ -341,7 +340,7 @@ int lay_out(call *c, const needs &n)
 enum { LEAST_TERMS = 512, FEWEST_TERMS = 128, LEAST_SLOTS = 3, MOST_SLOTS = 64 };
 enum { UNDER_WAY = 58 << 10, FEWER_UNDER_WAY = 46 << 10, ROOM = 128 << 10 }; /* bytes */
 
-/* What a block has of a weight, in the mean: bytes. */
+/* Bytes of a block's average share of a weight. */
 double mean_share(const mc_persistent_list &list, int blocks)
 {
     double bytes = 0, weights = 0;
@@ -354,10 +353,10 @@ double mean_share(const mc_persistent_list &list, int blocks)
     return weights ? bytes / weights / blocks : 0;
 }
 
-/* How much is asked for ahead. A ring that holds a layer is always filled in time. Where it holds
- * less than one weight, memory is the limit. Between the two it stands full while blocks wait for
- * each other and is empty after that: then the L2 cache has room for more, and fewer bytes under
- * way leave it free for what blocks hand to each other. */
+/* How much is loaded ahead. A ring that holds a layer is always filled in time. If it holds less
+ * than one weight, memory is the limit. Between the two it is full while blocks wait for each
+ * other, and empty soon after: then more is prefetched into the L2 cache, and fewer bytes are
+ * loaded at the same time so that the blocks' exchange is not delayed. */
 void choose_rate(call *c, int blocks)
 {
     const double share = mean_share(c->list, blocks), ring = (double)c->slots * c->slot_bytes;
@@ -370,9 +369,9 @@ void choose_rate(call *c, int blocks)
     c->under_way = (int)mc_least(tiles, c->slots);
 }
 
-/* The ring gets what is left. A slot is a tile of the weight with the shortest rows, whole ones,
- * and others are divided to be about as large: then little of the ring stays empty. Returns the
- * bytes of shared memory in all; 0: there is too little. */
+/* The ring gets the memory that is left. A slot holds a tile of the weight with the shortest rows,
+ * whole ones; others are divided into tiles of about this size, so that little of the ring is
+ * unused. Returns all bytes of shared memory, or 0 if there is too little. */
 size_t divide_memory(mc_device *d, call *c, int *rows)
 {
     const needs n = needs_of(c->list);

@@ -1,5 +1,5 @@
-/* What the steps of a list (persistent.cu) share: how blocks hand results to each other, the ring that
- * weights come through, and rows in shared memory. */
+/* What the steps of a list (persistent.cu) share: the exchange of results between blocks, the ring
+ * for weights, and rows in shared memory. */
 #ifndef MC_DEVICE_HOPPER_PERSISTENT_CUH
 #define MC_DEVICE_HOPPER_PERSISTENT_CUH
 
@@ -9,14 +9,14 @@
 namespace persistent
 {
 
-enum { THREADS = MC_PERSISTENT_THREADS, WARPS = THREADS / 32 }; /* that compute */
-enum { STREAMER = WARPS, PREFETCHER, MOST_WARPS };              /* and two that fetch */
+enum { THREADS = MC_PERSISTENT_THREADS, WARPS = THREADS / 32 }; /* compute */
+enum { STREAMER = WARPS, PREFETCHER, MOST_WARPS };              /* two warps that load */
 enum {
-    EACH = 8,          /* terms of a product, and columns of a head, of a lane */
-    PARTS = 32,        /* of a segment's product: two a warp, the others are zeros */
-    PITCH = PARTS + 4, /* of those in shared memory: so segments are in other banks */
-    ENDING = 4,        /* threads that add them up */
-    SEGMENTS = 64      /* that are ended together, at most */
+    EACH = 8,          /* a lane's terms of a product, and columns of a head */
+    PARTS = 32,        /* of a segment's product: two a warp, the rest are zeros */
+    PITCH = PARTS + 4, /* of PARTS in shared memory, in other banks for each segment */
+    ENDING = 4,        /* threads that add up a segment's parts */
+    SEGMENTS = 64      /* most segments added up together */
 };
 static_assert(2 * WARPS <= PARTS && SEGMENTS * ENDING <= THREADS, "a place for all");
 
@@ -30,12 +30,12 @@ enum {
 struct call {
     int first, end;                  /* steps of the list that this launch runs */
     int slots, slot_bytes;           /* of the ring */
-    int under_way, early;            /* tiles that are asked for at once, and bytes of one more */
-    int room;                        /* bytes after a full ring that wait in the L2 cache */
-    int segments;                    /* that are ended together */
-    int x_pitch, s_pitch, sums_size; /* elements, of a row and of sums in shared memory */
-    /* where in a block's shared memory, after the ring: barriers of slots, shapes, steps, the
-     * number of the one that runs, rows that linears read, residual sums, two times the parts of
+    int under_way, early;            /* tiles loaded at the same time; bytes of one more */
+    int room;                        /* bytes prefetched into the L2 cache when the ring is full */
+    int segments;                    /* added up together */
+    int x_pitch, s_pitch, sums_size; /* elements of a row, and of sums in shared memory */
+    /* offsets in a block's shared memory, after the ring: barriers of slots, shapes, steps, the
+     * number of the step that runs, rows that linears read, residual sums, two buffers of parts of
      * products (rows, segments, PITCH), scratch (two times 16 pairs of sums of norms; two times 16
      * of attention, and (WARPS, head_dim)) */
     int barriers, shapes, steps, now, x, s, sums, scratch;
@@ -45,9 +45,9 @@ struct call {
 
 /* ---- the exchange ---------------------------------------------------------------------------- */
 
-/* What blocks hand to each other are words of 16 bits of a number, high, and a tag, low. The tag
- * says which step wrote it, so that who waits for a number asks for the number itself: one way
- * through the L2 cache instead of four, of data, fence, counter and data. */
+/* Blocks exchange words: 16 bits of a number (high) and a tag (low). The tag says which step wrote
+ * the word, so a reader polls for the number itself: one trip through the L2 cache instead of four,
+ * for data, fence, counter and data. */
 __device__ __forceinline__ uint4 load_words(const uint32_t *p)
 {
     uint4 w;
@@ -75,7 +75,7 @@ __device__ __forceinline__ uint2 quad_of(const uint4 &w)
 {
     return make_uint2(high_halves(w.x, w.y), high_halves(w.z, w.w));
 }
-/* A number of 32 bits is two words. */
+/* A 32-bit number takes two words. */
 __device__ __forceinline__ float whole_of(uint32_t high, uint32_t low)
 {
     return __uint_as_float((high & 0xffff0000u) | low >> 16);
@@ -86,7 +86,7 @@ __device__ __forceinline__ void store_whole(uint32_t *p, float x, uint32_t tag)
     store_word(p + 1, __float_as_uint(x) & 0xffff, tag);
 }
 
-/* ---- numbers of 16 bits ---------------------------------------------------------------------- */
+/* ---- 16-bit numbers -------------------------------------------------------------------------- */
 
 template <class T> __device__ __forceinline__ float wide(uint32_t bits)
 {
@@ -112,9 +112,9 @@ template <class T> __device__ __forceinline__ uint2 pack(const float (&v)[4])
     return make_uint2(pack<T>(v[0], v[1]), pack<T>(v[2], v[3]));
 }
 
-/* ---- a block ---------------------------------------------------------------------------------- */
+/* ---- a block --------------------------------------------------------------------------------- */
 
-/* The share of a linear's rows that a block has, in tiles: see mc_persistent_divide. */
+/* A block's share of a linear's rows, in tiles: see mc_persistent_divide. */
 struct share {
     const char *weight; /* the first row */
     int first, rows, in, size, chunk, chunks, split;
@@ -138,8 +138,8 @@ struct share {
     __device__ __forceinline__ int terms(int k) const { return min(chunk, in - k * chunk); }
 };
 
-/* Chunk k of the rows from `row` on, up to a tile's: `copies` pieces of memory, `pitch` bytes from
- * one to the next, which lie one after the other in the ring. */
+/* Chunk k of the rows from `row` on, at most a tile's: `copies` pieces of memory, `pitch` bytes
+ * apart, which are contiguous in the ring. */
 struct tile {
     const char *from;
     int copies, bytes, pitch;
@@ -157,8 +157,8 @@ struct tile {
     }
 };
 
-/* A slot of the ring, its barrier, both in bytes from the first one's, and how often the ring was
- * gone round. */
+/* Offsets of a slot of the ring and of its barrier, and the parity of the passes through the
+ * ring. */
 struct position {
     int slot, barrier;
     uint32_t parity;
@@ -170,7 +170,7 @@ struct position {
     }
 };
 
-/* Barriers of the threads that compute. */
+/* A barrier for the threads that compute. */
 __device__ __forceinline__ void sync()
 {
     asm volatile("bar.sync %0, %1;" ::"r"(1), "r"((int)THREADS) : "memory");
@@ -182,17 +182,17 @@ __device__ __forceinline__ char *shared_memory()
     return (char *)memory;
 }
 
-/* Where a thread is. */
+/* A thread's position, and where it finds the block's memory. */
 struct place {
     const call &c;
-    int warp, lane, base; /* base: 0 */
+    int warp, lane, base; /* base: 0, see forget */
     uint32_t epoch;
-    int half;    /* of the parts of products: which are written next */
-    int writer;  /* the block that writes what all have */
+    int half;    /* which buffer of parts of products is written next */
+    int writer;  /* the block that writes results that all blocks have */
     position at; /* of the next tile */
 
-    /* What a step computes from these is forgotten after it: kept in registers for the next one,
-     * as the compiler would like to, it takes more of them than there are. */
+    /* After a step the compiler must compute values derived from these anew: it would keep them for
+     * the next step, for which there are too few registers. */
     __device__ __forceinline__ void forget()
     {
 #ifdef __CUDA_ARCH__
@@ -213,7 +213,7 @@ struct place {
     {
         return (mc_persistent_shape *)(memory() + c.shapes) + i;
     }
-    /* This warp's copy of a step: of the one that it runs, and of the next. */
+    /* This warp's copy of step i, either the one that runs or the next. */
     __device__ __forceinline__ mc_persistent_step *step(int i) const
     {
         return (mc_persistent_step *)(memory() + c.steps) + 2 * warp + (i & 1);
@@ -237,15 +237,15 @@ struct place {
     {
         return c.memory + WORDS + slot * MC_PERSISTENT_SLOT_WORDS;
     }
-    /* Whether this block is the one that writes what all blocks have. */
+    /* Whether this block writes the results that all blocks have. */
     __device__ __forceinline__ bool writes() const { return writer == (int)blockIdx.x; }
 };
 
-/* Steps are read ahead, for the list is in memory: each warp has this step and the next one in
- * shared memory of its own, where no other waits for it. */
+/* Reads steps ahead, since the list is in memory: each warp keeps this step and the next in shared
+ * memory of its own, so that it need not wait for other warps. */
 struct reader {
     const uint32_t *list;
-    uint32_t word; /* of the next step, this lane's */
+    uint32_t word; /* this lane's, of the next step */
 
     enum { STEP_WORDS = sizeof(mc_persistent_step) / 4 };
 
@@ -253,7 +253,7 @@ struct reader {
     {
         list = (const uint32_t *)b.c.list.step;
 #ifdef __CUDA_ARCH__
-        asm volatile("" : "+l"(list)); /* by address: from the constants' cache it takes longer */
+        asm volatile("" : "+l"(list)); /* by address: the constant cache is slower */
 #endif
         load(b, first);
         store(b, first);
@@ -269,12 +269,12 @@ struct reader {
     }
 };
 
-/* ---- inputs ----------------------------------------------------------------------------------- */
+/* ---- inputs ---------------------------------------------------------------------------------- */
 
 /* Rows that a step reads, in quads of four numbers. */
 struct input {
-    const char *data; /* in memory, global or shared; NULL: in the exchange */
-    int stride;       /* bytes, or words */
+    const char *data; /* global or shared memory; NULL: the exchange */
+    int stride;       /* bytes in memory, words in the exchange */
     const uint32_t *words;
     uint32_t tag;
     bool shared;
@@ -285,8 +285,8 @@ __device__ __forceinline__ input resident(const uint16_t *rows, int pitch)
     return {(const char *)rows, pitch * 2, NULL, 0, true};
 }
 
-/* Where there are few rows they are published in several copies, for some of the blocks each: all
- * ask for the same lines at the same time, and the L2 cache answers one after the other. */
+/* Results of few rows are published in several copies, each for some of the blocks: all read the
+ * same lines at the same time, and the L2 cache answers one block after the other. */
 enum { MOST_COPIES = 4 };
 __device__ __forceinline__ unsigned copies_of(int rows)
 {
@@ -304,8 +304,8 @@ __device__ __forceinline__ input input_of(const place &b, const mc_persistent_st
     return {NULL, MC_PERSISTENT_WIDEST, words, b.tag(s.from[i]), false};
 }
 
-/* Quads first, first + THREADS, ... of the rows, those below `quads`, and zeros for what is not
- * there: the loads are all under way at once. */
+/* Loads quads first, first + THREADS, ... below `quads` of the rows, all at the same time; zeros
+ * for others. */
 template <int N, int ROWS>
 __device__ __forceinline__ void fetch(const input &in, int first, int quads, int rows,
                                       uint2 (&v)[N][ROWS])

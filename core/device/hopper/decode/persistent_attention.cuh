@@ -1,7 +1,7 @@
-/* Attention, as a step of the persistent decode kernel, over cached keys and values, for each sequence the new token's: as in
- * attention_cached.cu, by all warps of a block. Keys of one (sequence, head) are split into parts,
- * for a block each; who reads the result joins them. The first keys and values are under way before
- * the block waits for the query. */
+/* Attention as a step of the persistent decode kernel: the new token of each sequence attends to
+ * cached keys and values, as in attention_cached.cu, by all warps of a block. The keys of a
+ * (sequence, head) are split into parts, one for each block; the first part's block joins the
+ * results. The first keys and values are loaded before the block waits for the query. */
 #ifndef MC_DEVICE_HOPPER_PERSISTENT_ATTENTION_CUH
 #define MC_DEVICE_HOPPER_PERSISTENT_ATTENTION_CUH
 
@@ -17,15 +17,15 @@ enum { KEYS = MC_PERSISTENT_KEYS };
 /* A part of a (sequence, head)'s keys. */
 struct part {
     int sequence, head, first, keys, fresh, lanes;
-    int query, column; /* first column of the head's query, and of its keys and values */
-    bool keeps;        /* of the heads that share keys, this one writes the new token's */
+    int query, column; /* first column of the head's query; of its keys and values */
+    bool keeps;        /* of the heads that share keys, this one stores the new token's */
     int64_t begin;
-    const float *bias; /* of the part's first key; NULL: none */
+    const float *bias; /* of the part's first key; NULL: no bias */
 
     __device__ __forceinline__ part(const mc_persistent_shape &h, const mc_persistent_attention &a,
                                     int item)
     {
-        const int shift = a.parts >> 1; /* of 1, 2, 4 */
+        const int shift = a.parts >> 1; /* parts is 1, 2 or 4 */
         const int index = item & (a.parts - 1);
         head = item >> shift;
         for (sequence = 0; head >= h.heads; sequence++) head -= h.heads;
@@ -57,7 +57,7 @@ template <class T> __device__ __forceinline__ void unpack8(uint4 v, float (&x)[E
         x[2 * i] = wide<T>(w[i] & 0xffff), x[2 * i + 1] = wide<T>(w[i] >> 16);
 }
 
-/* Keys and values that a thread has under way. */
+/* Keys and values that a thread is loading. */
 struct strip {
     uint4 k[KEYS], v[KEYS];
 
@@ -77,7 +77,7 @@ struct strip {
                 __ldcg((const uint4 *)((const uint16_t *)a.v + row * h.v_stride + p.column) + lane);
         }
     }
-    /* The new token's, which is in shared memory, if this thread has it. */
+    /* Takes the new token's key and value from shared memory if they are this thread's. */
     __device__ __forceinline__ void take_fresh(const part &p, int head_dim, int from,
                                                const uint16_t *fresh)
     {
@@ -92,7 +92,7 @@ struct strip {
     }
 };
 
-/* How much a softmax counts beside one with the largest score `most`. */
+/* The weight of a softmax with this largest score, if the largest of all is `most`. */
 __device__ __forceinline__ float share_of(float largest, float most)
 {
     return largest == -INFINITY ? 0.0f : mc_exp(largest - most);
@@ -100,7 +100,7 @@ __device__ __forceinline__ float share_of(float largest, float most)
 
 using softmax = mc_softmax<EACH>;
 
-/* Products of the query with keys, for all lanes that share one. */
+/* Products of the query with keys, for all lanes that share a key. */
 template <class T>
 __device__ __forceinline__ void multiply_keys(const part &p, uint4 q, const uint4 (&k)[KEYS],
                                               float (&product)[KEYS])
@@ -156,8 +156,8 @@ __device__ __forceinline__ void attend_strip(const part &p, float scale, const s
     }
 }
 
-/* A pair's cosine and sine, for the thread of that number: of positions, before anything is waited
- * for. Angles are counted in whole turns in double: see positions.cu. */
+/* The cosine and sine of a pair, computed by the thread of that number before it waits for the row.
+ * Angles are counted in whole turns in double: see positions.cu. */
 __device__ __forceinline__ float2 turn_of(const mc_persistent_rotary &r, int position, int pair)
 {
     constexpr double TURN = 6.283185307179586477; /* 2 pi */
@@ -173,7 +173,7 @@ __device__ __forceinline__ float2 turn_of(const mc_persistent_rotary &r, int pos
     return make_float2(r.magnitude * cosine, r.magnitude * r.sign * sine);
 }
 
-/* Turns a pair of a row in shared memory. */
+/* Rotates a pair of a row in shared memory. */
 template <class T>
 __device__ __forceinline__ void turn_pair(const mc_persistent_rotary &r, int pair, float2 turn,
                                           volatile uint16_t *row)
@@ -184,7 +184,7 @@ __device__ __forceinline__ void turn_pair(const mc_persistent_rotary &r, int pai
     row[high] = (uint16_t)narrow<T>(b * turn.x + a * turn.y);
 }
 
-/* A rotation that no attention takes in: a row a block. */
+/* A rotation that is not part of an attention step: a row for each block. */
 template <class T> __device__ void run_rotary(const mc_persistent_step &s)
 {
     const mc_persistent_rotary &r = s.rotary;
@@ -198,13 +198,13 @@ template <class T> __device__ void run_rotary(const mc_persistent_step &s)
         }
 }
 
-/* The query, and the new key and value after it, in shared memory: (3, head_dim). A quad a thread,
- * asked for early and, if it was not there yet, again. */
+/* The query, followed by the new key and value, in shared memory: (3, head_dim). Each thread loads
+ * a quad early and, if it had not been published yet, polls for it. */
 struct head_quad {
     const uint32_t *words;
     uint32_t tag;
     uint4 w;
-    uint2 *to, v; /* to NULL: this thread has none; words NULL: v came from memory */
+    uint2 *to, v; /* to: NULL without a quad; words: NULL if v came from memory */
 
     __device__ __forceinline__ head_quad(const place &b, const mc_persistent_step &s,
                                          const mc_persistent_shape &h, const part &p,
@@ -239,7 +239,7 @@ struct head_quad {
     }
 };
 
-/* A rotation works in place. */
+/* Stores rotated rows: a rotation works in place. */
 __device__ __forceinline__ void store_turned(const mc_persistent_attention &a,
                                              const mc_persistent_shape &h, const part &p,
                                              const uint16_t *rows)
@@ -253,7 +253,7 @@ __device__ __forceinline__ void store_turned(const mc_persistent_attention &a,
             rows[h.head_dim + i];
 }
 
-/* Column i of the block's warps joined: `values` (warps, head_dim). */
+/* Joins the warps' results for column i: `values` (warps, head_dim). */
 __device__ __forceinline__ float join_warps(const float *largest, const float *sums,
                                             const float *values, int head_dim, int i, float *most,
                                             float *sum)
@@ -274,7 +274,7 @@ __device__ __forceinline__ float join_warps(const float *largest, const float *s
     return result;
 }
 
-/* A part of a head's result, for the block of the first part. */
+/* Publishes a part of a head's result, for the first part's block. */
 __device__ __forceinline__ void store_part(const place &b, const mc_persistent_shape &h, int step,
                                            int item, int i, float x, float most, float sum)
 {
@@ -285,7 +285,7 @@ __device__ __forceinline__ void store_part(const place &b, const mc_persistent_s
     store_whole(to + 2 * h.head_dim + 2, sum, b.tag(step));
 }
 
-/* Joins column i of the other parts with the first one's; all are asked for at once. */
+/* Joins column i of the other parts, all loaded at the same time, with the first one's. */
 __device__ __forceinline__ void join_parts(const place &b, const mc_persistent_shape &h, int step,
                                            int item, int parts, int i, float *x, float *most,
                                            float *sum)
@@ -359,7 +359,7 @@ __device__ void attend_item(place &b, const mc_persistent_step &s, int step, int
     const bool turns = turner && (int)threadIdx.x < turner->pairs;
     float2 turn;
     if (turns) turn = turn_of(*turner, __ldg(turner->positions + p.sequence), threadIdx.x);
-    if (item != (int)blockIdx.x) sync(); /* what was in shared memory has been read */
+    if (item != (int)blockIdx.x) sync(); /* the previous item's rows have been read */
     own.store();
     sync();
     if (turner) {

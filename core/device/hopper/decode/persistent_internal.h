@@ -1,9 +1,9 @@
-/* The persistent decode kernel, a step of generation with 1 to 4 rows as one kernel: calls of the
- * kernel table stand on a list as steps, which one launch runs in their order (persistent.cu). A
- * block a multiprocessor stays for all of them, so that weights are read without a break.
+/* The persistent decode kernel: a generation step of 1 to 4 rows as one kernel. Calls of the kernel
+ * table are steps of a list, which one launch runs in order (persistent.cu). One block runs on each
+ * multiprocessor through all steps, so weights are read without a break.
  *
- * A list is in order: each step may read what earlier ones write. No memory that one step reads or
- * writes is used for something else within the list. */
+ * A step may read what earlier steps write. Memory that a step reads or writes is not used for
+ * anything else within the list. */
 #ifndef MC_DEVICE_HOPPER_PERSISTENT_INTERNAL_H
 #define MC_DEVICE_HOPPER_PERSISTENT_INTERNAL_H
 
@@ -13,10 +13,10 @@ extern "C" {
 #endif
 
 enum {
-    MC_PERSISTENT_ROWS = 4,   /* of a step, at most */
-    MC_PERSISTENT_MOST = 360, /* steps of a list: with its shapes it is an argument of a kernel */
+    MC_PERSISTENT_ROWS = 4,   /* of a step at most */
+    MC_PERSISTENT_MOST = 360, /* steps of a list, which with its shapes is a kernel's argument */
     MC_PERSISTENT_SHAPES = 4, /* of attention, in a list */
-    MC_PERSISTENT_WIDEST = 32768,  /* columns that steps hand to each other */
+    MC_PERSISTENT_WIDEST = 32768,  /* columns of a published result */
     MC_PERSISTENT_LONGEST = 16384, /* terms of a product: every block keeps the rows */
     MC_PERSISTENT_SLOTS = 8,       /* see persistent.cu */
     /* of mc_cuda_device.persistent: device memory, zeros at first */
@@ -25,28 +25,28 @@ enum {
 };
 
 typedef enum mc_persistent_kind {
-    MC_PERSISTENT_LINEAR, /* of weights in 16 or 8 bits */
+    MC_PERSISTENT_LINEAR, /* with weights in 16 or 8 bits */
     MC_PERSISTENT_NORM,   /* residual_norm, or residual_sum where y is NULL */
     MC_PERSISTENT_GATED,
-    MC_PERSISTENT_ROTARY, /* taken in by the attention after it */
+    MC_PERSISTENT_ROTARY, /* done by the next attention if possible */
     MC_PERSISTENT_ATTENTION
 } mc_persistent_kind;
 
-/* y = activation(alpha x weight^T + bias). All matrices but a weight in 8 bits are of the step's
- * dtype; strides in elements. The weight's rows lie one after the other. */
+/* y = activation(alpha x weight^T + bias). All matrices except an 8-bit weight have the step's
+ * dtype; strides are in elements. The weight's rows are contiguous. */
 typedef struct mc_persistent_linear {
-    const void *x, *weight, *bias; /* bias NULL: none */
-    const float *scale;            /* (out); NULL: the weight is of the dtype */
+    const void *x, *weight, *bias; /* bias: may be NULL */
+    const float *scale;            /* (out); NULL: the weight has the step's dtype */
     void *y;
     int32_t out, x_stride, y_stride;
     float alpha;
     uint16_t in;
-    /* planned: rows that every block has, and how many blocks have one more; terms of a chunk */
+    /* planned: rows of every block; blocks with one row more; terms of a chunk */
     uint16_t each, more, chunk;
 } mc_persistent_linear;
 
-/* s = x + f (f NULL: x), y = the norm of s; bias NULL: RMSNorm. s, y NULL: nobody else reads it.
- * Rows lie one after the other. */
+/* s = x + f (f NULL: x), y = the norm of s; bias NULL: RMSNorm. s, y NULL: not needed in memory.
+ * Rows are contiguous. */
 typedef struct mc_persistent_norm {
     const void *x, *f, *weight, *bias;
     void *s, *y;
@@ -71,33 +71,33 @@ typedef struct mc_persistent_rotary {
     float sign, magnitude, factor, keep[3]; /* see mc_rotation */
 } mc_persistent_rotary;
 
-/* What the attentions of a list have in common; see mc_cached_attention. */
+/* What the attention steps of a list have in common; see mc_cached_attention. */
 typedef struct mc_persistent_shape {
     const int32_t *lengths, *first, *pages;
     const float *bias;
     int64_t capacity, longest, limit;
     int32_t heads, head_dim, page_shift;
-    int32_t sharing, window; /* heads that share keys and values, 1: none; 0: no window */
+    int32_t sharing, window; /* heads for each key head; 0: no window */
     float scale;
     int32_t q_stride, new_k_stride, new_v_stride, k_stride, v_stride, out_stride;
 } mc_persistent_shape;
 
 typedef struct mc_persistent_attention {
-    const void *q, *new_k, *new_v; /* new_k, new_v NULL: they are in the cache */
+    const void *q, *new_k, *new_v; /* new_k, new_v NULL: in the cache already */
     void *k, *v, *out;
-    int16_t shape, rotary[2]; /* steps in front that turn q and new_k; -1: none (planned) */
-    int16_t parts;            /* of a (sequence, head)'s keys (planned) */
+    int16_t shape, rotary[2]; /* earlier steps that rotate q and new_k; -1: none (planned) */
+    int16_t parts;            /* of the keys of a (sequence, head) (planned) */
 } mc_persistent_attention;
 
 typedef struct mc_persistent_step {
     uint8_t kind, rows, dtype, format, activation; /* format: mc_weight_format */
     /* planned by mc_persistent_run */
-    uint8_t barrier : 1; /* the grid waits for all steps before this one */
-    uint8_t skip : 1;    /* another step does it */
-    uint8_t turn : 3;    /* see mc_persistent_divide */
-    int8_t publish;      /* the slot of the exchange that the result goes to; -1: none */
-    int16_t from[3]; /* where inputs come from: a step that publishes them, or see persistent.cu */
-    uint16_t words[3];     /* and where that is: slot * 8192 + the first column / 4 */
+    uint8_t barrier : 1;   /* all blocks finish the preceding steps first */
+    uint8_t skip : 1;      /* another step does its work */
+    uint8_t turn : 3;      /* see mc_persistent_divide */
+    int8_t publish;        /* the result's slot in the exchange; -1: not published */
+    int16_t from[3];       /* of inputs: the step that publishes it, or see persistent.cu */
+    uint16_t words[3];     /* where it publishes it: slot * 8192 + the first column / 4 */
     uint8_t chunks, split; /* of a weight's row, see mc_persistent_divide */
     uint16_t next;         /* the next linear after this step, or the list's end */
     union {
@@ -115,12 +115,12 @@ typedef struct mc_persistent_list {
     mc_persistent_step step[MC_PERSISTENT_MOST];
 } mc_persistent_list;
 
-/* Whether the GPU can run lists: it is a Hopper. */
+/* Whether the GPU can run lists: whether it is a Hopper. */
 bool mc_persistent_usable(mc_device *d);
 
-/* A call of the kernel table of 1 to MC_PERSISTENT_ROWS rows as a step: arguments as there. False
- * where the kernel can't run it. The list is not full. The step goes to *step, which is where the
- * caller wants it; only attention looks at the list, for its shapes. */
+/* Makes a step of a call of the kernel table with 1 to MC_PERSISTENT_ROWS rows: arguments as there.
+ * False if the kernel cannot run it. The caller adds *step to the list, which has room; only
+ * attention uses the list, for its shapes. */
 bool mc_persistent_take_linear(mc_device *d, const mc_linear_call *call, mc_persistent_step *step);
 bool mc_persistent_take_quantized(mc_device *d, int64_t rows, float alpha, mc_matrix x,
                                   mc_matrix8 q, mc_matrix bias, mc_activation activation,

@@ -1,15 +1,16 @@
-/* Linears, as steps of the persistent decode kernel. All warps of a block multiply each tile of a weight (mc_persistent_divide):
- * some terms each of all its segments, 32 terms of eight segments an instruction.
+/* Linear layers, as steps of the persistent decode kernel. All warps of a block multiply each tile
+ * of a weight (mc_persistent_divide): each some terms of all its segments, 32 terms of eight
+ * segments an instruction.
  *
- * Tensor cores add up the products. They multiply 16 rows by 8 columns of 16 terms: here row i and
- * row i + 8 are 32 terms of segment i, of which each of the four lanes that hold the row has eight
- * one after the other: pairs 0 and 2 in row i, pairs 1 and 3 in row i + 8. Column i is the x of
- * the segments of class i % 4: for rows i where i < 4, else for rows i + 8. A class is segments i
- * and i + 4, which are the same part of a weight's row, of which there are 1, 2 or 4, and have
- * their steps of 32 terms in the same order: half of the classes have every two of them swapped, so
- * that lanes which read from several segments at once find them in different banks of shared
- * memory. So words are operands in the order in which they are loaded, x is loaded once for all
- * tiles, and what counts of a result is a number each in 16 lanes. */
+ * Tensor cores multiply 16 rows by 8 columns over 16 terms. Here rows i and i + 8 are 32 terms of
+ * segment i: each of the four lanes that hold the row has eight consecutive ones, pairs 0 and 2 in
+ * row i, pairs 1 and 3 in row i + 8. Column i is x for the segments of class i % 4: for their rows
+ * below 8 if i < 4, else for the rows from 8 on. Segments i and i + 4 are a class: both are the
+ * same part of a weight's row, which has 1, 2 or 4, and have their steps of 32 terms in the same
+ * order. Half of the classes have each pair of steps swapped, so that lanes which read several
+ * segments in the same instruction find them in different banks of shared memory. So words are
+ * operands in the order in which they are loaded, x is loaded once for all tiles, and 16 lanes each
+ * have one number of the result. */
 #ifndef MC_DEVICE_HOPPER_PERSISTENT_LINEAR_CUH
 #define MC_DEVICE_HOPPER_PERSISTENT_LINEAR_CUH
 
@@ -18,10 +19,10 @@
 namespace persistent
 {
 
-/* ---- a tile ------------------------------------------------------------------------------------ */
+/* ---- a tile ---------------------------------------------------------------------------------- */
 
-/* Eight terms of a lane as they are stored, and as pairs of 16 bits: bytes as f16, whatever the
- * step's dtype, for that takes half the instructions of bf16. */
+/* A lane's eight terms as they are stored, and as pairs of 16 bits: of bytes as f16 even if the
+ * step is in bf16, since that takes half the instructions. */
 template <int FORMAT> struct stored {
     uint2 v;
 
@@ -45,9 +46,8 @@ template <> struct stored<MC_WEIGHTS_FLOAT> {
     }
 };
 
-/* x beside weights in f16, times a power of two, so that the `largest` (its bits without the sign)
- * is below 2^15. Exact but for numbers 2^32 times as small as that, which lose bits that no sum
- * keeps. */
+/* x for weights in f16, times a power of two that brings `largest` (bits without the sign) below
+ * 2^15. Exact except for numbers smaller than it by 2^32, whose lost bits no sum would keep. */
 template <class T> struct to_half {
     float scale = 1.0f, unit = 1.0f; /* unit: 1 / scale */
 
@@ -69,13 +69,13 @@ __device__ __forceinline__ uint32_t larger(uint32_t largest, uint32_t pair)
     return max(largest, max(pair & 0x7fff, pair >> 16 & 0x7fff));
 }
 
-/* What a warp multiplies a chunk's tiles by, and where in a tile a lane finds the weights for it.
- * Where there is no such step x is zero, and the weight is any of the same segment: what is in the
- * ring after it may be no number. */
+/* A warp's x for a chunk's tiles, and where in a tile a lane finds the weights to multiply. For a
+ * step beyond the segment x is zero and the weight any of the same segment: what follows it in the
+ * ring may be NaN. */
 template <class T, int ROWS, int FORMAT, int STEPS> struct operand {
     enum { SIZE = FORMAT == MC_WEIGHTS_FLOAT ? 2 : 1 };
     uint2 x[STEPS][ROWS];
-    int at[STEPS], group; /* bytes, and those of a group of segments */
+    int at[STEPS], group; /* at: bytes; group: bytes of a group of segments */
     float unit[ROWS];     /* what sums are multiplied by */
 
     __device__ __forceinline__ static uint2 two_pairs(const uint16_t *p)
@@ -116,7 +116,7 @@ template <class T, int ROWS, int FORMAT, int STEPS> struct operand {
     }
 };
 
-/* Some steps of a warp's part of a tile, whose segments are one or two groups of eight. */
+/* Groups of eight segments in a tile, of whose part a warp does some steps at a time. */
 template <int FORMAT> constexpr int GROUPS = FORMAT == MC_WEIGHTS_FLOAT ? 1 : 2;
 template <int FORMAT, int FIRST, int STEPS> struct weights {
     stored<FORMAT> of[GROUPS<FORMAT>][STEPS];
@@ -132,7 +132,7 @@ template <int FORMAT, int FIRST, int STEPS> struct weights {
     }
 };
 
-/* Sums of products: two at least, which do not wait for each other. */
+/* Sums of products: at least two that do not wait for each other. */
 template <class T, int ROWS, int FORMAT> struct products {
     enum { CHAINS = ROWS * GROUPS<FORMAT> == 1 ? 2 : 1 };
     float sum[GROUPS<FORMAT>][CHAINS][ROWS][4];
@@ -154,8 +154,8 @@ template <class T, int ROWS, int FORMAT> struct products {
                                            v.x[FIRST + i][q].x, v.x[FIRST + i][q].y);
             }
     }
-    /* What counts, in 16 lanes, to the parts of a tile's products, `more` of them to those that are
-     * there; then they are zeros. */
+    /* Stores the sums of 16 lanes as parts of a tile's products, `more` of them added to existing
+     * ones, and sets them to zero. */
     template <int ALL>
     __device__ __forceinline__ void keep(const place &b, const operand<T, ROWS, FORMAT, ALL> &v,
                                          float *to, bool more)
@@ -182,10 +182,10 @@ template <class T, int ROWS, int FORMAT> struct products {
     }
 };
 
-/* ---- a step ------------------------------------------------------------------------------------ */
+/* ---- a step ---------------------------------------------------------------------------------- */
 
-/* How a thread ends its column of each group of tiles: four threads have a segment's sum, of which
- * some publish a copy of the result and one stores it. */
+/* How a thread completes its column of each group of tiles: four threads have a segment's sum; some
+ * publish copies of the result, the last stores it. */
 template <class T, int ROWS> struct ending {
     const mc_persistent_linear &l;
     int segment, column, rows, publish;
@@ -207,7 +207,7 @@ template <class T, int ROWS> struct ending {
         bias = l.bias && there ? __ldg((const uint16_t *)l.bias + h.first + column) : 0;
         scale = l.scale && there ? __ldg(l.scale + h.first + column) : 1.0f;
     }
-    /* Row q's result of the column, rounded as the kernels of linears by themselves do. */
+    /* Row q's result of the column, rounded as by the separate linear kernels. */
     template <int FORMAT>
     __device__ __forceinline__ void store(const place &b, int step, int q, int at, float total)
     {
@@ -223,7 +223,7 @@ template <class T, int ROWS> struct ending {
                        b.tag(step));
         if (which == ENDING - 1) ((uint16_t *)l.y)[(int64_t)q * l.y_stride + at] = (uint16_t)bits;
     }
-    /* Adds up the segment's parts, which are there, eight a thread. */
+    /* Adds up the segment's parts, eight a thread. */
     template <int FORMAT>
     __device__ __forceinline__ void run(const place &b, int step, const share &h)
     {
@@ -244,8 +244,8 @@ template <class T, int ROWS> struct ending {
     }
 };
 
-/* The block's rows of a weight, tile by tile. While a warp multiplies one half of its part the
- * other, or the next tile's first one, is on its way. */
+/* The block's rows of a weight, tile by tile. While a warp multiplies one half of its part, the
+ * other half, or the first one of the next tile, is being loaded. */
 template <class T, int ROWS, int FORMAT, int STEPS>
 __device__ __forceinline__ void multiply_rows(place &b, int step, const share &h,
                                               ending<T, ROWS> &end)
@@ -256,7 +256,7 @@ __device__ __forceinline__ void multiply_rows(place &b, int step, const share &h
     weights<FORMAT, HALF, STEPS - HALF> right;
     products<T, ROWS, FORMAT> sums = {};
     const int most = b.c.segments >> h.split;
-    asm volatile("" ::: "memory"); /* nothing of this before it is known which format it is */
+    asm volatile("" ::: "memory"); /* do nothing of this before the format is known */
     x.load(b, h, 0);
 #pragma unroll 1
     for (int first = 0; first < h.rows; first += most) {
@@ -286,13 +286,13 @@ __device__ __forceinline__ void multiply_rows(place &b, int step, const share &h
         }
         sync();
         end.template run<FORMAT>(b, step, h);
-        b.half ^= 1; /* who reads these sums does so until the next barrier */
+        b.half ^= 1; /* the sums are read until the next barrier */
         end.column += most;
         if (last < h.rows) end.load(h);
     }
 }
 
-/* With as many steps a warp as a segment needs. */
+/* Chooses the number of steps a warp needs for a segment. */
 template <class T, int ROWS, int FORMAT>
 __device__ __forceinline__ void multiply_format(place &b, int step, const share &h,
                                                 ending<T, ROWS> &end)
@@ -304,8 +304,8 @@ __device__ __forceinline__ void multiply_format(place &b, int step, const share 
     multiply_rows<T, ROWS, FORMAT, 5>(b, step, h, end);
 }
 
-/* x to shared memory; rows that are not there become zeros. Who has read the old rows has waited
- * for all others after that. */
+/* Copies x to shared memory; missing rows become zeros. All threads have passed a barrier since
+ * they read the old rows. */
 template <class T, int ROWS> __device__ void gather(place &b, const mc_persistent_step &s)
 {
     constexpr int N = ROWS == 1 ? 5 : ROWS == 2 ? 2 : 1;

@@ -1,15 +1,13 @@
-/* The plan of a list of steps: from where each step gets what it reads. Blocks don't run in step,
- * so the plan is what makes the result right:
+/* Plans where each step of a list finds its inputs. Blocks don't run in step, so a right result
+ * depends on the plan:
  *
- *  - what a linear or an attention writes is published if a step reads it, which waits for it
- *    there;
- *  - what a norm or a gate writes is in every block's shared memory, for the steps behind it;
- *  - where neither will do, the grid waits for all steps in front (barrier).
+ * - the result of a linear or an attention is published if a later step reads it, and that step
+ * polls for it; - the result of a norm or a gate is in every block's shared memory, for the next
+ * steps; - where neither is possible, the grid waits for all preceding steps (barrier).
  *
- * A slot of the exchange is used again MC_PERSISTENT_SLOTS results later. By then nobody may wait
- * for the old words. A block that has read the whole of a result to which every block gave
- * something knows that all blocks have come as far as that result's step, and so have read what
- * they read there: see `known`. */
+ * A slot of the exchange is reused MC_PERSISTENT_SLOTS results later. By then no block may wait for
+ * the old words. A block that has read a whole result to which every block contributed knows that
+ * all blocks have reached that step, and have read all that earlier steps read: see `known`. */
 #include "core/device/hopper/decode/persistent_plan_internal.h"
 
 #include <string.h>
@@ -18,11 +16,11 @@ typedef struct plan {
     mc_persistent_list *list;
     int blocks;
     bool together;
-    const void *x, *s; /* what is in shared memory: rows for linears, the residual sum */
-    int barrier;       /* the last step that waited for all; 0: none */
-    int known;         /* all blocks have come to this step; -1: nothing is known */
-    int split;         /* the last attention with parts; -1: none */
-    int results;       /* published so far */
+    const void *x, *s;               /* in shared memory: rows for linears, the residual sum */
+    int barrier;                     /* the last step that waited for all blocks; 0: none */
+    int known;                       /* all blocks have reached this step; -1: unknown */
+    int split;                       /* the last attention with parts; -1: none */
+    int results;                     /* published so far */
     int reader[MC_PERSISTENT_SLOTS]; /* the last step that reads the slot's result */
 } plan;
 
@@ -43,7 +41,7 @@ static range rows_of(const void *data, int rows, int64_t stride, int64_t columns
     return (range){data, 2 * ((rows - 1) * stride + columns)};
 }
 
-/* What a step writes for others of the list; *second: a norm's sum. */
+/* What a step writes for other steps; *second: a norm's residual sum. */
 static range result_of(const mc_persistent_list *list, const mc_persistent_step *s, range *second)
 {
     *second = (range){0};
@@ -65,7 +63,7 @@ static range result_of(const mc_persistent_list *list, const mc_persistent_step 
     return (range){0};
 }
 
-/* The last step before k that writes what is at p; -1: none of the list. */
+/* The last step before k that writes to p; -1: no step does. */
 static int writer_of(const mc_persistent_list *list, int k, const void *p)
 {
     for (int i = k - 1; i >= 0 && p; i--) {
@@ -75,7 +73,7 @@ static int writer_of(const mc_persistent_list *list, int k, const void *p)
     return -1;
 }
 
-/* Columns and stride of a result that can be published; 0: none. */
+/* Columns and stride of a result that can be published; 0: it cannot. */
 static int columns_of(const mc_persistent_list *list, const mc_persistent_step *s, int *stride)
 {
     if (s->kind == MC_PERSISTENT_LINEAR) {
@@ -91,7 +89,7 @@ static int columns_of(const mc_persistent_list *list, const mc_persistent_step *
 /* ---- inputs ---------------------------------------------------------------------------------- */
 
 typedef struct input {
-    const void *data; /* NULL: there is none */
+    const void *data; /* NULL: no such input */
     int columns, stride;
 } input;
 
@@ -107,7 +105,7 @@ static void inputs_of(const mc_persistent_list *list, const mc_persistent_step *
         in[1] = (input){s->norm.f, s->norm.columns, s->norm.columns};
         break;
     case MC_PERSISTENT_GATED: in[0] = (input){s->gated.x, 2 * s->gated.n, s->gated.x_stride}; break;
-    case MC_PERSISTENT_ROTARY: /* from memory alone */
+    case MC_PERSISTENT_ROTARY: /* too wide to publish: from memory only */
         in[0] = (input){s->rotary.x, MC_PERSISTENT_WIDEST + 1, s->rotary.x_stride};
         break;
     case MC_PERSISTENT_ATTENTION: {
@@ -137,7 +135,7 @@ static void keep_resident(plan *p, const mc_persistent_step *s)
     if (s->norm.weight) p->x = s->norm.y;
 }
 
-/* Results after step `from` and before k, were all of them published. */
+/* Number of results between steps `from` and k that could be published. */
 static int results_between(const mc_persistent_list *list, int from, int k)
 {
     int count = 0, stride;
@@ -145,7 +143,7 @@ static int results_between(const mc_persistent_list *list, int from, int k)
     return count;
 }
 
-/* Whether step k can read an input from where step `from` publishes its result. */
+/* Whether step k can read an input from the published result of step `from`. */
 static bool is_published(const mc_persistent_list *list, int from, int k, input in)
 {
     const mc_persistent_step *s = &list->step[from];
@@ -161,11 +159,11 @@ static void wait_for_all(plan *p, int k)
 {
     p->list->step[k].barrier = 1;
     p->barrier = k;
-    if (!p->together) p->x = p->s = NULL; /* it is another launch, which has nothing */
+    if (!p->together) p->x = p->s = NULL; /* a new launch begins with empty shared memory */
 }
 
-/* Whether step k has to wait for all in front. In launches of their own: if something it reads
- * comes from the same launch. */
+/* Whether step k has to wait for all preceding steps. Without `together`: whether it reads a result
+ * of the same launch. */
 static bool has_to_wait(const plan *p, int k)
 {
     const mc_persistent_step *s = &p->list->step[k];
@@ -192,7 +190,7 @@ static void find_inputs(plan *p, int k)
             s->from[i] = MC_PERSISTENT_RESIDENT;
         } else if (from >= 0 && is_published(p->list, from, k, in[i])) {
             s->from[i] = (int16_t)from;
-            p->list->step[from].publish = 0; /* its slot comes later */
+            p->list->step[from].publish = 0; /* give_slot chooses its slot */
         }
     }
     keep_resident(p, s);
@@ -207,7 +205,7 @@ static bool same_turns(const mc_persistent_rotary *a, const mc_persistent_rotary
            a->factor == b->factor && memcmp(a->keep, b->keep, sizeof a->keep) == 0;
 }
 
-/* Whether a rotation turns all of the heads of an attention's rows at `data`. */
+/* Whether a rotation covers all heads of an attention's rows at `data`. */
 static bool turns(const mc_persistent_step *s, const mc_persistent_shape *h, int heads,
                   const void *data, int stride)
 {
@@ -218,8 +216,8 @@ static bool turns(const mc_persistent_step *s, const mc_persistent_shape *h, int
            r->pairs <= MC_PERSISTENT_THREADS;
 }
 
-/* Whether attention k may turn the new token's key. It is turned in place, so heads that share it
- * must not read it from memory. */
+/* Whether attention k may rotate the new token's key. It does so in place, so other heads that
+ * share the key must not read it from memory. */
 static bool may_turn_key(const plan *p, int k, int rotary)
 {
     const mc_persistent_list *list = p->list;
@@ -231,7 +229,7 @@ static bool may_turn_key(const plan *p, int k, int rotary)
     return p->together && from >= 0 && is_published(list, from, k, in[1]);
 }
 
-/* Attention k takes in the rotations directly in front of it. */
+/* Makes the rotations directly before attention k part of it. */
 static void take_rotations(const plan *p, int k)
 {
     mc_persistent_list *list = p->list;
@@ -255,9 +253,9 @@ static void take_rotations(const plan *p, int k)
     }
 }
 
-/* As many parts as have keys enough to be worth it: 1, 2 or 4. The first part's block waits for the
- * others, so they have to run together; and their words are used again by the next attention with
- * parts, when all blocks are known to be after the last. */
+/* 1, 2 or 4 parts, each with enough keys to be worth it. The first part's block waits for the
+ * others, so all must run at the same time. The next attention with parts reuses their words, which
+ * needs all blocks to have passed this one. */
 static int parts_of(plan *p, int k)
 {
     const mc_persistent_list *list = p->list;
@@ -280,7 +278,7 @@ static int parts_of(plan *p, int k)
 
 /* ---- slots of the exchange ------------------------------------------------------------------- */
 
-/* Step k has read the whole of what all blocks wrote: they have come as far as that. */
+/* Updates `known`: if step k reads a whole result of all blocks, they have reached that step. */
 static void learn(plan *p, int k)
 {
     const mc_persistent_list *list = p->list;
@@ -288,7 +286,7 @@ static void learn(plan *p, int k)
     input in[3];
     inputs_of(list, s, in);
     if (s->barrier && p->known < k - 1) p->known = k - 1;
-    if (s->kind == MC_PERSISTENT_ATTENTION) return; /* a block reads a part, or nothing */
+    if (s->kind == MC_PERSISTENT_ATTENTION) return; /* blocks read only parts of results */
     for (int i = 0; i < 2; i++) {
         int from = s->from[i];
         if (from <= p->known || list->step[from].kind != MC_PERSISTENT_LINEAR) continue;
@@ -313,7 +311,7 @@ static void give_slot(plan *p, int k)
             if (p->list->step[i].from[j] == k) p->reader[slot] = i;
 }
 
-/* Where a step finds what others publish. */
+/* Where in the exchange a step finds its inputs. */
 static void find_words(mc_persistent_list *list, mc_persistent_step *s)
 {
     input in[3];
@@ -327,7 +325,7 @@ static void find_words(mc_persistent_list *list, mc_persistent_step *s)
     }
 }
 
-/* Segments begin at multiples of 16 bytes, in 8 bits too. */
+/* Segments begin at multiples of 16 bytes, with 8-bit weights too. */
 static void divide_row(mc_persistent_step *s, int segment)
 {
     const int in = s->linear.in;
@@ -335,7 +333,7 @@ static void divide_row(mc_persistent_step *s, int segment)
     while (s->split < 2 && segment << s->split < in && in % (32 << s->split) == 0) s->split++;
     const int most = segment << s->split, unit = 16 << s->split;
     s->chunks = (uint8_t)((in + most - 1) / most);
-    for (int n = s->chunks; n < 2 * s->chunks; n++) /* rather equal ones */
+    for (int n = s->chunks; n < 2 * s->chunks; n++) /* prefer equal chunks */
         if (in % (n * unit) == 0) {
             s->chunks = (uint8_t)n;
             break;
@@ -343,7 +341,7 @@ static void divide_row(mc_persistent_step *s, int segment)
     s->linear.chunk = (uint16_t)((in + s->chunks * unit - 1) / (s->chunks * unit) * unit);
 }
 
-/* The blocks that have a row more than others follow those that had one last. */
+/* Blocks with one row more of a weight come after those of the preceding weight. */
 static void turn_rows(mc_persistent_list *list, int blocks)
 {
     for (int k = 0, behind = 0; k < list->count; k++) {

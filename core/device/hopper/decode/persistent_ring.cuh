@@ -1,7 +1,7 @@
-/* The ring that a list's weights come through, by Hopper's copy engine: one thread of a block asks
- * for tiles as far ahead as there are free slots, whatever the others wait for. What it does for a
- * tile takes 270 cycles and more, so tiles are large. What the ring has no room for may wait in the
- * L2 cache. */
+/* The ring of a list's weights, filled by Hopper's copy engine: one thread of a block requests
+ * tiles as far ahead as slots are free, whatever the other warps wait for. A tile takes this thread
+ * 270 cycles or more, so tiles are large. What does not fit the ring may be prefetched into the L2
+ * cache. */
 #ifndef MC_DEVICE_HOPPER_PERSISTENT_RING_CUH
 #define MC_DEVICE_HOPPER_PERSISTENT_RING_CUH
 
@@ -21,7 +21,7 @@ __device__ __forceinline__ void open_ring(const place &b)
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
-/* Whether a tile is there, and the wait for it, of all warps. */
+/* Whether a tile has arrived; below, the wait for it by all warps. */
 __device__ __forceinline__ bool has_come(const place &b, const position &at)
 {
     return hopper::barrier_is_over(hopper::shared_address(b.full(at)), at.parity);
@@ -39,7 +39,7 @@ __device__ __forceinline__ void release(const place &b, const position &at)
     if (b.lane == 0) hopper::barrier_arrive(hopper::shared_address(b.empty(at)));
 }
 
-/* Weights are read once: what is read again shall stay in the L2 cache. */
+/* Weights are read once: the policy leaves the L2 cache to data that is read again. */
 __device__ __forceinline__ void copy_piece(uint32_t to, const char *from, int bytes,
                                            uint32_t barrier, uint64_t policy)
 {
@@ -49,16 +49,16 @@ __device__ __forceinline__ void copy_piece(uint32_t to, const char *from, int by
                  : "memory");
 }
 
-/* What comes after the tiles of a full ring waits in the L2 cache: a piece is asked for every so many
- * nanoseconds, so that requests don't stand in line, and the ring fills from there in less time. */
+/* Prefetches tiles into the L2 cache while the ring is full, from where they come sooner. A piece
+ * is requested every few nanoseconds, so that requests don't queue. */
 struct waiting_room {
     enum { PIECE = 6400 /* bytes */, EVERY = 160 };
-    const char *now, *then;    /* the weight whose tiles are asked for, and the one after it */
-    int now_bytes, then_bytes; /* 0: none, or one that does not take part */
-    int now_there, then_there; /* bytes that are in the L2 cache */
-    int asked;                 /* in the ring, or on their way there */
+    const char *now, *then;    /* the weight whose tiles are loaded, and the next one */
+    int now_bytes, then_bytes; /* 0: no weight, or one that is not prefetched */
+    int now_there, then_there; /* bytes in the L2 cache */
+    int asked;                 /* bytes in the ring, or requested for it */
 
-    /* Rows in chunks are asked for in another order. */
+    /* Rows in chunks are loaded in another order, and not prefetched. */
     __device__ __forceinline__ static int bytes_of(const share &h)
     {
         return h.chunks > 1 ? 0 : h.rows * h.in * h.size;
@@ -79,7 +79,7 @@ struct waiting_room {
                      : "memory");
         there += count;
     }
-    /* Until a slot is free. */
+    /* Prefetches until a slot is free. */
     __device__ __forceinline__ void wait(const place &b, uint32_t barrier, uint32_t parity)
     {
         while (!hopper::barrier_wait_for(barrier, parity, EVERY)) {
@@ -93,14 +93,13 @@ struct waiting_room {
     }
 };
 
-/* By one thread: where it is in the ring, and the oldest tile that may still be under way. Few bytes
- * are at once, as many as the memory needs to be busy: what is asked for beyond that waits in line,
- * and what blocks hand to each other waits after it. (175 KB a multiprocessor make the way of a
- * word through the L2 cache take 2,600 cycles, 50 KB 600, none 460; they bring 17 bytes a cycle
- * either way.)
+/* One thread's place in the ring, and the oldest tile that may still be loading. It loads only as
+ * many bytes at the same time as keep the memory busy: further requests would queue, and delay the
+ * blocks' exchange. (With 175 KB a multiprocessor a word takes 2,600 cycles through the L2 cache,
+ * with 50 KB 600, with none 460; both sizes load 17 bytes a cycle.)
  *
- * ROOM: what comes after a full ring waits in the L2 cache. Where it does not, what that takes of the
- * thread's time would make GPT-2 124M 2 % slower. */
+ * ROOM: whether to prefetch into the L2 cache while the ring is full. Where that is no use, the
+ * time it takes this thread would make GPT-2 124M 2 % slower. */
 template <bool ROOM> struct streamer {
     position at = {0, 0, 1} /* free at first */, oldest = {0, 0, 0};
     int under_way = 0;
@@ -114,7 +113,7 @@ template <bool ROOM> struct streamer {
             oldest = oldest.next(b.c);
         }
     }
-    /* Whole, once there are few others. */
+    /* Requests the whole tile as soon as few others are loading. */
     __device__ __forceinline__ void ask(const place &b, const tile &t, uint32_t full, uint32_t to)
     {
         wait_for_few(b, b.c.under_way - 1);
@@ -122,7 +121,7 @@ template <bool ROOM> struct streamer {
         for (int i = 0; i < t.copies; i++)
             copy_piece(to + i * t.bytes, t.from + i * t.pitch, t.bytes, full, policy);
     }
-    /* `early` bytes of one piece while there is one more than few. */
+    /* Requests `early` bytes of a one-piece tile while one tile too many is loading. */
     __device__ __forceinline__ void ask_early(const place &b, const tile &t, int early,
                                               uint32_t full, uint32_t to)
     {
@@ -153,8 +152,8 @@ template <bool ROOM> struct streamer {
         at = at.next(b.c);
         under_way++;
     }
-    /* The block's tiles of a weight, in the order in which they are needed; next: the weight after
-     * it, or NULL. */
+    /* Loads the block's tiles of a weight in the order in which they are needed; next: the next
+     * weight, or NULL. */
     __device__ __forceinline__ void run(const place &b, const mc_persistent_step &s,
                                         const mc_persistent_step *next)
     {
@@ -173,7 +172,7 @@ __device__ __forceinline__ void prefetch(const void *p)
     asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
 }
 
-/* Four numbers of E4M3 as pairs of f16, exactly, divided by FP8_UNIT. */
+/* Converts four E4M3 numbers to pairs of f16, exactly, divided by FP8_UNIT. */
 constexpr float FP8_UNIT = 1.0f;
 __device__ __forceinline__ void widen_fp8(uint32_t word, uint32_t &low, uint32_t &high)
 {
@@ -187,9 +186,9 @@ __device__ __forceinline__ void widen_fp8(uint32_t word, uint32_t &low, uint32_t
         : "r"(word));
 }
 
-constexpr int LINE = 128; /* bytes that are fetched together */
+constexpr int LINE = 128; /* bytes of a prefetch */
 
-/* The keys and values that this block reads first. */
+/* Prefetches the keys and values that this block reads first. */
 __device__ __forceinline__ void prefetch_cache(const place &b, const mc_persistent_step &s)
 {
     const mc_persistent_attention &a = s.attention;
@@ -207,8 +206,8 @@ __device__ __forceinline__ void prefetch_cache(const place &b, const mc_persiste
     }
 }
 
-/* Small parameters are on their way to the L2 cache long before they are needed: a linear's by the
- * block that needs them, a norm's, which all blocks need, by turns. */
+/* Prefetches small parameters into the L2 cache long before they are needed: a linear's by the
+ * block that needs them; a norm's, which all blocks need, are divided among them. */
 __device__ __forceinline__ void prefetch_parameters(const place &b, const mc_persistent_step &s)
 {
     if (s.kind == MC_PERSISTENT_ATTENTION) prefetch_cache(b, s);
@@ -226,7 +225,7 @@ __device__ __forceinline__ void prefetch_parameters(const place &b, const mc_per
     }
 }
 
-/* One warp: the list's linears, one after the other. With ROOM the next one is looked at, too. */
+/* One warp loads the list's linears in order. With ROOM it reads the next one's step, too. */
 template <bool ROOM> __device__ __forceinline__ void stream_weights(const place &b)
 {
     streamer<ROOM> own;
@@ -256,7 +255,7 @@ template <bool ROOM> __device__ __forceinline__ void stream_weights(const place 
     }
 }
 
-/* Another: what else is read once, a layer or so ahead. */
+/* Another warp prefetches other data that is read once, about a layer ahead. */
 __device__ __forceinline__ void prefetch_others(const place &b)
 {
     enum { AHEAD = 8 };
@@ -269,7 +268,7 @@ __device__ __forceinline__ void prefetch_others(const place &b)
     }
 }
 
-/* What the warps that do not compute do. */
+/* The work of the warps that do not compute. */
 __device__ __forceinline__ bool help(const place &b)
 {
     if (b.warp == STREAMER && b.c.room) stream_weights<true>(b);

@@ -1,4 +1,4 @@
-/* Calls of the kernel table as steps of a list, where its kernel can run them: see
+/* Makes steps of a list of the kernel table's calls that its kernel can run: see
  * persistent_internal.h. */
 #include <math.h>
 #include "core/device/hopper/decode/persistent_plan_internal.h"
@@ -11,7 +11,7 @@ constexpr int MOST_HEAD = 256, MOST_NORM = 5 * MC_PERSISTENT_THREADS * 4;
 
 bool is_half(mc_dtype dtype) { return dtype == MC_F16 || dtype == MC_BF16; }
 
-/* Rows that can be loaded 16 bytes at a time. */
+/* Whether rows can be loaded 16 bytes at a time. */
 bool is_whole(mc_matrix m, int64_t rows)
 {
     return mc_is(m.data, 16) && (rows <= 1 || (m.stride % 8 == 0 && m.stride < INT32_MAX));
@@ -31,7 +31,7 @@ mc_persistent_step step_of(mc_persistent_kind kind, int64_t rows, mc_dtype dtype
     return s;
 }
 
-/* What linears of weights in 16 and in 8 bits have in common. */
+/* What linears with 16-bit and 8-bit weights have in common. */
 bool take_linear(mc_device *d, const mc_linear_call *c, mc_persistent_step *step)
 {
     mc_dtype dtype = mc_common_dtype(c->y, c->x, c->bias);
@@ -63,7 +63,7 @@ bool take_norm(int64_t rows, int64_t columns, mc_matrix x, mc_matrix f, mc_dropo
     return true;
 }
 
-/* The shape's place in the list; -1: there is none left. */
+/* The shape's place in the list; -1: the list has no room for another. */
 int shape_of(mc_persistent_list *list, const mc_persistent_shape *h)
 {
     for (int i = 0; i < list->shapes; i++)

@@ -1,27 +1,27 @@
-/* Products by matrix instructions of Hopper (compute capability 9.0), with what belongs to them:
+/* Products by matrix instructions of Hopper (compute capability 9.0), fused with the work around
+ * them:
  *
- *     forward     pre = x weight^T + bias, y = gelu(pre)
- *     backward    dx = (dy weight) gelu'(pre), and the sums of dx's columns
- *     plain       dx = dy weight, and the sums of dy's columns
+ *      forward     pre = x weight^T + bias, y = gelu(pre)
+ *      backward    dx = (dy weight) gelu'(pre), and the sums of dx's columns
+ *      plain       dx = dy weight, and the sums of dy's columns
  *
- * cuBLASLt has the ends with GELU for the one with tanh alone, and the multipliers wait while it
- * computes them: on an H200 at its limit of power they cost 40 % of a product of GPT-2 124M, here
- * 25 %, and 36 % with the sums, which are a pass over dx otherwise (20 %). The product by itself
- * takes 1 to 2 % longer than cuBLASLt's; the sums of dy's columns, which are in shared memory
- * anyway, save a pass over dy
+ * cuBLASLt fuses GELU only in its tanh form, and its multipliers wait while it computes GELU: on an
+ * H200 at its power limit that costs 40 % of a product of GPT-2 124M, here 25 %, and 36 % with the
+ * sums, which otherwise are a pass over dx (20 %). The product by itself takes 1 to 2 % longer than
+ * cuBLASLt's; the sums of dy's columns, which are in shared memory anyway, save a pass over dy
  * (bench/notebook/2026-11-21-one-h200.md#products-with-gelu-by-our-own-kernel).
  *
- * A tile of the result is 128 rows by 192 columns. A block of threads stays on its multiprocessor,
+ * A tile of the result is 128 rows by 192 columns. A block of threads stays on its multiprocessor
  * for one tile after another, and has three groups of four warps:
  *
- *  - of the first, one thread loads the operands by the copy engine (TMA): 64
- *    terms of the sums at a time, into a ring of STAGES places in shared memory; of a plain
- *    product two warps sum dy's columns there;
- *  - the other two, the consumers, take turns. While one multiplies, the other ends its tile: in
- *    pieces of 64 columns, which go to and from memory through shared memory and the copy engine.
+ * - one thread of the first group has the copy engine (TMA) load the operands, 64 terms at a time,
+ * into a ring of STAGES places in shared memory; of a plain product two of its warps sum dy's
+ * columns from there; - the other two groups, the consumers, take turns: while one multiplies, the
+ * other finishes its tile in pieces of 64 columns, which the copy engine moves between shared and
+ * global memory.
  *
- * Two blocks, a cluster, compute tiles below each other, so that the weight's part is the same:
- * each loads half of it, into the shared memory of both. */
+ * Two blocks, a cluster, compute tiles below each other, which need the same part of the weight:
+ * each block loads half of it, into the shared memory of both. */
 #include "core/device/cuda/elementwise/activation.cuh"
 #include "core/device/cuda/product/gemm_internal.h"
 #include "core/device/hopper/instructions.cuh"
@@ -30,7 +30,7 @@ using namespace hopper;
 
 enum {
     ROWS = 128,
-    COLUMNS = 192, /* as many as a matrix instruction has */
+    COLUMNS = 192, /* the most of a matrix instruction */
     TERMS = 64,
     STAGES = 4,
     CLUSTER = 2,
@@ -38,11 +38,11 @@ enum {
     PIECES = COLUMNS / PIECE,
     GROUP = 128, /* threads */
     THREADS = 3 * GROUP,
-    PART = 96,   /* of 64 rows of a tile a thread of a consumer has as many sums */
+    PART = 96,   /* sums of a consumer's thread for 64 rows of a tile */
     SUMMERS = 2, /* warps that sum columns of x, ROWS / SUMMERS rows each */
 };
 
-/* Of shared memory, in bytes: the ring; two pieces and a sum of four warps for each consumer;
+/* Bytes of shared memory: the ring; for each consumer two pieces and the column sums of four warps;
  * barriers. */
 enum {
     X_BYTES = ROWS * TERMS * 2,
@@ -87,8 +87,8 @@ __device__ __forceinline__ void sync_cluster()
                      : "memory");
 }
 
-/* No order of memory is asked for: what it releases was read by matrix instructions that are over,
- * and a fence of the cluster costs more than the block's product. */
+/* Without memory ordering: it releases what matrix instructions have finished reading, and a
+ * cluster-wide fence costs more than the block's product. */
 __device__ __forceinline__ void barrier_arrive_in_cluster(uint32_t barrier)
 {
     asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
@@ -108,8 +108,8 @@ __device__ __forceinline__ void load_box_for_both(const CUtensorMap *map, uint32
     "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
         "+f"(d[i + 6]), "+f"(d[i + 7])
 
-/* d (64 x 192) = a (64 x 16) b (16 x 192) + d, without d if `add` is 0. With ROWS_ARE_TERMS b lies
- * in memory as it is written here, else transposed. */
+/* d (64 x 192) = a (64 x 16) b (16 x 192) + d, without d if `add` is 0. With ROWS_ARE_TERMS b is in
+ * memory as written here, otherwise transposed. */
 #define MC_MULTIPLY(name, type)                                                                    \
     template <bool ROWS_ARE_TERMS>                                                                 \
     __device__ __forceinline__ void name(float(&d)[PART], uint64_t a, uint64_t b, int add)         \
@@ -143,8 +143,8 @@ __device__ __forceinline__ void multiply_add(float (&d)[PART], uint64_t a, uint6
         multiply_bf16<ROWS_ARE_TERMS>(d, a, b, add);
 }
 
-/* Of a vector, the columns that a thread has of 64: two of every eight, `column` being its first;
- * 0 from `columns` on. Packed, for registers are few. */
+/* A vector's elements for this thread's columns of 64: two of every eight, from `column` on; 0 from
+ * `columns` on. Packed, to save registers. */
 __device__ __forceinline__ void load_pairs(const char *vector, int column, int columns,
                                            uint32_t (&v)[8])
 {
@@ -157,7 +157,7 @@ __device__ __forceinline__ void load_pairs(const char *vector, int column, int c
 
 /* ---- the kernel ------------------------------------------------------------------------------ */
 
-/* Where a block is: its ring in shared memory, its place in the cluster and in the result. */
+/* A block's ring in shared memory, and its place in the cluster and the result. */
 struct product_place {
     uint32_t shared, full, empty;        /* the ring, and the barriers of its stages */
     int rank, cluster, clusters, blocks; /* blocks of terms to a tile */
@@ -192,10 +192,10 @@ __device__ __forceinline__ product_place place_of_block(const hopper_call &c, ch
     return p;
 }
 
-/* By one thread: the barriers, those of the ring's stages for so many warps that read. */
+/* Initializes the barriers, by one thread; `readers` warps read each stage of the ring. */
 __device__ __forceinline__ void open_ring(const product_place &p, int readers)
 {
-    if (p.shared % 1024) __trap(); /* swizzling counts from there */
+    if (p.shared % 1024) __trap(); /* swizzling needs this alignment */
     for (int i = 0; i < STAGES; i++) {
         barrier_init(p.full + i * 8, 1);
         barrier_init(p.empty + i * 8, readers);
@@ -204,7 +204,7 @@ __device__ __forceinline__ void open_ring(const product_place &p, int readers)
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-/* Loads all that the block's consumers, and in part those of the other block, are going to need. */
+/* Loads all operands of the block's consumers, and half of the weight for both blocks. */
 template <bool ROWS_ARE_TERMS>
 __device__ __forceinline__ void load_tiles(const hopper_call &c, const product_place &p,
                                            const CUtensorMap *x, const CUtensorMap *weight)
@@ -218,7 +218,7 @@ __device__ __forceinline__ void load_tiles(const hopper_call &c, const product_p
             barrier_wait(p.empty + at.stage * 8, at.parity ^ 1);
             barrier_expect(full, STAGE_BYTES);
             load_box(x, to, full, block * TERMS, row);
-            if (ROWS_ARE_TERMS) { /* boxes of 64 columns, of which each block loads half the rows */
+            if (ROWS_ARE_TERMS) { /* boxes of 64 columns; each block loads half their rows */
                 constexpr int half = TERMS / CLUSTER;
                 for (int i = 0; i < PIECES; i++)
                     load_box_for_both(weight, w + i * (TERMS * 128) + p.rank * (half * 128), full,
@@ -230,14 +230,14 @@ __device__ __forceinline__ void load_tiles(const hopper_call &c, const product_p
             }
         }
     }
-    /* The block must be there until the other has read what was loaded for it. */
+    /* The block must not exit before the other one has read what was loaded for it. */
     for (int i = 0; i < STAGES; i++, at.advance())
         barrier_wait(p.empty + at.stage * 8, at.parity ^ 1);
 }
 
-/* Sums, over the warp's rows of x in shared memory, of the two columns 2 lane and 2 lane + 1. A
- * thread reads word `lane` of each row: the columns that lie there, because of the swizzle, are
- * those of thread lane ^ 4 (row % 8). */
+/* Sums the columns 2 lane and 2 lane + 1 over the warp's rows of x in shared memory. A thread reads
+ * word `lane` of each row, which because of the swizzle has the columns of thread lane ^ 4 (row %
+ * 8). */
 template <class T> __device__ __forceinline__ float2 sum_part(uint32_t part, int lane)
 {
     float2 sums[8] = {};
@@ -262,10 +262,9 @@ template <class T> __device__ __forceinline__ float2 sum_part(uint32_t part, int
     return sums[0];
 }
 
-/* The sums of x's columns, by a warp, over its share of each tile's rows. Of the T tiles beside
- * each other, which all read the same of x, the j-th one sums what is loaded for blocks j, j + T,
- * ... of terms. As consumers do, the warp waits for every load and lets its place be written
- * again. */
+/* A warp sums x's columns over its share of each tile's rows. The T tiles next to each other read
+ * the same rows of x: for the j-th of them the warp sums blocks j, j + T, ... of terms. Like a
+ * consumer, it waits for every load and then releases its place. */
 template <class T>
 __device__ __forceinline__ void sum_tiles(const hopper_call &c, const product_place &p, int share)
 {
@@ -292,13 +291,13 @@ __device__ __forceinline__ void sum_tiles(const hopper_call &c, const product_pl
     }
 }
 
-/* One of the two groups that compute tiles, and one of its threads. */
+/* A thread of one of the two groups that compute tiles. */
 struct consumer {
     int number, warp, lane;
     bool chief;
-    uint32_t pieces, arrived; /* in shared memory: two pieces, and their barriers */
+    uint32_t pieces, arrived; /* in shared memory: two pieces; their barriers */
     uint32_t arrived_parity;  /* bit i: of piece i */
-    uint32_t row, swizzle;    /* of what store_16x16 wants, in bytes and in 16 bytes */
+    uint32_t row, swizzle;    /* for store_16x16, in bytes and in 16 bytes */
 };
 
 __device__ __forceinline__ consumer consumer_of(const product_place &p, int number)
@@ -315,14 +314,14 @@ __device__ __forceinline__ consumer consumer_of(const product_place &p, int numb
             (uint32_t)(lane % 8)};
 }
 
-/* sums = the tile of the product; lets the other consumer begin when all is on its way. */
+/* sums = the tile of the product; then it is the other consumer's turn. */
 template <class T, bool ROWS_ARE_TERMS>
 __device__ __forceinline__ void multiply_tile(const product_place &p, const consumer &me,
                                               ring<STAGES> *at, bool last, uint32_t empty,
                                               float (&sums)[2][PART])
 {
     constexpr int next_terms =
-        ROWS_ARE_TERMS ? 16 * 128 >> 4 : 16 * 2 >> 4; /* as descriptors count */
+        ROWS_ARE_TERMS ? 16 * 128 >> 4 : 16 * 2 >> 4; /* in units of descriptors */
     constexpr int below = 64 * 128 >> 4;
     const uint64_t x0 = descriptor(p.shared, 0);
     const uint64_t w0 = descriptor(p.shared + X_BYTES, TERMS * 128);
@@ -352,7 +351,7 @@ __device__ __forceinline__ void multiply_tile(const product_place &p, const cons
     if (me.lane < CLUSTER) barrier_arrive_in_cluster(before);
 }
 
-/* Of two threads `lanes` apart each adds up one half of their 2 HALF values; true: the upper. */
+/* Two threads `lanes` apart each add up one half of their 2 HALF values; true: the upper. */
 template <int HALF> __device__ __forceinline__ bool share_sums(float (&v)[16], int lane, int lanes)
 {
     const bool upper = lane & lanes;
@@ -364,8 +363,8 @@ template <int HALF> __device__ __forceinline__ bool share_sums(float (&v)[16], i
     return upper;
 }
 
-/* The warp's sums of a piece's columns; v[4 i + 2 j + k] is the thread's own of column 16 i + 8 j +
- * 2 (lane % 4) + k. */
+/* The warp's sums of a piece's columns; the thread's v[4 i + 2 j + k] belongs to column 16 i + 8 j
+ * + 2 (lane % 4) + k. */
 __device__ __forceinline__ void sum_columns(const consumer &me, float (&v)[16], float *totals)
 {
     int column = me.lane % 4 * 2;
@@ -384,13 +383,13 @@ __device__ __forceinline__ void end_forward(const float *v, uint32_t bias, uint3
     for (int i = 0; i < 4; i++) { /* rows 0 and 8 of eight columns, then of the next eight */
         float2 b = unpack<T>(i < 2 ? bias : next_bias);
         pre[i] = pack<T>(v[2 * i] + b.x, v[2 * i + 1] + b.y);
-        float2 p = unpack<T>(pre[i]); /* as it is kept, so that y can be computed again */
+        float2 p = unpack<T>(pre[i]); /* rounded like the stored pre, so that y can be recomputed */
         y[i] = TANH ? pack<T>(mc_gelu_new<true>(p.x), mc_gelu_new<true>(p.y))
                     : pack<T>(mc_gelu<true>(p.x), mc_gelu<true>(p.y));
     }
 }
 
-/* dx = v gelu'(pre), packed; total: of the columns, so far. */
+/* dx = v gelu'(pre), packed; adds to total, the sums of columns. */
 template <class T, bool TANH>
 __device__ __forceinline__ void end_backward(const float *v, const uint32_t (&pre)[4],
                                              uint32_t (&dx)[4], float *total)
@@ -406,7 +405,7 @@ __device__ __forceinline__ void end_backward(const float *v, const uint32_t (&pr
     }
 }
 
-/* Bytes from the first of a piece to what a thread stores of the i-th 16 columns of its rows. */
+/* The offset in a piece at which a thread stores the i-th 16 columns of its rows. */
 __device__ __forceinline__ uint32_t place_of(const consumer &me, int half, int i)
 {
     return me.row + half * (64 * 128) + ((i * 2 + me.lane / 16) ^ me.swizzle) * 16;
@@ -420,7 +419,7 @@ store_forward(const hopper_call &c, const consumer &me, int row, int first,
 #pragma unroll
     for (int piece = 0; piece < PIECES; piece++) {
         const int column = first + piece * PIECE;
-        /* with pre both places are a piece's, else pieces take turns */
+        /* pre and y have a piece each; y alone alternates between the two */
         const uint32_t pre_piece = me.pieces,
                        y_piece = me.pieces + (KEEPS ? 1 : piece % 2) * PIECE_BYTES;
         uint32_t bias[8];
@@ -454,7 +453,7 @@ __device__ __forceinline__ void load_piece(const consumer &me, const CUtensorMap
     load_box(map, me.pieces + piece * PIECE_BYTES, me.arrived + piece * 8, column, row);
 }
 
-/* The first pieces of pre, on their way before the product is made. */
+/* Starts to load the first pieces of pre before the product is computed. */
 __device__ __forceinline__ void load_first_pieces(const consumer &me, const CUtensorMap *map_pre,
                                                   int row, int first)
 {
@@ -464,7 +463,7 @@ __device__ __forceinline__ void load_first_pieces(const consumer &me, const CUte
         load_piece(me, map_pre, piece, first + piece * PIECE, row);
 }
 
-/* dx takes pre's place in shared memory. */
+/* dx replaces pre in shared memory. */
 template <class T, bool TANH>
 __device__ __forceinline__ void
 store_backward(const hopper_call &c, consumer &me, int row, int first, const CUtensorMap *map_dx,
@@ -500,11 +499,11 @@ store_backward(const hopper_call &c, consumer &me, int row, int first, const CUt
         if (i < PIECE && column + i < c.columns)
             c.sums[(int64_t)(row / ROWS) * c.columns + column + i] =
                 (totals[i] + totals[PIECE + i]) + (totals[2 * PIECE + i] + totals[3 * PIECE + i]);
-        sync_consumer(me.number); /* totals are written again */
+        sync_consumer(me.number); /* the next piece overwrites totals */
     }
 }
 
-/* Pieces take turns with the two places in shared memory. */
+/* Pieces alternate between the two places in shared memory. */
 template <class T>
 __device__ __forceinline__ void store_plain(const hopper_call &c, const consumer &me, int row,
                                             int first, const CUtensorMap *map_y,
@@ -564,9 +563,8 @@ __device__ __forceinline__ void compute_tiles(const hopper_call &c, const produc
     if (me.chief) asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
 
-/* Registers of a thread of the first group and of the consumers. Together a block has what it
- * starts with, 3 * 168 for a thread of each group: more could not be had, and would be waited
- * for. */
+/* Registers of a thread of the first group and of the consumers. Together the groups have what the
+ * block starts with, 3 * 168 for a thread of each: a request for more would wait forever. */
 template <mc_product_kind KIND>
 constexpr int registers_of_first = KIND == MC_PRODUCT_PLAIN ? 56 : 24;
 template <mc_product_kind KIND>
@@ -581,9 +579,9 @@ static __global__ void __launch_bounds__(THREADS, 1)
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     extern __shared__ __align__(1024) char dynamic[];
     const product_place p = place_of_block(c, dynamic);
-    const int warp = __shfl_sync(~0u, (int)threadIdx.x / 32, 0); /* known to be a warp's */
+    const int warp = __shfl_sync(~0u, (int)threadIdx.x / 32, 0); /* equal in a warp */
     const int group = warp / 4, summers = KIND == MC_PRODUCT_PLAIN ? SUMMERS : 0;
-    /* a consumer's warps, in both blocks, and those that sum in this one */
+    /* the consumers' warps of both blocks, and the summing ones of this */
     if (threadIdx.x == 0) open_ring(p, 4 * CLUSTER + summers);
     sync_cluster();
     if (group == 0) {
@@ -594,15 +592,15 @@ static __global__ void __launch_bounds__(THREADS, 1)
         asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers_of_consumers<KIND>));
         compute_tiles<T, TANH, KIND, KEEPS>(c, p, group - 1, &y, &pre);
     }
-    sync_cluster(); /* the other block may still arrive at barriers of this one */
+    sync_cluster(); /* the other block may still arrive at this one's barriers */
 #else
-    __trap(); /* gemm.c asks for it on Hopper alone */
+    __trap(); /* gemm.c launches it on Hopper only */
 #endif
 }
 
 /* ---- launching ------------------------------------------------------------------------------- */
 
-/* Of a call and of x, the weight, y and pre as the copy engine sees them. */
+/* Arguments: a call; x, the weight, y and pre as described for the copy engine. */
 typedef void (*kernel_fn)(hopper_call, CUtensorMap, CUtensorMap, CUtensorMap, CUtensorMap);
 
 template <class T, bool TANH> static kernel_fn kernel_of(mc_product_kind kind, bool keeps_pre)
@@ -621,12 +619,12 @@ template <class T> static kernel_fn kernel_of(const mc_product *p)
 
 static int64_t tile_pairs_of(const mc_product *p) { return mc_ceil_div(p->rows, ROWS * CLUSTER); }
 
-/* Whether it is expected to be faster than cuBLASLt. With fewer tiles cuBLASLt's smaller ones keep
- * more multiprocessors busy. The sums of a plain product are worth 3 % of its columns, computed in
- * vain because tiles are as wide as they are. Tiles are dealt to multiprocessors beforehand: the
- * share of one that a collective has is computed when the others have ended theirs, which costs
- * more than is gained unless products are short (four H200: GPT-2 124M 1.9 % faster, 1558M 0.5 %
- * and 13B 5 % slower; bench/notebook/2026-11-20-four-h200.md#at-e8c8591). */
+/* Whether it should be faster than cuBLASLt. With fewer tiles cuBLASLt's smaller ones keep more
+ * multiprocessors busy. The sums of a plain product are worth 3 % of its columns being computed in
+ * vain to fill the last tile. Tiles are assigned to multiprocessors beforehand: those of one that
+ * runs a collective wait until the others have finished, which costs more than is gained unless
+ * products are short (four H200: GPT-2 124M 1.9 % faster, 1558M 0.5 % and 13B 5 % slower;
+ * bench/notebook/2026-11-20-four-h200.md#at-e8c8591). */
 static bool is_faster(const mc_cuda_device *cuda, const mc_product *p, int64_t tiles)
 {
     enum { SHORT = 1024 }; /* terms */
@@ -636,7 +634,7 @@ static bool is_faster(const mc_cuda_device *cuda, const mc_product *p, int64_t t
     return tiles >= 2 * (int64_t)cuda->multiprocessors;
 }
 
-/* Bytes of sums before they are added up. */
+/* Bytes of partial sums. */
 static size_t scratch_of(const mc_product *p)
 {
     const int64_t tiles = tile_pairs_of(p) * CLUSTER;
@@ -644,13 +642,13 @@ static size_t scratch_of(const mc_product *p)
     return (size_t)(p->kind == MC_PRODUCT_PLAIN ? x_sums : tiles * p->columns) * sizeof(float);
 }
 
-/* Whether the copy engine can see it. */
+/* Whether the copy engine can read the matrix. */
 static bool fits(mc_matrix m, int64_t rows, mc_dtype dtype)
 {
     return m.data && m.dtype == dtype && mc_is(m.data, 16) && (rows <= 1 || m.stride % 8 == 0);
 }
 
-/* Whether there is all that the kind asks for, and nothing that it does not do. */
+/* Whether the product has all that its kind needs and nothing that the kernel lacks. */
 static bool is_whole(const mc_product *p)
 {
     const mc_dtype dtype = p->x.dtype;
@@ -681,7 +679,7 @@ extern "C" mc_status mc_hopper_product_takes(mc_device *d, const void *call, boo
     return good ? MC_OK : MC_ERR_UNSUPPORTED;
 }
 
-/* x, weight, y and pre as the copy engine sees them. */
+/* Describes x, weight, y and pre for the copy engine. */
 static CUresult describe_all(encode_fn encode, const mc_product *p, CUtensorMap (&maps)[4])
 {
     CUresult result = describe(encode, p->x, p->rows, p->terms, ROWS, &maps[0]);
@@ -690,11 +688,11 @@ static CUresult describe_all(encode_fn encode, const mc_product *p, CUtensorMap 
     if (!result && p->kind == MC_PRODUCT_FORWARD)
         result = describe(encode, p->weight, p->columns, p->terms, COLUMNS / CLUSTER, &maps[1]);
     if (!result) result = describe(encode, p->y, p->rows, p->columns, ROWS, &maps[2]);
-    const mc_matrix pre = p->pre.data ? p->pre : p->y; /* y's is not used */
+    const mc_matrix pre = p->pre.data ? p->pre : p->y; /* of y for a kernel that does not use it */
     return result ? result : describe(encode, pre, p->rows, p->columns, ROWS, &maps[3]);
 }
 
-/* Launches as many clusters as run at once, or as there is work for. */
+/* Launches as many clusters as can run at the same time, or as have work. */
 static mc_status launch_clusters(mc_device *d, kernel_fn kernel, const hopper_call &c,
                                  const CUtensorMap (&maps)[4])
 {

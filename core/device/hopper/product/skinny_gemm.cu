@@ -1,18 +1,18 @@
-/* Linear layers of 5 to 64 rows in f16 or bf16 on Hopper, with weights of as many bits or of 8: what
- * takes time is reading the weight.
+/* Linear layers of 5 to 64 rows in f16 or bf16 on Hopper, with 16-bit or 8-bit weights: most of the
+ * time is spent reading the weight.
  *
  * A cluster of blocks computes a tile of the result: all rows, up to 256 columns. Its blocks divide
- * the terms, so that each reads its own part of the weight and of x: the more of them, the wider
- * the tiles and the less often x is read. The copy engine brings 64 terms at a time into a ring in
- * shared memory; the weight's first ones are under way before the block waits for the kernels in
- * front (mc_wait_for_earlier), which don't write weights. Matrix instructions multiply 64 rows of
- * the weight by all of x, whatever lies in shared memory after their last; a weight in 8 bits comes
- * to them in registers, as numbers of x's type. In the end each block adds up the sums that all of
- * the cluster have of its share of the rows: threads of the same number have the same sums in all
- * blocks, so each gets from the others what it adds to its own.
+ * the terms, so that each reads its own part of the weight and of x: the more blocks, the wider the
+ * tiles and the less often x is read. The copy engine loads 64 terms at a time into a ring in
+ * shared memory; the weight's first ones are requested before the block waits for the preceding
+ * kernels (mc_wait_for_earlier), which don't write weights. Matrix instructions multiply 64 rows of
+ * the weight by all of x, and by whatever follows the last row in shared memory; 8-bit weights are
+ * converted to x's type in registers. In the end each block adds up the sums of all blocks for its
+ * share of the rows: threads of the same number have the same sums in all blocks, so each receives
+ * what it adds to its own.
  *
- * A ring takes less than half of the shared memory: the blocks of the next product begin to fill
- * theirs beside it. */
+ * A ring takes less than half of the shared memory: the next product's blocks begin to fill theirs
+ * beside it. */
 #include "core/device/cuda/product/skinny_gemm.cuh"
 #include "core/device/hopper/instructions.cuh"
 
@@ -24,33 +24,33 @@ namespace
 enum {
     TERMS = 64,  /* of a stage: 128 bytes a row of x */
     STEP = 16,   /* terms of a matrix instruction */
-    GROUP = 64,  /* columns of one, which four warps make */
+    GROUP = 64,  /* columns of one, computed by four warps */
     NARROW = 64, /* columns of a tile, see columns_of */
     WIDE = 256,  /* at most */
     MOST_STAGES = 16,
     LEAST_STAGES = 3,
     MOST_SHIFT = 3,        /* 8 blocks in a cluster */
-    ALL_BYTES = 112 << 10, /* of shared memory: half of what there is */
-    LARGE = 32 << 20,      /* bytes of a weight from which on a block has all of it */
+    ALL_BYTES = 112 << 10, /* of shared memory: half of it */
+    LARGE = 32 << 20,      /* bytes; a block may use all shared memory for such weights */
     SMALL = 4800 << 10,    /* see is_small */
     GROUP_OF_ROWS = 8,
     LEAST_ROWS = 5,
 };
 
-/* What takes time with few rows of a weight in 8 bits is to widen it: so more warps do it. */
+/* With few rows of an 8-bit weight most time goes into widening it: more warps share this work. */
 constexpr bool is_crowded(int format, int rows) { return format != MC_WEIGHTS_FLOAT && rows <= 16; }
 
-/* Groups of four warps of a block, which multiply. A warp more loads. */
+/* Groups of four warps of a block, which multiply. One more warp loads. */
 constexpr int groups_of(bool crowded) { return crowded ? 4 : 2; }
 
-/* The columns of a tile, in whole groups, that a kernel is for. */
+/* The columns of a kernel's tile, in whole groups. */
 constexpr int columns_of(bool crowded, int width)
 {
     return width > 2 * NARROW ? WIDE : width > NARROW || !crowded ? 2 * NARROW : NARROW;
 }
 
-/* How they share the work: GROUPS of them take turns with 64 columns, so that each has PARTS of these;
- * where there are more of them than columns, TEAMS of GROUPS take turns with stages. */
+/* How groups share the work: GROUPS of them take turns with 64 columns, so that each has PARTS of
+ * these; if there are more groups than that, TEAMS of GROUPS take turns with stages. */
 template <bool CROWDED, int COLUMNS> struct crew {
     enum {
         ALL = groups_of(CROWDED),
@@ -62,7 +62,7 @@ template <bool CROWDED, int COLUMNS> struct crew {
     };
 };
 
-/* Bytes of a stage's terms of a row of the weight. */
+/* Bytes of a weight's row in a stage. */
 constexpr int row_bytes_of(int format) { return format == MC_WEIGHTS_FLOAT ? 2 * TERMS : TERMS; }
 
 struct rows_call {
@@ -70,8 +70,8 @@ struct rows_call {
     int row_bytes;                 /* see row_bytes_of */
     int shift, clusters;           /* clusters of 2^shift blocks */
     int width, tiles;              /* columns of a tile; tiles of the result */
-    int units;                     /* 64 columns of a tile, of which the last may have fewer */
-    int pairs, share;              /* of rows: all, and those that a block ends */
+    int units;                     /* of 64 columns in a tile; the last may have fewer */
+    int pairs, share;              /* of rows: all, and those that a block adds up */
     uint32_t per_share;            /* 2^16 / share, rounded up */
     int boxes;                     /* of 64 terms */
     int stages, stage_bytes, x_at; /* in a stage the weight comes first */
@@ -89,12 +89,12 @@ __device__ __forceinline__ void wait_in_cluster()
     asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
 }
 
-/* Where a block is. */
+/* A block's place in its cluster, and its share of the work. */
 struct place {
     uint32_t shared, full, empty, arrived;
     int rank, cluster;
     int first, end; /* terms */
-    int pairs;      /* of rows that it ends */
+    int pairs;      /* of rows that it adds up */
 };
 
 __device__ __forceinline__ place place_of(const rows_call &c, const char *memory)
@@ -112,8 +112,8 @@ __device__ __forceinline__ place place_of(const rows_call &c, const char *memory
     return p;
 }
 
-/* Which box of the weight is next: its first term and row. Of x the same terms. (No division: one
- * thread has nothing to hide it after.) */
+/* The next box of the weight: its first term, which is also x's, and row. (Without a division: one
+ * thread cannot hide its latency.) */
 struct box_place {
     int term, row;
 
@@ -126,7 +126,7 @@ struct box_place {
     }
 };
 
-/* The one thread that asks for all that the block multiplies. */
+/* One thread loads all operands of the block. */
 template <int ROWS, int FORMAT>
 __device__ __forceinline__ void load_all(const rows_call &c, const place &p, const CUtensorMap *x,
                                          const CUtensorMap *weight)
@@ -161,11 +161,11 @@ __device__ __forceinline__ void load_all(const rows_call &c, const place &p, con
     }
 }
 
-/* Which stage is next, and the parity of its phase. */
+/* The next stage, and the parity of its phase. */
 struct stage_place {
     int stage;
     uint32_t parity;
-    int turn; /* how many there were before */
+    int turn; /* number of earlier stages */
 
     __device__ __forceinline__ void advance(int stages)
     {
@@ -176,12 +176,12 @@ struct stage_place {
     }
 };
 
-/* A matrix instruction waits for the one before that adds to the same sums, and is short where rows
- * are few: so there are several sets of them, in turns. */
+/* A matrix instruction waits for the preceding one that adds to the same sums, and is short if rows
+ * are few: so several sets of sums take turns. */
 template <int ROWS, int PARTS> constexpr int sets_of = (ROWS == 64 ? 2 : 4) / PARTS;
 
-/* A stage's terms. (Their number is known to the compiler: with another, or a condition among them,
- * it has each matrix instruction wait for the one before.) */
+/* Multiplies a stage's terms. (Their number is a constant: with a variable one, or a condition, the
+ * compiler makes each matrix instruction wait for the preceding one.) */
 template <class T, int ROWS, class C, int SETS>
 __device__ __forceinline__ void multiply_stage(uint64_t weight, uint64_t x,
                                                float (&sums)[SETS][C::PARTS][ROWS / 2])
@@ -198,13 +198,13 @@ __device__ __forceinline__ void multiply_stage(uint64_t weight, uint64_t x,
     end_multiplying();
 }
 
-/* A thread's bytes of COUNT steps of a warp's 16 rows of a weight in 8 bits, as matrix instructions deal
- * them out: pairs of them, of two rows, 8 terms further on, too. Rows of 64 bytes lie so that pieces of
- * 16 bytes change places by bits 1 and 2 of the row. */
+/* A thread's bytes in COUNT steps of a warp's 16 rows of an 8-bit weight, in the layout of matrix
+ * instructions: pairs, in two rows, and again 8 terms further on. In rows of 64 bytes, bits 1 and 2
+ * of the row number swap the 16-byte pieces. */
 template <class T, int FORMAT, int COUNT> struct quantized_steps {
     uint32_t pair[COUNT][4];
 
-    /* Where in a unit of the weight a thread's begin. */
+    /* Offset of a thread's first bytes in a unit of the weight. */
     static __device__ __forceinline__ uint32_t place()
     {
         const int row = threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4;
@@ -227,7 +227,7 @@ template <class T, int FORMAT, int COUNT> struct quantized_steps {
     }
 };
 
-/* A thread's sums of several sets. */
+/* Adds up the sets of a thread's sums. */
 template <int SETS, int PARTS, int COUNT>
 __device__ __forceinline__ void add_sets(float (&set)[SETS][PARTS][COUNT],
                                          float (&sums)[PARTS][COUNT])
@@ -243,8 +243,8 @@ __device__ __forceinline__ void add_sets(float (&set)[SETS][PARTS][COUNT],
         }
 }
 
-/* sums = weight x^T over the block's terms, of a group's 64 columns of a tile and, with PARTS of 2, of
- * 64 more after those of the other group. */
+/* sums = weight x^T over the block's terms, for a group's 64 columns of a tile and, with PARTS of
+ * 2, for 64 more after those of the other group. */
 template <class T, int ROWS, class C>
 __device__ __forceinline__ void multiply_tile(const rows_call &c, const place &p, int group,
                                               stage_place *at, float (&sums)[C::PARTS][ROWS / 2])
@@ -270,8 +270,8 @@ __device__ __forceinline__ void multiply_tile(const rows_call &c, const place &p
     add_sets(set, sums);
 }
 
-/* The same with a weight in 8 bits, over the stages of a team. The next bytes come to registers while
- * matrix instructions multiply. */
+/* The same for an 8-bit weight, over the stages of a team. The next bytes are loaded into registers
+ * during the matrix instructions. */
 template <class T, int ROWS, int FORMAT, class C>
 __device__ __forceinline__ void multiply_quantized(const rows_call &c, const place &p, int team,
                                                    int group, stage_place *at,
@@ -293,7 +293,7 @@ __device__ __forceinline__ void multiply_quantized(const rows_call &c, const pla
             steps bytes;
             uint32_t a[COUNT][4];
             bytes.load(own + from + k * C::GROUPS * GROUP * 64);
-            wait_for_products<C::PARTS - 1>(); /* this part's of the stage before are through */
+            wait_for_products<C::PARTS - 1>(); /* this part's of the last stage are finished */
             if (k == C::PARTS - 1 && before && threadIdx.x % 32 == 0) barrier_arrive(before);
             bytes.widen(a);
             begin_multiplying();
@@ -310,8 +310,8 @@ __device__ __forceinline__ void multiply_quantized(const rows_call &c, const pla
     add_sets(set, sums);
 }
 
-/* What a group does instead whose columns lie after the tile's: matrix instructions on those would
- * keep shared memory busy for nothing. */
+/* For a group whose columns are all after the tile's: it only releases stages, since useless matrix
+ * instructions would keep shared memory busy. */
 template <class C>
 __device__ __forceinline__ void let_pass(const rows_call &c, const place &p, int team,
                                          stage_place *at)
@@ -329,7 +329,7 @@ template <class C> __device__ __forceinline__ void wait_for_teams()
     asm volatile("bar.sync 1, %0;" ::"n"((int)C::THREADS) : "memory");
 }
 
-/* The first team gets what the others have of the sums: as (others, rows / 8, threads, 4). */
+/* The first team adds the sums of the others, which are (others, rows / 8, threads, 4). */
 template <int ROWS, class C>
 __device__ __forceinline__ void join_teams(const rows_call &c, const place &p, int team,
                                            float (&sums)[C::PARTS][ROWS / 2])
@@ -337,7 +337,7 @@ __device__ __forceinline__ void join_teams(const rows_call &c, const place &p, i
     static_assert(C::PARTS == 1, "nothing else is needed");
     constexpr int LINES = ROWS / 8;
     const uint32_t own = p.shared + c.teams_at + threadIdx.x % C::TEAM * 16;
-    wait_for_teams<C>(); /* of another tile they have been read */
+    wait_for_teams<C>(); /* the last tile's have been read */
     if (team)
 #pragma unroll
         for (int i = 0; i < LINES; i++)
@@ -355,10 +355,10 @@ __device__ __forceinline__ void join_teams(const rows_call &c, const place &p, i
         }
 }
 
-/* Of a thread's sums `4 i` to `4 i + 3` are of two columns, 8 apart, and a pair of rows, which a block
- * of the cluster ends. */
+/* A thread's sums `4 i` to `4 i + 3` are those of two columns, 8 apart, and of a pair of rows that
+ * block `owner` of the cluster adds up. */
 struct owned_pair {
-    int pair, owner; /* pair: 0 to c.pairs, after which there are none */
+    int pair, owner; /* pair: from c.pairs on there is no such pair */
 
     __device__ __forceinline__ owned_pair(const rows_call &c, int i)
         : pair(i * 4 + (int)threadIdx.x % 4), owner(pair * c.per_share >> 16)
@@ -366,8 +366,8 @@ struct owned_pair {
     }
 };
 
-/* Where sums that come from the block `after` + 1 blocks further on in the cluster lie: as (2^shift - 1,
- * pairs of the share, units, 32 threads, 4). */
+/* The address of sums from the block `behind` + 1 blocks further on in the cluster: they are
+ * (2^shift - 1, pairs of the share, units, 32 threads, 4). */
 __device__ __forceinline__ uint32_t place_of_sums(const rows_call &c, const place &p, int behind,
                                                   int line, int unit)
 {
@@ -375,7 +375,7 @@ __device__ __forceinline__ uint32_t place_of_sums(const rows_call &c, const plac
     return p.shared + c.sums_at + (((behind * c.share + line) * c.units + unit) * 32 + thread) * 16;
 }
 
-/* A thread's sums of rows that other blocks end, to those. */
+/* Sends a thread's sums to the blocks that add them up. */
 template <int ROWS, class C>
 __device__ __forceinline__ void send_sums(const rows_call &c, const place &p, int group,
                                           const float (&sums)[C::PARTS][ROWS / 2])
@@ -396,7 +396,7 @@ __device__ __forceinline__ void send_sums(const rows_call &c, const place &p, in
     }
 }
 
-/* What the other blocks have of this thread's sums. */
+/* Adds the other blocks' sums to this thread's. */
 __device__ __forceinline__ void add_others(const rows_call &c, const place &p, int line, int unit,
                                            float (&v)[4])
 {
@@ -409,8 +409,8 @@ __device__ __forceinline__ void add_others(const rows_call &c, const place &p, i
     }
 }
 
-/* Two rows' sums of two columns, 8 apart, become what mc_few_store stores of each;
- * columns after `end` are not there. */
+/* Makes of two rows' sums of two columns, 8 apart, what mc_few_store stores of each, without
+ * columns from `end` on. */
 template <class T, int FORMAT>
 __device__ __forceinline__ void store_four(const mc_few_call &f, int row, int column, int end,
                                            const float (&sum)[4], const mc_few_column (&ends)[2])
@@ -432,10 +432,10 @@ __device__ __forceinline__ void store_four(const mc_few_call &f, int row, int co
     }
 }
 
-/* A thread's columns of a tile in its group's units, two each, 8 apart: the first, and how both end,
- * which is known early. */
+/* A thread's columns in its group's units of a tile, two in each, 8 apart: the first one, and the
+ * parameters of both, which are loaded early. */
 template <class T, class C, int FORMAT> struct own_columns {
-    int first[C::PARTS], end; /* end: of the tile, or the result */
+    int first[C::PARTS], end; /* end: of the tile or the result */
     mc_few_column ends[C::PARTS][2];
 
     __device__ __forceinline__ own_columns(const rows_call &c, int tile, int group)
@@ -457,7 +457,7 @@ template <class T, class C, int FORMAT> struct own_columns {
     }
 };
 
-/* The rows that this block ends. */
+/* Adds up and stores the rows of this block. */
 template <class T, int ROWS, class C, int FORMAT>
 __device__ __forceinline__ void end_rows(const rows_call &c, const place &p, int group,
                                          const own_columns<T, C, FORMAT> &columns,
@@ -481,7 +481,7 @@ __device__ __forceinline__ void end_rows(const rows_call &c, const place &p, int
     }
 }
 
-/* Where there are several tiles a block, it is alone: sums are sent once. */
+/* A block with several tiles is not in a cluster: sums are sent only once. */
 template <class T, int ROWS, class C, int FORMAT>
 __device__ __forceinline__ void multiply_all(const rows_call &c, const place &p, int team,
                                              int group)
@@ -520,11 +520,11 @@ __global__ void __launch_bounds__(C::THREADS + 32, C::THREADS > 256 ? 2 : 1)
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     extern __shared__ __align__(1024) char dynamic[];
     const place p = place_of(c, dynamic);
-    const int warp = __shfl_sync(~0u, (int)threadIdx.x / 32, 0); /* known to be a warp's */
+    const int warp = __shfl_sync(~0u, (int)threadIdx.x / 32, 0); /* equal in a warp */
     mc_let_next_begin();
     const int lane = threadIdx.x % 32;
     if (warp == C::THREADS / 32) {
-        if (p.shared % 1024) __trap(); /* swizzling counts from there */
+        if (p.shared % 1024) __trap(); /* swizzling needs this alignment */
         if (lane < c.stages) {
             barrier_init(p.full + lane * 8, 1);
             barrier_init(p.empty + lane * 8, C::TEAM / 32);
@@ -542,7 +542,7 @@ __global__ void __launch_bounds__(C::THREADS + 32, C::THREADS > 256 ? 2 : 1)
         wait_in_cluster();
     }
 #else
-    __trap(); /* mc_skinny_hopper_takes takes no other GPU's calls */
+    __trap(); /* mc_skinny_hopper_takes refuses other GPUs */
 #endif
 }
 
@@ -582,7 +582,7 @@ int rounded(int64_t n, int to) { return (int)((n + to - 1) / to * to); }
 /* Rows of x in shared memory. */
 int box_rows(int rows) { return rows <= 8 ? 8 : rows <= 16 ? 16 : rows <= 32 ? 32 : 64; }
 
-/* Divides a block's shared memory, of which it needs *bytes; false: too little for the width. */
+/* Divides a block's shared memory; *bytes: what it needs; false: too little for the width. */
 bool lay_out(rows_call *c, int64_t most, int *bytes)
 {
     const int box = box_rows(c->f.rows), barriers = (2 * MOST_STAGES + 1) * 8;
@@ -591,10 +591,10 @@ bool lay_out(rows_call *c, int64_t most, int *bytes)
     const int columns = columns_of(crowded, c->width);
     const int all = groups_of(crowded) * GROUP; /* columns that all groups would have */
     const int teams = (int)mc_most(0, all - columns) * box * (int)sizeof(float);
-    const int64_t each = mc_ceil_div(c->boxes, 1 << c->shift); /* stages of a tile */
+    const int64_t each = mc_ceil_div(c->boxes, 1 << c->shift); /* a block's stages of a tile */
     c->x_at = rounded(c->width * c->row_bytes, 1024);
     c->stage_bytes = c->x_at + rounded(box * 128, 1024);
-    /* matrix instructions read whole groups, of the last stage too */
+    /* matrix instructions read whole groups, even in the last stage */
     const int64_t behind =
         mc_most(teams + sums + barriers, columns * c->row_bytes - c->stage_bytes);
     const int64_t room = (most - behind) / c->stage_bytes;
@@ -606,7 +606,7 @@ bool lay_out(rows_call *c, int64_t most, int *bytes)
     return room >= mc_least(each, LEAST_STAGES);
 }
 
-/* How many clusters of 2^shift blocks run at once, one block on a multiprocessor. */
+/* How many clusters of 2^shift blocks run at the same time, with one block on a multiprocessor. */
 int clusters_of(mc_device *d, int shift)
 {
     int *known = &mc_cuda_of(d)->gemm->clusters[shift];
@@ -619,7 +619,7 @@ int clusters_of(mc_device *d, int shift)
     cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
     cudaLaunchConfig_t config = {};
     config.gridDim = 1u << shift;
-    config.blockDim = groups_of(false) * 128 + 32; /* more of them make no difference */
+    config.blockDim = groups_of(false) * 128 + 32; /* a crowded block makes no difference */
     config.dynamicSmemBytes = (size_t)bytes;
     config.attrs = &cluster;
     config.numAttrs = 1;
@@ -628,7 +628,7 @@ int clusters_of(mc_device *d, int shift)
     return *known;
 }
 
-/* The call as clusters of 2^shift blocks make it; false: they do not. */
+/* Divides the call among clusters of 2^shift blocks; false: that is not possible. */
 bool divide(mc_device *d, rows_call *c, int shift, int64_t most, int *bytes)
 {
     const int clusters = clusters_of(d, shift);
@@ -647,8 +647,8 @@ bool divide(mc_device *d, rows_call *c, int shift, int64_t most, int *bytes)
     return false;
 }
 
-/* About what a call takes: bytes that a block reads, and with each doubling of a cluster as much as
- * was measured on an H200 for sums to be exchanged and multiprocessors without a cluster. */
+/* Estimates a call's time: the bytes that a block reads, and for each doubling of a cluster the
+ * cost of exchanging sums and of multiprocessors outside clusters as measured on an H200. */
 int64_t cost_of(const rows_call &c)
 {
     int64_t rounds = mc_ceil_div(c.tiles, c.clusters);
@@ -657,9 +657,9 @@ int64_t cost_of(const rows_call &c)
     return bytes + c.shift * (bytes * 6 / 100 + (8 << 10));
 }
 
-/* What skinny_gemm.cu is faster with: their blocks need nothing of each other, and
- * have enough to read with few rows of a small weight. (H200: in 16 bits 8 rows of GPT-2 124M's
- * products, and 16 of its smallest; in 8 bits 8 rows.) */
+/* What skinny_gemm.cu computes faster: its blocks do not depend on each other, and few rows of a
+ * small weight leave them enough to read. (H200: in 16 bits 8 rows of GPT-2 124M's products, and 16
+ * of its smallest; in 8 bits 8 rows.) */
 bool is_small(const mc_few_call &f)
 {
     const int size = f.format == MC_WEIGHTS_FLOAT ? 2 : 1;
@@ -667,7 +667,7 @@ bool is_small(const mc_few_call &f)
            mc_ceil_div(f.rows, GROUP_OF_ROWS) * f.out * f.in * size < SMALL;
 }
 
-/* The fastest way to make a call; false: there is none. */
+/* Finds the fastest division of a call; false: none is possible. */
 bool choose(mc_device *d, const mc_few_call &f, rows_call *best, int *bytes)
 {
     rows_call c = {};
