@@ -49,7 +49,7 @@ MC_API const char *mc_chat_format_end(mc_chat_format format, const mc_tokenizer 
 MC_API mc_status mc_chat_format_choose(mc_context *ctx, const mc_tokenizer *tok, const char *name,
                                        mc_chat_format *format);
 
-/* Writes messages in a format, in place of what *out contained. `prompt`: the text ends where the
+/* Writes messages in a format, replacing the contents of *out. `prompt`: the text ends where the
  * assistant's next message begins. Errors (*out is empty): no messages; a role other than the
  * three; "system" anywhere but first; for llama2 and Mistral, messages of users and assistants that
  * do not alternate, starting with a user's. */
@@ -59,9 +59,9 @@ MC_API mc_status mc_chat_render(mc_context *ctx, const mc_tokenizer *tok, mc_cha
 MC_API void mc_chat_text_release(mc_chat_text *chat);
 
 /* mc_table_chat (datasets/table.h) in a format: the conversation in a column of the current row as
- * such a prompt. If the last message is the assistant's, that message is left out. The text ends
- * with a NUL and is valid until the next call. *length (`length` may be NULL) is set to its size in
- * bytes. NULL after an error, which names file, line and column. */
+ * a prompt, without the last message if it is the assistant's. The text ends with a NUL and is
+ * valid until the next call. *length (`length` may be NULL) is set to its size in bytes. NULL after
+ * an error, which names file, line and column. */
 MC_API const char *mc_table_chat_in(mc_table *table, int column, const mc_tokenizer *tok,
                                     mc_chat_format format, size_t *length);
 

@@ -85,8 +85,8 @@
 
 typedef struct mc_dataset mc_dataset;
 
-/* The label of a row that has none: what mc_cross_entropy ignores by default, and what
- * mc_accuracy_add doesn't count. */
+/* The label of a row without one: mc_cross_entropy ignores it by default, and mc_accuracy_add does
+ * not count it. */
 enum { MC_NO_LABEL = -100 };
 
 typedef enum mc_task_kind {
@@ -145,7 +145,7 @@ MC_API mc_dataset *mc_dataset_open(mc_context *ctx, const char *task, const char
                                    const char *split, const mc_tokenizer *tok,
                                    const mc_dataset_options *options);
 
-/* ---- your own data ----------------------------------------------------------------------- */
+/* ---- your own data --------------------------------------------------------------------------- */
 
 /* The columns of a table and their use. NULL: no such column. */
 typedef struct mc_data_columns {
@@ -168,8 +168,8 @@ typedef struct mc_data_columns {
     /* The format of conversations, for decoders: a row is then a whole conversation with the
      * format's markers, and only the assistant's tokens are targets. 0: rows as above. */
     mc_chat_format chat_format;
-    /* With a chat_format: each message of the assistant is a row after all, with the markers in its
-     * prompt; and without messages the text is what a user says. For answers that are scored. */
+    /* With a chat_format: each message of the assistant is a row, with the markers in its prompt;
+     * without messages, the text is a user's message. For answers that are to be scored. */
     bool answers;
     mc_task_kind kind;      /* 0: GENERATE with a target, CLASSIFY with a label, else TEXT */
     const char *separator;  /* of several labels in one column; NULL: "|" */
@@ -228,7 +228,7 @@ MC_API mc_dataset *mc_dataset_from_source(mc_context *ctx, const char *name, mc_
                                           const mc_tokenizer *tok,
                                           const mc_dataset_options *options);
 
-/* The same of an array. */
+/* The same for an array. */
 MC_API mc_dataset *mc_dataset_from_rows(mc_context *ctx, const char *name, const mc_data_row *rows,
                                         int64_t count, const mc_data_columns *columns,
                                         const mc_tokenizer *tok, const mc_dataset_options *options);

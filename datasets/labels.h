@@ -1,12 +1,11 @@
 /* Labels by their names: which class of a model a label in data means.
  *
  * A model's classes have an order, that of its head's rows, and names (config.json's id2label).
- * Data has labels as text. The two meet by name only. A label means
+ * Data has labels as text. The two are matched by name only. A label means
  *
- *   1. the name that is the same text;
- *   2. else the only name that differs in upper and lower case of ASCII letters alone;
- *   3. else, if the names are LABEL_0, LABEL_1, ..., which `transformers` writes for classes
- *      without names, LABEL_i if it is the whole number i.
+ * 1. the name with the same text; 2. else the only name that differs just in the case of ASCII
+ * letters; 3. else, if the names are LABEL_0, LABEL_1, ..., which `transformers` writes for classes
+ * without names, LABEL_i if it is the whole number i.
  *
  * Not part of the promised interface: it may change in any release (docs/api.md). */
 #ifndef MC_DATASETS_LABELS_H
@@ -25,10 +24,10 @@ MC_API int mc_label_find(const char *const *names, int count, const char *label)
  */
 MC_API bool mc_labels_are_numbers(const char *const *names, int count);
 
-/* Whether a head whose rows have `names` serves data with these `labels`: each label means a name,
- * no two the same, labels[i] means names[place[i]]. Some names may have no label in the data, but
- * not if the names are numbers: 0 and 1 need not be two of LABEL_0, LABEL_1, LABEL_2. `place`
- * (labels_count) may be NULL. */
+/* Whether a head whose rows have `names` can be used for data with these `labels`: each label means
+ * a name, no two the same one, and labels[i] means names[place[i]]. Some names may have no label in
+ * the data, but not if the names are numbers: 0 and 1 need not be two of LABEL_0, LABEL_1, LABEL_2.
+ * `place` (labels_count) may be NULL. */
 MC_API bool mc_labels_fit(const char *const *names, int count, const char *const *labels,
                           int labels_count, int *place);
 

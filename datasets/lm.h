@@ -28,7 +28,7 @@
 #include "core/base/context.h"
 #include "core/tensor/tensor.h"
 
-/* ---- token files ---- */
+/* ---- token files ----------------------------------------------------------------------------- */
 
 typedef struct mc_token_file mc_token_file;
 
@@ -59,7 +59,7 @@ MC_API void mc_token_file_free(mc_token_file *file);
 
 MC_API int64_t mc_token_file_count(const mc_token_file *file); /* tokens of all shards */
 
-/* ---- a program's own tokens ---- */
+/* ---- a program's own tokens ------------------------------------------------------------------ */
 
 /* Writes tokens [first, first + count) to out (count). False is an error. Functions of the file and
  * of its loaders call it, on the thread that called them. */
@@ -85,7 +85,7 @@ MC_API mc_token_file *mc_token_file_from_source(mc_context *ctx, const mc_token_
 MC_API mc_token_file *mc_token_file_from_arrays(mc_context *ctx, const int32_t *const *documents,
                                                 const int64_t *counts, int64_t count);
 
-/* ---- the loader ---- */
+/* ---- the loader ------------------------------------------------------------------------------ */
 
 /* A sequence is a window of the file. With T = seq_length, window w of a shard has the tokens
  * [w * T, w * T + T) as its inputs, and the T tokens from w * T + 1 on as its labels. So a shard of
@@ -138,7 +138,7 @@ typedef struct mc_lm_loader_options {
     bool document_token_ends; /* that token ends a document instead */
 } mc_lm_loader_options;
 
-/* A label that does not count. */
+/* A label that is ignored. */
 #define MC_LM_IGNORE (-100)
 
 /* A batch on the host. Its arrays belong to the loader and are valid until its next call of
@@ -146,7 +146,7 @@ typedef struct mc_lm_loader_options {
 typedef struct mc_lm_batch {
     const int32_t *ids;    /* (batch_size * seq_length), sequence by sequence */
     const int32_t *labels; /* (batch_size * seq_length): labels[i] is the token after ids[i] */
-    int batch_size;        /* windows, on this rank: as in the options, but for a last batch */
+    int batch_size;        /* windows on this rank: as in the options, except in a last batch */
     int seq_length;
     /* With separate_documents, else NULL, 0 and 0: */
     const int32_t *lengths; /* (pieces) tokens of each, together `tokens`; at most seq_length */
@@ -155,7 +155,7 @@ typedef struct mc_lm_batch {
                         options) times a power of two, or to batch_size * seq_length: one of a few
                         sizes, the same on all ranks */
     int64_t tokens;      /* batch_size * seq_length, on this rank */
-    int64_t all_tokens;  /* on all ranks; labels that do not count are among them */
+    int64_t all_tokens;  /* on all ranks, those with ignored labels included */
     int64_t epoch, step; /* the step-th batch (from 0) of the epoch; after a seek to a position that
                             a loader of another batch size has left, step is rounded down */
     int64_t first;       /* the place in the epoch's order (over all ranks) of the first sequence */

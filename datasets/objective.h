@@ -25,7 +25,7 @@
 #include "tokenizers/tokenizer.h"
 
 typedef enum mc_objective_kind {
-    /* Each token gives the one that follows (GPT-2, GPT-J). A window has seq_length tokens. */
+    /* The model predicts each token's successor (GPT-2, GPT-J). A window has seq_length tokens. */
     MC_OBJECTIVE_NEXT_TOKEN = 1,
     /* BERT's (Devlin et al. 2019): a share of the tokens is chosen, and the model predicts them. Of
      * the chosen ones, 80 % are replaced by the mask, 10 % by a random token of the vocabulary, and
@@ -53,16 +53,16 @@ typedef enum mc_objective_kind {
 /* The objective of a family's pretraining. Strings are names of tokens. */
 typedef struct mc_objective_style {
     mc_objective_kind kind;
-    bool next_sentence;     /* MASKED: of pairs */
+    bool next_sentence;     /* MASKED: sequences are pairs */
     const char *sentinel;   /* SPANS: "<extra_id_%d>", the name of the i-th from 0 on */
-    const char *start;      /* SPANS: what the decoder begins with; NULL: tokens.start is given */
-    const char *input_end;  /* SPANS: what ends an input; NULL: nothing */
-    const char *target_end; /* SPANS: what ends a target; NULL: the sentinel after the last one */
+    const char *start;      /* SPANS: the decoder's first token; NULL: tokens.start is given */
+    const char *input_end;  /* SPANS: added at the end of an input; NULL: nothing */
+    const char *target_end; /* SPANS: added at the end of a target; NULL: one more sentinel */
 } mc_objective_style;
 
 enum { MC_SENTINELS = 256 };
 
-/* Ids of the tokens that an objective puts in. -1: none. */
+/* Ids of the tokens that an objective inserts. -1: none. */
 typedef struct mc_objective_tokens {
     int32_t mask, begin, separator;       /* MASKED: [MASK], [CLS], [SEP] */
     int32_t start, input_end, target_end; /* SPANS */
@@ -71,22 +71,22 @@ typedef struct mc_objective_tokens {
     int32_t end_of_text; /* CONTEXT: ends a document */
 } mc_objective_tokens;
 
-/* Finds those of a style in a tokenizer. NULL is one without tokens, which MASKED and SPANS, which
- * put some in, refuse with MC_ERR_ARGUMENT. MC_ERR_NOT_FOUND, set in the context, names a token
- * that the tokenizer does not have. */
+/* Finds a style's tokens in a tokenizer. A NULL tokenizer has no tokens: MC_ERR_ARGUMENT for MASKED
+ * and SPANS, which insert some. MC_ERR_NOT_FOUND, set in the context, names a token that the
+ * tokenizer does not have. */
 MC_API mc_status mc_objective_find_tokens(mc_context *ctx, const mc_objective_style *style,
                                           const mc_tokenizer *tok, mc_objective_tokens *tokens);
 
 typedef struct mc_objective_options {
     mc_objective_style style;   /* required: the kind, and next_sentence; names are not read */
-    int seq_length;             /* tokens of a sequence, of an encoder-decoder its encoder's */
+    int seq_length;             /* tokens of a sequence (for an encoder-decoder, the encoder's) */
     mc_objective_tokens tokens; /* those of the kind are required */
     int64_t vocabulary;         /* MASKED: random tokens are below it; required */
-    double mask_probability;    /* MASKED: the share that is chosen. 0: 0.15 */
-    /* MASKED: words are chosen as wholes, and this says which tokens continue one
-     * (mc_tokenizer_continues); NULL: tokens are chosen. It has to live as long. */
+    double mask_probability;    /* MASKED: the share of masked tokens. 0: 0.15 */
+    /* MASKED: choose whole words; this tokenizer says which tokens continue one
+     * (mc_tokenizer_continues), and must outlive the objective. NULL: choose single tokens. */
     const mc_tokenizer *whole_words;
-    double noise_density;    /* SPANS: the share that lies in spans. 0: 0.15 */
+    double noise_density;    /* SPANS: the share of tokens in spans. 0: 0.15 */
     double mean_span_length; /* SPANS: 0: 3 */
 } mc_objective_options;
 
@@ -95,12 +95,12 @@ typedef enum mc_objective_field {
     MC_FIELD_IDS,         /* width seq_length */
     MC_FIELD_TYPE_IDS,    /* seq_length: 0 for [CLS] A [SEP], 1 for B [SEP] */
     MC_FIELD_MARKS,       /* seq_length: 2 * span + context, as mc_model_input.marks */
-    MC_FIELD_DECODER_IDS, /* of the target's length */
-    /* Rows of the batch's (sequences * seq_length) hidden states that targets belong to; without
-     * this field all do, one after the other. */
+    MC_FIELD_DECODER_IDS, /* width: the target's length */
+    /* Rows of the batch's (sequences * seq_length) hidden states to which targets belong; without
+     * this field the targets belong to all rows, in order. */
     MC_FIELD_TARGET_ROWS,
-    MC_FIELD_TARGETS, /* the token that the row is to give; -100: does not count */
-    MC_FIELD_LABELS,  /* width 1: 0 where B follows A, 1 where it does not */
+    MC_FIELD_TARGETS, /* the token to be predicted for the row; -100: ignored */
+    MC_FIELD_LABELS,  /* width 1: 0 if B follows A, else 1 */
     MC_FIELDS
 } mc_objective_field;
 
@@ -108,33 +108,33 @@ typedef struct mc_objective mc_objective;
 
 /* Arrays belong to the objective and are valid until its next call. */
 typedef struct mc_objective_batch {
-    const int32_t *field[MC_FIELDS]; /* NULL: the objective does not have it */
-    const mc_lm_batch *windows;      /* the loader's, which the sequences were made of */
+    const int32_t *field[MC_FIELDS]; /* NULL for fields that the objective lacks */
+    const mc_lm_batch *windows;      /* the loader's windows that the sequences are made of */
     int batch_size;                  /* sequences, on this rank */
-    int64_t targets;                 /* of them that count, on this rank */
-    int64_t epoch, step;             /* as of mc_lm_batch */
+    int64_t targets;                 /* number of targets on this rank that are not ignored */
+    int64_t epoch, step;             /* see mc_lm_batch */
 } mc_objective_batch;
 
-/* How many tokens of the stream a sequence takes: the seq_length of the loader to be made. 0 after
- * an error, set in the context, which names an option that is missing or out of its range, or too
- * few sentinels. */
+/* Returns how many tokens of the stream a sequence takes: the seq_length for the loader. 0 after an
+ * error, set in the context: an option that is missing or out of its range (named), or too few
+ * sentinels. */
 MC_API int mc_objective_window(mc_context *ctx, const mc_objective_options *options);
-/* The width of a field; 0: batches do not have it. Options have been checked by the above. */
+/* The width of a field; 0: batches do not have it. mc_objective_window must accept the options. */
 MC_API int mc_objective_width(const mc_objective_options *options, mc_objective_field field);
 
-/* Makes an objective of a loader of such windows. `elsewhere`, of next_sentence alone and required
- * there, is a second loader of the same data and batches but with another seed, which says where
- * the B of a pair that does not follow comes from. The loaders have to live as long, and are used
- * by the objective alone. Errors (NULL): those of mc_objective_window; a loader of other windows.
- * A NULL loader gives NULL. */
+/* Creates an objective from a loader with such windows. `elsewhere`, required for next_sentence and
+ * only then, is a second loader of the same data and batch size with another seed: the B that does
+ * not follow its A comes from there. The loaders must outlive the objective, which alone may use
+ * them. Errors (NULL): those of mc_objective_window; a loader of other windows. A NULL loader gives
+ * NULL. */
 MC_API mc_objective *mc_objective_new(mc_lm_loader *loader, mc_lm_loader *elsewhere,
                                       const mc_objective_options *options);
 /* Frees the objective before its context does. NULL is allowed. */
 MC_API void mc_objective_free(mc_objective *objective);
 
-/* The next batch; NULL where mc_lm_loader_next gives NULL, and after an error of its own: 1,024
- * sequences in a row of which no target counts, as of MC_OBJECTIVE_CONTEXT's where all documents
- * are shorter than 32 tokens. Nothing is allocated. */
+/* Returns the next batch. NULL when mc_lm_loader_next returns NULL, and after an error of its own:
+ * 1,024 consecutive sequences without a target, as with MC_OBJECTIVE_CONTEXT if all documents are
+ * shorter than 32 tokens. Nothing is allocated. */
 MC_API const mc_objective_batch *mc_objective_next(mc_objective *objective);
 MC_API mc_lm_loader *mc_objective_loader(const mc_objective *objective);
 /* Goes to a position of mc_lm_loader_position(mc_objective_loader(objective)): see

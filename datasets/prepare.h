@@ -26,17 +26,17 @@
 #include "datasets/lm.h"
 #include "tokenizers/tokenizer.h"
 
-/* The progress so far. */
+/* Progress so far. */
 typedef struct mc_prepare_result {
     int64_t documents;
     int64_t tokens;      /* written, those that end a text included */
-    int64_t bytes;       /* of text and JSON that were read; of a .gz, decompressed */
-    int64_t file_bytes;  /* of input files that were read; of a .gz, compressed */
+    int64_t bytes;       /* of text and JSON read; of a .gz, after decompression */
+    int64_t file_bytes;  /* of input files read; of a .gz, compressed */
     int64_t total_bytes; /* of all input files */
 } mc_prepare_result;
 
-/* Called from time to time, on the calling thread. False ends the preparation with
- * MC_ERR_INTERRUPTED, and nothing is written. */
+/* Called from time to time, on the calling thread. Returning false ends the preparation with
+ * MC_ERR_INTERRUPTED; nothing is written. */
 typedef bool (*mc_prepare_progress)(void *user, const mc_prepare_result *done);
 
 /* Where the end-of-text token goes. */
@@ -49,12 +49,12 @@ typedef enum mc_end_of_text {
 
 typedef struct mc_prepare_options {
     mc_token_format format; /* of the output */
-    const char *json_key;   /* of the text in JSON Lines. NULL: "text" */
+    const char *json_key;   /* key of the text in JSON Lines. NULL: "text" */
     mc_end_of_text end_of_text;
     /* The end-of-text token. NULL: mc_tokenizer_end_of_text_id, or if the tokenizer has none, the
      * token that ends a text ([SEP]). */
     const char *end_token;
-    int threads; /* that tokenize. 0: as many as the process has cores */
+    int threads; /* that tokenize. 0: the number of the process's cores */
     mc_prepare_progress progress;
     void *progress_user;
 } mc_prepare_options;

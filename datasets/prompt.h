@@ -10,21 +10,22 @@
 #include <stdint.h>
 
 typedef enum mc_prompt_style {
-    MC_PROMPT_ENCODER = 0, /* texts and pairs between special tokens; nothing is generated: BERT */
-    MC_PROMPT_DECODER,     /* what is generated follows the prompt: GPT-2, GPT-J */
+    MC_PROMPT_ENCODER = 0, /* texts and pairs between special tokens; generates nothing: BERT */
+    MC_PROMPT_DECODER,     /* the generated text follows the prompt: GPT-2, GPT-J */
     MC_PROMPT_T5,          /* the encoder reads the text, with </s> after it; in a text <extra_id_0>
                               is a blank, which the decoder fills in */
     MC_PROMPT_CPM1,        /* <s> and the text as context, which all of it sees; then the answer */
     MC_PROMPT_CPM2,        /* the encoder reads the text and <s_0>; the decoder begins with <s_0> */
-    MC_PROMPT_GLM,         /* [CLS], the text and [S]; then the answer in the place of the text's
-                              [MASK], which stands at the end if it is not written */
+    /* [CLS], the text and [S]; then the answer to the text's [MASK], which is put at the end if it
+     * is missing */
+    MC_PROMPT_GLM,
 } mc_prompt_style;
 
 enum { MC_PROMPT_STYLES = MC_PROMPT_GLM + 1 };
 
 typedef struct mc_prompt {
     mc_prompt_style style;
-    int32_t start_token; /* what a decoder beside an encoder begins with: T5's is 0 */
+    int32_t start_token; /* an encoder-decoder's first token for the decoder; T5: 0 */
 } mc_prompt;
 
 #endif

@@ -22,8 +22,8 @@
 MC_API mc_status mc_merge_results(mc_context *ctx, float *values, int64_t count);
 
 typedef struct mc_question_score {
-    double f1a;        /* F1 of label 1 over all rows that have a label; 0 where none is 1 */
-    double em;         /* share of questions of which every row's prediction is its label */
+    double f1a;        /* F1 of label 1 over all labelled rows; 0 if no label is 1 */
+    double em;         /* share of questions whose rows are all predicted right */
     int64_t rows;      /* with a label */
     int64_t questions; /* with such a row */
 } mc_question_score;

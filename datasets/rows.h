@@ -21,7 +21,7 @@ MC_API int mc_dataset_choices(const mc_dataset *dataset);
 MC_API int mc_dataset_max_length(const mc_dataset *dataset);
 MC_API int mc_dataset_max_target_length(const mc_dataset *dataset); /* 0 unless GENERATE */
 MC_API mc_prompt mc_dataset_prompt(const mc_dataset *dataset);
-/* Of ANSWER: the tokens that stand for the classes, (labels); NULL of other kinds. */
+/* For ANSWER: the tokens of the classes, (labels); NULL for other kinds. */
 MC_API const int32_t *mc_dataset_answers(const mc_dataset *dataset);
 
 /* The parts of a row: its file; its line in the file, from 1 (for a custom source its number, from
@@ -37,8 +37,8 @@ MC_API const char *mc_dataset_target(const mc_dataset *dataset, int64_t row);
 /* REGRESS: the number. MULTI_LABEL: (labels), 1 or 0 each. NULL for other kinds, and out of range.
  */
 MC_API const float *mc_dataset_values(const mc_dataset *dataset, int64_t row);
-/* Rows of one group belong together in a score, such as the answers to one question; they count
- * from 0. A row that is alone has a group of its own. */
+/* Rows of one group are scored together, such as the answers to one question; groups count from 0.
+ * A row without others has a group of its own. */
 MC_API int64_t mc_dataset_group(const mc_dataset *dataset, int64_t row);
 /* The i-th right answer to the question of a row's group; NULL after the last. For a benchmark
  * whose texts are scored, the answers in its file; for GENERATE with your own data, the row's
@@ -48,8 +48,8 @@ MC_API mc_scoring mc_dataset_scoring(const mc_dataset *dataset); /* MC_SCORING_N
 
 /* The name of the i-th known task; NULL after the last. */
 MC_API const char *mc_task_name(int i);
-/* The results of mc_dataset_kind and mc_dataset_outputs for a dataset of that task (any case) with
- * that style of prompts; 0 for an unknown task, and for one without this style. */
+/* The results of mc_dataset_kind and mc_dataset_outputs for a dataset of this task (any case) with
+ * this style of prompts; 0 for an unknown task, and for one without this style. */
 MC_API mc_task_kind mc_task_kind_for(const char *name, mc_prompt_style style);
 MC_API int mc_task_outputs_for(const char *name, mc_prompt_style style);
 /* The same for encoders. */

@@ -50,26 +50,26 @@ typedef struct mc_metric {
 enum { MC_SCORE_METRICS = 4 };
 
 typedef struct mc_score {
-    int64_t n; /* rows that count; of QUESTIONS, ENTITIES and ENDINGS the questions */
+    int64_t n; /* scored rows; for QUESTIONS, ENTITIES and ENDINGS, scored questions */
     int metrics;
     mc_metric metric[MC_SCORE_METRICS];
 } mc_score;
 
-/* Keeps the dataset as long as it needs it. NULL after an error: memory, MC_SCORING_NONE. */
+/* The scorer keeps the dataset as long as needed. NULL after an error: memory, MC_SCORING_NONE. */
 MC_API mc_scorer *mc_scorer_new(mc_dataset *dataset);
 MC_API void mc_scorer_free(mc_scorer *scorer); /* NULL is allowed */
 
-/* The result of a row of the dataset. Errors (of its context): a row out of range, a result of
- * another kind than the dataset's scoring, memory. NULL: nothing happens. */
+/* Adds the result of a row of the dataset. Errors (of its context): a row out of range, a result
+ * that does not fit the dataset's scoring, memory. NULL: nothing happens. */
 MC_API mc_status mc_scorer_add_class(mc_scorer *scorer, int64_t row, int32_t prediction);
 MC_API mc_status mc_scorer_add_text(mc_scorer *scorer, int64_t row, const char *text, size_t size);
-/* Natural logarithm of the probability of the row's target, and the tokens that it is the sum of
- * (above 0). */
+/* Adds the natural logarithm of the probability of the row's target, and the number of tokens
+ * (above 0) over which it is summed. */
 MC_API mc_status mc_scorer_add_candidate(mc_scorer *scorer, int64_t row, double log_probability,
                                          int64_t tokens);
 
-/* Puts the results of all ranks together; every rank calls it once. Returns the context's status;
- * after an error *score is not written. */
+/* Combines the results of all ranks; every rank calls it once. Returns the context's status; after
+ * an error *score is not written. */
 MC_API mc_status mc_scorer_finish(mc_scorer *scorer, mc_score *score);
 
 /* The value of a metric; NaN if there is none of that name. */

@@ -28,23 +28,23 @@
 MC_API mc_status mc_answer_normalize(const char *text, size_t size, char **out);
 
 typedef struct mc_text_score {
-    double exact; /* 1 where the normal forms are equal, else 0 */
-    double f1;    /* of the words of both normal forms, from 0 to 1; 0 where either has none */
+    double exact; /* 1 if the normal forms are equal, else 0 */
+    double f1;    /* of the words of both normal forms, 0 to 1; 0 if either has none */
 } mc_text_score;
 
-/* The best exact match and the best F1 over `count` >= 1 references, each on its own: the scores of
- * a question are means of these over its rows. */
+/* The best exact match and the best F1 over `count` >= 1 references, each by itself. A benchmark's
+ * scores are the means of these over its rows. */
 MC_API mc_status mc_answer_score(const char *text, size_t size, const mc_text_span *references,
                                  size_t count, mc_text_score *score);
 
 typedef struct mc_rouge_score {
-    double precision, recall, f1; /* from 0 to 1; all 0 where either text has no words */
+    double precision, recall, f1; /* from 0 to 1; all 0 if either text has no words */
 } mc_rouge_score;
 
 /* ROUGE-L: words are the longest runs of a-z and 0-9 of the text in lower case; with the length L
- * of their longest common subsequence precision is L / words of the text, and recall L / words of
- * the reference. Texts in other scripts have no words, as in rouge_score. Takes time of the product
- * of the words' numbers. */
+ * of their longest common subsequence, precision is L / words of the text, and recall L / words of
+ * the reference. Texts in other scripts have no words, as in rouge_score. Takes time in proportion
+ * to the product of both numbers of words. */
 MC_API mc_status mc_rouge_l(const char *text, size_t size, const char *reference,
                             size_t reference_size, mc_rouge_score *score);
 

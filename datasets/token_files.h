@@ -52,9 +52,9 @@ MC_API int64_t mc_lm_loader_windows(const mc_lm_loader *loader);     /* of an ep
 MC_API int64_t mc_lm_loader_tokens(const mc_lm_loader *loader);      /* of the files */
 MC_API mc_token_file *mc_lm_loader_file(const mc_lm_loader *loader); /* the first one */
 
-/* ---- separate documents in a recorded step ---- */
+/* ---- separate documents in a recorded step --------------------------------------------------- */
 
-/* Lengths for models of the pieces of a step's batches: lengths of the context (mc_lengths_new) in
+/* Lengths of the pieces of a step's batches, for models: lengths of the context (mc_lengths_new) in
  * only a few shapes, so that steps can be recorded (core/autograd/step.h).
  *
  *     mc_lm_lengths *lengths = mc_lm_lengths_new(ctx, micro_steps, batch_size, seq_length);
@@ -62,8 +62,7 @@ MC_API mc_token_file *mc_lm_loader_file(const mc_lm_loader *loader); /* the firs
  *     int shape = mc_lm_lengths_write(lengths);
  *     mc_step_run(ctx, STEP_KEY + shape, step, run);
  *     ... and in the step:  .ids = ids[i] (batch_size * seq_length), .lengths =
- *                           mc_lm_lengths_get(lengths, i)
- */
+ *                           mc_lm_lengths_get(lengths, i) */
 typedef struct mc_lm_lengths mc_lm_lengths;
 
 /* For `batches` batches of a step (micro-steps). Until lengths are set, each has batch_size whole

@@ -45,12 +45,12 @@ MC_API const int32_t *mc_model_end_tokens(const mc_model *model, int *count);
 /* How a model of images reads them, for mc_image_read and mc_dataset_options.image: the settings of
  * its folder's preprocessor_config.json. Size 0 for other models. */
 MC_API mc_image_form mc_model_image_form(const mc_model *model);
-/* FLOP of a training step per token, for sequences of `length` T: 6 N + 12 L D T; 4 N instead of 6
- * N for frozen parameters, whose gradients are not computed. */
+/* FLOP of a training step per token, for sequences of `length` T: 6 N + 12 L D T. Frozen parameters
+ * count 4 instead of 6, since their gradients are not computed. */
 MC_API double mc_model_flops(mc_model *model, int64_t length);
-/* For keys that `config` (as in mc_model_new) lacks, sets a new model's ids of bos, eos and pad to
- * the tokenizer's, as far as the model's vocabulary has them, instead of the class's defaults. They
- * are saved with the model. Encoders stay unchanged. */
+/* Sets a new model's bos, eos and pad ids to the tokenizer's, if the model's vocabulary has them
+ * and `config` (as in mc_model_new) lacks their keys, instead of the class's defaults. They are
+ * saved with the model. Encoders stay unchanged. */
 MC_API mc_status mc_model_take_tokens(mc_model *model, const mc_tokenizer *tokenizer,
                                       const char *config);
 /* The task that a classifier was trained for (NULL: none), and the names of its labels in the order

@@ -28,7 +28,7 @@ typedef struct mc_model mc_model;
 
 typedef enum mc_model_kind {
     MC_MODEL_ENCODER = 1, /* every token attends to all others: BERT */
-    MC_MODEL_DECODER,     /* a token attends to earlier tokens: GPT-2 */
+    MC_MODEL_DECODER,     /* a token attends to itself and earlier ones: GPT-2 */
     MC_MODEL_ENCODER_DECODER,
 } mc_model_kind;
 
@@ -43,9 +43,9 @@ typedef struct mc_model_heads {
     /* Outputs of ModelCenter's "cls_head", which replaces the language model's head and computes
      * logits for each token; 0: none. */
     int token_labels;
-    /* ELECTRA's discriminator, which takes the language model's place: mc_model_logits gives (rows,
-     * 1), positive where a token is held for a replaced one, and mc_model_loss takes labels of 1
-     * (replaced), 0 and -100 (does not count). */
+    /* ELECTRA's discriminator instead of the language model's head: mc_model_logits gives (rows,
+     * 1), positive for a token that seems to be replaced; mc_model_loss takes labels of 1
+     * (replaced), 0 and -100 (ignored). */
     bool replaced;
 } mc_model_heads;
 
@@ -103,7 +103,7 @@ MC_API void mc_model_free(mc_model *model); /* NULL is allowed */
 
 /* ---- properties ------------------------------------------------------------------------------ */
 
-/* The sizes of a model, of whatever family. */
+/* The sizes of a model of any family. */
 typedef struct mc_model_shape {
     mc_model_kind kind;
     int64_t vocab_size, dim, dim_ff, heads, head_dim;
@@ -125,7 +125,7 @@ MC_API int64_t mc_model_dim(const mc_model *model); /* 0 for NULL */
 MC_API mc_module *mc_model_module(mc_model *model);
 /* Sets all dropout probabilities to p in [0, 1); 0 turns dropout off. */
 MC_API mc_status mc_model_set_dropout(mc_model *model, float p);
-/* Sets how much of the blocks' forward pass backward runs again. May be changed between tapes. */
+/* Sets how much of the blocks' forward pass backward recomputes. May be changed between tapes. */
 MC_API mc_status mc_model_set_recompute(mc_model *model, mc_recompute recompute);
 MC_API const char *mc_model_label_name(const mc_model *model, int label); /* NULL: no such label */
 

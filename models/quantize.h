@@ -1,5 +1,5 @@
 /* Weights in 8 bits, for generation and other evaluation: half the memory of bf16 and a quarter of
- * f32, and each token reads as much less.
+ * f32, and as much less to read for each token.
  *
  *     mc_model *gptj = mc_model_from_pretrained(ctx, "EleutherAI/gpt-j-6b", &load);
  *     mc_model_quantize(gptj, MC_WEIGHTS_INT8);
@@ -32,12 +32,12 @@
  * has gradients or an optimizer's state, or is used by an open tape; a weight that is not finite
  * (named with its row). If memory runs out, a second call quantizes the rest. */
 MC_API mc_status mc_model_quantize(mc_model *model, mc_weight_format format);
-/* The same for the base of an adapter that is trained (as QLoRA has it; Dettmers et al. 2023): the
- * frozen linear layers of the blocks are in 8 bits, while what is trainable, embeddings, norms and
- * heads keep the model's dtype. Gradients go through the numbers that the bytes stand for; backward
+/* The same for the base of an adapter that is being trained (as in QLoRA; Dettmers et al. 2023):
+ * the frozen linear layers of the blocks are in 8 bits, while trainable parameters, embeddings,
+ * norms and heads keep the model's dtype. Gradients flow through the dequantized weights; backward
  * takes scratch memory for one such matrix in the model's dtype. Call it after loading the weights
- * and before adding an optimizer; all ranks call it together, and each keeps all bytes. The adapter
- * is saved as always; adding an optimizer leaves out what is in 8 bits.
+ * and before adding an optimizer; all ranks call it together, and each keeps all 8-bit weights. The
+ * adapter is saved as always; an optimizer skips 8-bit weights.
  *
  *     mc_model *gptj = mc_model_from_pretrained(ctx, "EleutherAI/gpt-j-6b", &load);
  *     mc_lora_add(gptj, NULL);

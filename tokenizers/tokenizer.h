@@ -31,8 +31,8 @@
 
 typedef struct mc_tokenizer mc_tokenizer;
 
-/* Whether text is lowercased, which a bare vocab.txt does not say. Lowercasing also strips accents,
- * as in the original BERT, unless the files say otherwise. */
+/* Whether text is lowercased, which a vocab.txt alone does not say. Lowercasing also strips
+ * accents, as in the original BERT, unless the files say otherwise. */
 typedef enum mc_lowercase {
     MC_LOWERCASE_DEFAULT = 0, /* the first that says it: tokenizer_config.json ("do_lower_case"),
                                  BERT's class, tokenizer.json. Else text is lowercased, unless
@@ -177,7 +177,7 @@ MC_API int32_t mc_tokenizer_mask_id(const mc_tokenizer *tok);
 MC_API int32_t mc_tokenizer_end_of_text_id(const mc_tokenizer *tok);
 
 /* Ids of one text or pair. Starts as { 0 }. Use one value for many calls: its arrays and working
- * memory grow to what the texts need and stay, so that later calls allocate nothing. Byte-level BPE
+ * memory grow to what the texts need and are kept, so later calls allocate nothing. Byte-level BPE
  * caches words here, in 2 MiB at most, and needs 24 bytes for each byte of its longest word. CPM
  * needs up to 26 bytes for each byte of the longest run without a space or punctuation. */
 typedef struct mc_encoding {
@@ -189,15 +189,15 @@ typedef struct mc_encoding {
 } mc_encoding;
 
 /* Encodes `[CLS] text [SEP]` or, with a pair, `[CLS] text [SEP] pair [SEP]`, or with the special
- * tokens that the file's post-processor puts there (GPT-2's and CPM's put none). `pair` NULL is a
- * single text; an empty pair is a pair. Texts are UTF-8 of the given lengths in bytes; they need no
- * NUL at the end, and may contain NULs.
+ * tokens of the file's post-processor (GPT-2's and CPM's add none). `pair` NULL is a single text;
+ * an empty pair is a pair. Texts are UTF-8 of the given lengths in bytes; they need no NUL at the
+ * end, and may contain NULs.
  *
- * Bytes that are not UTF-8: to byte-level BPE they are symbols, neither letter nor space, which
- * decoding gives back; to the others each is U+FFFD, which BERT's clean-up drops.
+ * Bytes that are not UTF-8: byte-level BPE treats them as symbols, neither letter nor space, which
+ * decoding restores; for the others each is U+FFFD, which BERT's clean-up removes.
  *
- * A special token written in a text is that token. For CPM only those of a space and a line break
- * are (</_>, </n>; U+2582, U+2583), as in ModelCenter.
+ * A special token written in a text becomes that token. With CPM only those of a space and a line
+ * break do (</_>, </n>; U+2582, U+2583), as in ModelCenter.
  *
  * `max_length` > 0 truncates to at most that many ids, specials included; 0 does not truncate. The
  * longer text is cut first, at its end, or at its start if mc_tokenizer_cuts_start. When ends are
@@ -244,10 +244,10 @@ typedef struct mc_batch_encoding {
 MC_API mc_status mc_tokenizer_encode_batch(const mc_tokenizer *tok, const mc_text_span *texts,
                                            const mc_text_span *pairs, size_t count,
                                            size_t max_length, mc_batch_encoding *batch);
-/* Frees what it holds and makes it { 0 } again. */
+/* Frees the arrays and sets all members to 0 again. */
 MC_API void mc_batch_encoding_release(mc_batch_encoding *batch);
 
-/* Frees what it holds and makes it { 0 } again. */
+/* Frees the arrays and sets all members to 0 again. */
 MC_API void mc_encoding_release(mc_encoding *encoding);
 
 /* Decodes ids to text as Hugging Face's decode does:
@@ -267,15 +267,16 @@ MC_API char *mc_tokenizer_decode(const mc_tokenizer *tok, const int32_t *ids, si
 
 typedef struct mc_decode_options {
     bool skip_special; /* leave special tokens out */
-    bool raw_bytes;    /* byte-level BPE: bytes that are not UTF-8 stay as they are (the text of a
-                          generation that goes on may end within a character) */
-    bool skip_unknown; /* leave out ids that are no tokens: a model may have more rows */
+    /* byte-level BPE: keep bytes that are not UTF-8 (the text of an unfinished answer may end
+     * within a character) */
+    bool raw_bytes;
+    bool skip_unknown; /* leave out ids without a token: a model may have more rows */
 } mc_decode_options;
 
-/* As mc_tokenizer_decode, but strict by default: for an id that is no token it returns NULL and
- * sets the context's error, which names the id's place in the list. `*size` is in bytes, without
- * the NUL at the end; a text may contain NULs. `options` may be NULL. Call it from the context's
- * own thread, since it may set an error. */
+/* As mc_tokenizer_decode, but strict by default: for an id without a token it returns NULL and sets
+ * the context's error, which names the id's place in the list. `*size` is in bytes, without the NUL
+ * at the end; a text may contain NULs. `options` may be NULL. Call it from the context's own
+ * thread, since it may set an error. */
 MC_API char *mc_tokenizer_decode_sized(const mc_tokenizer *tok, const int32_t *ids, size_t count,
                                        const mc_decode_options *options, size_t *size);
 MC_API void mc_string_free(char *string);

@@ -26,17 +26,17 @@ typedef struct mc_train_tokenizer_options {
     int vocab_size; /* tokens in all, special tokens and sentinels included; 0: 8000 */
 
     /* UNIGRAM and BPE */
-    int sentinels; /* <extra_id_k> after the pieces, as T5's pretraining takes them */
-    /* The share of the texts' characters that are not unknown, 0.98 to 1; 0: 0.9995. Scripts of few
-     * characters need 1. */
+    int sentinels; /* <extra_id_k> after the pieces, for T5's pretraining */
+    /* The share of the texts' characters that the vocabulary covers, 0.98 to 1; 0: 0.9995. Scripts
+     * with few characters need 1. */
     double character_coverage;
-    bool byte_fallback; /* 256 more pieces, so that bytes stand for characters that are no pieces */
+    bool byte_fallback; /* 256 more pieces, for the bytes of characters that have no piece */
     bool lowercase;     /* texts are lowercased, in training and whenever they are encoded */
     int threads;        /* 0: 1 */
     int64_t max_lines;  /* number of lines drawn at random, the same each time; 0: all */
 
     /* BYTE_BPE */
-    int64_t min_frequency;             /* a pair that comes less often is not merged; 0: 2 */
+    int64_t min_frequency;             /* less frequent pairs are not merged; 0: 2 */
     const char *const *special_tokens; /* NULL at the end: the first ids; NULL: "<|endoftext|>" */
 } mc_train_tokenizer_options;
 

@@ -1,5 +1,5 @@
-/* Images as models read them: PNG and JPEG files to pixels, resized and normalised as an image
- * processor of Hugging Face does it.
+/* Images as models read them: PNG and JPEG files to pixels, resized and normalised as by Hugging
+ * Face's image processors.
  *
  * Part of the promised interface (docs/api.md). */
 #ifndef MC_DATASETS_IMAGE_H
@@ -10,7 +10,7 @@
 #include <stdint.h>
 #include "core/base/context.h"
 
-/* How an image is resized: Pillow's filters, by its numbers ("resample"). */
+/* How an image is resized: Pillow's filters, with Pillow's numbers ("resample"). */
 typedef enum mc_image_filter {
     MC_IMAGE_NEAREST = 0,
     MC_IMAGE_LANCZOS = 1,
@@ -24,22 +24,22 @@ enum { MC_IMAGE_CHANNELS = 3 };
 
 /* How a model reads an image: the settings of its folder's preprocessor_config.json. */
 typedef struct mc_image_form {
-    int size;    /* rows and columns of the result; 0: there is no form */
-    bool resize; /* else images have to have that size ("do_resize") */
+    int size;    /* rows and columns of the result; 0: no form */
+    bool resize; /* else images must have this size ("do_resize") */
     mc_image_filter filter;
     /* Values are v * factor, with v from 0 to 255 ("do_rescale", "rescale_factor"; 1: not
      * rescaled), and then (x - mean) / std by channel ("do_normalize", "image_mean", "image_std";
      * 0 and 1: not normalised). */
     double factor;
     double mean[MC_IMAGE_CHANNELS], std[MC_IMAGE_CHANNELS];
-    int tokens; /* the number of tokens that an image is to the model, for lengths and counts */
+    int tokens; /* tokens that a model makes of an image, for lengths and counts */
 } mc_image_form;
 
 /* Reads a PNG or JPEG file (its first bytes decide which) into `out`: f32 (3, size, size), channels
  * red, green, blue.
  *
- * Every kind of image becomes RGB as in Pillow's convert("RGB"): greys, palettes, CMYK.
- * Transparency is dropped. Of 16 bits the upper byte counts; a grey image of 16 bits is clamped to
+ * Every kind of image becomes RGB as by Pillow's convert("RGB"): greys, palettes, CMYK.
+ * Transparency is dropped. Of 16-bit channels the upper byte is used; 16-bit greys are clamped to
  * 255 instead, as in Pillow. An EXIF orientation is applied, as in transformers' load_image.
  * Bilinear resizing differs from Pillow's by at most 1 of 255.
  *

@@ -28,7 +28,7 @@
  * then the factors, and PEFT loads what mc_model_save writes. Modules have their names in
  * `transformers`; families that it lacks (CPM) use this library's names. */
 
-/* A true zero of alpha makes no sense; zero fields are defaults. */
+/* Zero fields are defaults (an alpha of 0 would make no sense). */
 typedef struct mc_lora_options {
     int rank;      /* 0: 8 */
     float alpha;   /* the factors' product is multiplied by alpha / rank; 0: 16 */
@@ -36,9 +36,9 @@ typedef struct mc_lora_options {
                       and value) drop the same elements */
     bool rslora;   /* alpha / sqrt(rank) in place of alpha / rank (Kalajdzievski 2023) */
     /* Which linear layers: the last parts of their names in `transformers`, for example {"q_proj",
-     * "v_proj", NULL}. NULL: PEFT's for the family, `c_attn` (GPT-2), `query`, `value` (BERT,
-     * RoBERTa, ELECTRA), `q_proj`, `v_proj` (GPT-J), `q`, `v` (T5); of families that PEFT has none
-     * for those of queries and values too. */
+     * "v_proj", NULL}. NULL: PEFT's choice for the family: `c_attn` (GPT-2), `query`, `value`
+     * (BERT, RoBERTa, ELECTRA), `q_proj`, `v_proj` (GPT-J), `q`, `v` (T5); for families without
+     * one, queries and values too. */
     const char *const *targets;
     /* Instead of targets, like a single string in PEFT: "all-linear", or a regular expression
      * (POSIX extended) that must match a layer's whole name. */

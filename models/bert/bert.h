@@ -14,8 +14,8 @@
 
 #include "models/model.h"
 
-/* The shape of a BERT; keys of Hugging Face's config.json and of ModelCenter's in brackets. Read
- * literally: a zero is a zero. Start from mc_bert_config_default(). */
+/* The shape of a BERT; comments give the keys of Hugging Face's config.json, and ModelCenter's in
+ * brackets. A zero is a zero, not a default: start from mc_bert_config_default(). */
 typedef struct mc_bert_config {
     int64_t vocab_size;       /* vocab_size */
     int64_t dim;              /* hidden_size [dim_model] */
@@ -30,7 +30,7 @@ typedef struct mc_bert_config {
     float eps;                /* layer_norm_eps [norm_eps] */
     float dropout;            /* hidden_dropout_prob [dropout_p] */
     float attention_dropout;  /* attention_probs_dropout_prob [dropout_p] */
-    float classifier_dropout; /* classifier_dropout; hidden_dropout_prob where null */
+    float classifier_dropout; /* classifier_dropout; hidden_dropout_prob if null */
     float init_std;           /* initializer_range [att_init_std] */
     float embedding_std;      /* initializer_range [emb_init_std] */
     float ffn_std;            /* initializer_range [ffn_init_std] */
@@ -46,9 +46,9 @@ MC_API mc_bert_config mc_bert_config_default(void);
 /* A shape by name: bert-base-uncased, bert-large-cased, ... Errors: another name is
  * MC_ERR_NOT_FOUND, and lists the known names; *config is then unchanged. */
 MC_API mc_status mc_bert_config_named(mc_context *ctx, const char *name, mc_bert_config *config);
-/* Reads a config.json of Hugging Face's or ModelCenter's form. Errors: what is malformed or out
- * of range names file and key; other model types, decoders and relative positions are
- * MC_ERR_UNSUPPORTED. */
+/* Reads a config.json of Hugging Face's or ModelCenter's form. Errors: for malformed and
+ * out-of-range values the message names file and key; other model types, decoders and relative
+ * positions are MC_ERR_UNSUPPORTED. */
 MC_API mc_status mc_bert_config_read(mc_context *ctx, const char *path, mc_bert_config *config);
 MC_API mc_bert_config mc_bert_get_config(const mc_model *model); /* zeros for another family's */
 

@@ -15,8 +15,8 @@
 
 #include "models/model.h"
 
-/* The shape of a CPM; keys of ModelCenter's config.json in brackets. Read literally: a zero is a
- * zero. */
+/* The shape of a CPM; keys of ModelCenter's config.json in brackets. A zero is a zero, not a
+ * default. */
 typedef struct mc_cpm_config {
     int64_t vocab_size;       /* [vocab_size] */
     int64_t dim;              /* [dim_model] */
@@ -36,8 +36,8 @@ typedef struct mc_cpm_config {
     float ffn_std;            /* [ffn_init_std] */
     float position_std;       /* [pos_init_std] */
     float head_std;           /* [proj_init_std] */
-    bool length_scale;        /* [length_scale]: products over the square root of their columns */
-    bool scale_attention;     /* [attn_scale]: scores over the square root of head_dim */
+    bool length_scale;        /* [length_scale]: products divided by sqrt(columns) */
+    bool scale_attention;     /* [attn_scale]: scores divided by sqrt(head_dim) */
     bool tied;                /* [tied]: the head is the word embedding */
 } mc_cpm_config;
 
@@ -49,8 +49,8 @@ MC_API mc_cpm2_config mc_cpm2_config_default(void);
 /* cpm1-large (2.49B) and cpm2-large (11.1B). Errors: another name is MC_ERR_NOT_FOUND. */
 MC_API mc_status mc_cpm1_config_named(mc_context *ctx, const char *name, mc_cpm1_config *config);
 MC_API mc_status mc_cpm2_config_named(mc_context *ctx, const char *name, mc_cpm2_config *config);
-/* Reads a config.json of ModelCenter's form. Errors: what is malformed or out of range names file
- * and key; keys of other families are MC_ERR_UNSUPPORTED. */
+/* Reads a config.json of ModelCenter's form. Errors: for malformed and out-of-range values the
+ * message names file and key; keys of other families are MC_ERR_UNSUPPORTED. */
 MC_API mc_status mc_cpm1_config_read(mc_context *ctx, const char *path, mc_cpm1_config *config);
 MC_API mc_status mc_cpm2_config_read(mc_context *ctx, const char *path, mc_cpm2_config *config);
 /* Zeros for another family's model. */

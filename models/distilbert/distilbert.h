@@ -1,7 +1,7 @@
 /* DistilBERT (Sanh et al. 2019): BERT's encoder with half the layers, no token types and no pooler.
  *
  * Numerics are Hugging Face's DistilBertForMaskedLM and DistilBertForSequenceClassification: layer
- * norms add 1e-12, and nothing is dropped of what attention adds.
+ * norms use an eps of 1e-12, and attention's output has no dropout.
  *
  * Part of the promised interface (docs/api.md). */
 #ifndef MC_MODELS_DISTILBERT_H
@@ -9,7 +9,7 @@
 
 #include "models/model.h"
 
-/* Keys of Hugging Face's config.json in comments. Read literally: a zero is a zero. */
+/* Comments give the keys of Hugging Face's config.json. A zero is a zero, not a default. */
 typedef struct mc_distilbert_config {
     int64_t vocab_size;       /* vocab_size */
     int64_t dim;              /* dim */
@@ -23,7 +23,7 @@ typedef struct mc_distilbert_config {
     float attention_dropout;  /* attention_dropout, of the probabilities */
     float classifier_dropout; /* seq_classif_dropout */
     float init_std;           /* initializer_range */
-    bool tied; /* tie_word_embeddings: the masked language model has the words' matrix */
+    bool tied; /* tie_word_embeddings: the masked language model's head is the word embedding */
 } mc_distilbert_config;
 
 /* distilbert-base-uncased's shape. */
@@ -32,8 +32,8 @@ MC_API mc_distilbert_config mc_distilbert_config_default(void);
  * MC_ERR_NOT_FOUND. */
 MC_API mc_status mc_distilbert_config_named(mc_context *ctx, const char *name,
                                             mc_distilbert_config *config);
-/* Reads a config.json of Hugging Face's form. Errors: what is malformed or out of range names file
- * and key; other model types are MC_ERR_UNSUPPORTED. */
+/* Reads a config.json of Hugging Face's form. Errors: for malformed and out-of-range values the
+ * message names file and key; other model types are MC_ERR_UNSUPPORTED. */
 MC_API mc_status mc_distilbert_config_read(mc_context *ctx, const char *path,
                                            mc_distilbert_config *config);
 MC_API mc_distilbert_config

@@ -20,7 +20,7 @@
 
 #include "models/model.h"
 
-/* The shape of a GLM; keys of ModelCenter's config.json. Read literally: a zero is a zero. */
+/* The shape of a GLM; keys of ModelCenter's config.json. A zero is a zero, not a default. */
 typedef struct mc_glm_config {
     int64_t vocab_size;       /* vocab_size */
     int64_t dim;              /* dim_model */
@@ -46,8 +46,8 @@ typedef struct mc_glm_config {
 MC_API mc_glm_config mc_glm_config_default(void);
 /* A shape by name: glm-10b-zh. Errors: another name is MC_ERR_NOT_FOUND. */
 MC_API mc_status mc_glm_config_named(mc_context *ctx, const char *name, mc_glm_config *config);
-/* Reads a config.json of ModelCenter's form. Errors: what is malformed or out of range names file
- * and key. */
+/* Reads a config.json of ModelCenter's form. Errors: for malformed and out-of-range values the
+ * message names file and key. */
 MC_API mc_status mc_glm_config_read(mc_context *ctx, const char *path, mc_glm_config *config);
 MC_API mc_glm_config mc_glm_get_config(const mc_model *model); /* zeros for another family's */
 

@@ -14,12 +14,12 @@
 
 #include "models/model.h"
 
-/* The shape of a GPT-2; keys of Hugging Face's config.json and of ModelCenter's in brackets. Read
- * literally: a zero is a zero. Start from mc_gpt2_config_default() or mc_gpt2_config_named(). */
+/* The shape of a GPT-2; comments give the keys of Hugging Face's config.json, and ModelCenter's in
+ * brackets. A zero is a zero, not a default: start from mc_gpt2_config_default() or _named(). */
 typedef struct mc_gpt2_config {
     int64_t vocab_size; /* vocab_size */
     int64_t dim;        /* n_embd [dim_model] */
-    int64_t dim_ff;     /* n_inner, 4 * n_embd where null [dim_ff] */
+    int64_t dim_ff;     /* n_inner, 4 * n_embd if null [dim_ff] */
     int64_t layers;     /* n_layer [num_layers] */
     int64_t heads;      /* n_head [num_heads]; divides dim */
     int64_t head_dim;   /* [dim_head]; 0: dim / heads, and nothing else is supported */
@@ -34,11 +34,11 @@ typedef struct mc_gpt2_config {
     float embedding_std;     /* initializer_range [emb_init_std] */
     float ffn_std;           /* initializer_range [ffn_init_std] */
     bool tied;               /* tie_word_embeddings [tied]: the head is the word embedding */
-    bool scale_attention;    /* scale_attn_weights [attn_scale]: scores over sqrt(head size) */
-    bool scale_by_layer;     /* scale_attn_by_inverse_layer_idx: and over layer + 1, from 0 on */
+    bool scale_attention;    /* scale_attn_weights [attn_scale]: scores / sqrt(head size) */
+    bool scale_by_layer;     /* scale_attn_by_inverse_layer_idx: also / (layer + 1), from 0 on */
     int64_t bos_token_id;    /* bos_token_id; -1: none */
-    /* eos_token_id, which ends a generated text (the first, where the file lists several: all end
-     * one); -1: none */
+    /* eos_token_id, which ends a generated text; -1: none. If the file lists several, all end one,
+     * and this is the first. */
     int64_t eos_token_id;
     int64_t pad_token_id; /* pad_token_id; -1: none */
 } mc_gpt2_config;
@@ -48,9 +48,9 @@ MC_API mc_gpt2_config mc_gpt2_config_default(void);
 /* A shape by name: gpt2-base (or gpt2), gpt2-medium, gpt2-large, gpt2-xl. Errors: another name is
  * MC_ERR_NOT_FOUND, and lists the known names; *config is then unchanged. */
 MC_API mc_status mc_gpt2_config_named(mc_context *ctx, const char *name, mc_gpt2_config *config);
-/* Reads a config.json of Hugging Face's or ModelCenter's form. Errors: what is malformed or out
- * of range names file and key; other model types, cross-attention, other activations are
- * MC_ERR_UNSUPPORTED. */
+/* Reads a config.json of Hugging Face's or ModelCenter's form. Errors: for malformed and
+ * out-of-range values the message names file and key; other model types, cross-attention and other
+ * activations are MC_ERR_UNSUPPORTED. */
 MC_API mc_status mc_gpt2_config_read(mc_context *ctx, const char *path, mc_gpt2_config *config);
 MC_API mc_gpt2_config mc_gpt2_get_config(const mc_model *model); /* zeros for another family's */
 

@@ -1,8 +1,8 @@
 /* GPT-J (Wang and Komatsuzaki 2021): a decoder with rotary positions, whose attention and
- * feed-forward read one norm and are added side by side.
+ * feed-forward read the same norm and are computed in parallel.
  *
- * Numerics are Hugging Face's GPTJForCausalLM, with rotary angles in f32. ModelCenter's files hold
- * two norms a block; where the two differ, both are kept.
+ * Numerics are Hugging Face's GPTJForCausalLM, with rotary angles in f32. ModelCenter's files have
+ * two norms a block; if the two differ, both are kept.
  *
  * Part of the promised interface (docs/api.md). */
 #ifndef MC_MODELS_GPTJ_H
@@ -10,17 +10,17 @@
 
 #include "models/model.h"
 
-/* The shape of a GPT-J; keys of Hugging Face's config.json and of ModelCenter's in brackets. Read
- * literally: a zero is a zero. Start from mc_gptj_config_default(). */
+/* The shape of a GPT-J; comments give the keys of Hugging Face's config.json, and ModelCenter's in
+ * brackets. A zero is a zero, not a default: start from mc_gptj_config_default(). */
 typedef struct mc_gptj_config {
     int64_t vocab_size;       /* vocab_size */
     int64_t dim;              /* n_embd [dim_model] */
-    int64_t dim_ff;           /* n_inner, 4 * n_embd where null [dim_ff] */
+    int64_t dim_ff;           /* n_inner, 4 * n_embd if null [dim_ff] */
     int64_t layers;           /* n_layer [num_layers] */
     int64_t heads;            /* n_head [num_heads] */
     int64_t head_dim;         /* [dim_head]; 0: dim / heads, and nothing else is supported */
     int64_t positions;        /* n_positions; 0: no limit, as in ModelCenter's form */
-    int64_t rotary_dim;       /* rotary_dim, the whole head where null [pos_rotary_dim]; even */
+    int64_t rotary_dim;       /* rotary_dim, the whole head if null [pos_rotary_dim]; even */
     mc_activation activation; /* activation_function [ffn_activate_fn] */
     float eps;                /* layer_norm_epsilon [norm_eps] */
     float dropout;            /* resid_pdrop [dropout_p] */
@@ -38,8 +38,8 @@ typedef struct mc_gptj_config {
 MC_API mc_gptj_config mc_gptj_config_default(void);
 /* A shape by name: EleutherAI/gpt-j-6b or gptj-6b. Errors: another name is MC_ERR_NOT_FOUND. */
 MC_API mc_status mc_gptj_config_named(mc_context *ctx, const char *name, mc_gptj_config *config);
-/* Reads a config.json of Hugging Face's or ModelCenter's form. Errors: what is malformed or out
- * of range names file and key; other model types are MC_ERR_UNSUPPORTED. */
+/* Reads a config.json of Hugging Face's or ModelCenter's form. Errors: for malformed and
+ * out-of-range values the message names file and key; other model types are MC_ERR_UNSUPPORTED. */
 MC_API mc_status mc_gptj_config_read(mc_context *ctx, const char *path, mc_gptj_config *config);
 MC_API mc_gptj_config mc_gptj_get_config(const mc_model *model); /* zeros for another family's */
 

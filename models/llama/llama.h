@@ -1,6 +1,6 @@
 /* LLaMA (Touvron et al. 2023) and the decoders that share its blocks: Llama 1 to 3.2, TinyLlama,
  * SmolLM2, Mistral, Qwen2, Qwen3 (dense) and MiniCPM. RMSNorm, rotary positions, grouped heads and
- * a gated feed-forward; what a model type has beside that is in its config.
+ * a gated feed-forward; the config says what else a model type has.
  *
  * Numerics are those of Hugging Face's LlamaForCausalLM and its relatives, with rotary angles in
  * f32.
@@ -12,12 +12,12 @@
 #include "core/ops/rope.h"
 #include "models/model.h"
 
-/* The shape of a model; keys of Hugging Face's config.json and of ModelCenter's in brackets. Read
- * literally: a zero is a zero. Start from mc_llama_config_default() or a named shape. */
+/* The shape of a model; comments give the keys of Hugging Face's config.json, and ModelCenter's in
+ * brackets. A zero is a zero, not a default: start from a default or named shape. */
 typedef struct mc_llama_config {
-    /* "llama", "mistral", "qwen2", "qwen3" or "minicpm"; NULL: "llama". It decides: qwen2 has
-     * biases of q, k and v, qwen3 norms of the heads of q and k, mistral a window in all layers,
-     * minicpm the three scales. ModelCenter's form is "llama". */
+    /* "llama", "mistral", "qwen2", "qwen3" or "minicpm"; NULL: "llama". qwen2 has biases of q, k
+     * and v, qwen3 norms for the heads of q and k, mistral a window in all layers, minicpm the
+     * three scales. ModelCenter's form is "llama". */
     const char *model_type;
     int64_t vocab_size; /* vocab_size */
     int64_t dim;        /* hidden_size [dim_model] */
@@ -28,8 +28,8 @@ typedef struct mc_llama_config {
     int64_t head_dim;   /* head_dim [dim_head]; -1: dim / heads */
     int64_t positions;  /* max_position_embeddings; 0: no limit, as in ModelCenter's form */
     mc_rope rope;       /* rope_theta, rope_scaling; or rope_parameters, which has both */
-    /* mistral, qwen2, qwen3: sliding_window, the tokens that one sees, itself counted in; -1: all.
-     * Of qwen2 and qwen3 it counts if use_sliding_window, in layers from max_window_layers on. */
+    /* mistral, qwen2, qwen3: sliding_window, tokens that one attends to, itself included; -1: all.
+     * qwen2 and qwen3 use it if use_sliding_window, in layers from max_window_layers on. */
     int64_t window;
     bool use_window;
     int64_t window_from;
@@ -52,12 +52,12 @@ typedef struct mc_llama_config {
 
 /* Llama-1-7b's shape, the defaults of Hugging Face's LlamaConfig. */
 MC_API mc_llama_config mc_llama_config_default(void);
-/* A shape by name, "llama-3.2-1b" or "Qwen/Qwen3-0.6B" say: docs/models/llama.md lists them.
- * Errors: another name is MC_ERR_NOT_FOUND. */
+/* A shape by name, for example "llama-3.2-1b" or "Qwen/Qwen3-0.6B": docs/models/llama.md lists
+ * them. Errors: another name is MC_ERR_NOT_FOUND. */
 MC_API mc_status mc_llama_config_named(mc_context *ctx, const char *name, mc_llama_config *config);
-/* Reads a config.json of Hugging Face's or ModelCenter's form. Errors: what is malformed or out
- * of range names file and key, as do rope types other than default, linear, llama3 and yarn; other
- * model types are MC_ERR_UNSUPPORTED. */
+/* Reads a config.json of Hugging Face's or ModelCenter's form. Errors: for malformed and
+ * out-of-range values, and rope types other than default, linear, llama3 and yarn, the message
+ * names file and key; other model types are MC_ERR_UNSUPPORTED. */
 MC_API mc_status mc_llama_config_read(mc_context *ctx, const char *path, mc_llama_config *config);
 MC_API mc_llama_config mc_llama_get_config(const mc_model *model); /* zeros for another family's */
 

@@ -1,10 +1,10 @@
 /* Longformer (Beltagy et al. 2020): RoBERTa's encoder for long texts. A token attends to a window
- * around it and to global tokens, which attend to all tokens with projections of their own.
- * Lawformer (Xiao et al. 2021) is one.
+ * around it and to global tokens; these attend to all tokens, with projections of their own.
+ * Lawformer (Xiao et al. 2021) is a Longformer.
  *
  * Numerics are Hugging Face's LongformerForMaskedLM and LongformerForSequenceClassification: the
  * classifier's first token is global unless mc_model_input.global_mask says otherwise, and
- * positions count from pad_token_id + 1 on. Texts need not be multiples of the window.
+ * positions begin at pad_token_id + 1. A text's length need not be a multiple of the window.
  *
  * Part of the promised interface (docs/api.md). */
 #ifndef MC_MODELS_LONGFORMER_H
@@ -12,7 +12,7 @@
 
 #include "models/model.h"
 
-/* Keys of Hugging Face's config.json in comments. Read literally: a zero is a zero. */
+/* Comments give the keys of Hugging Face's config.json. A zero is a zero, not a default. */
 typedef struct mc_longformer_config {
     int64_t vocab_size;   /* vocab_size */
     int64_t dim;          /* hidden_size */
@@ -29,7 +29,7 @@ typedef struct mc_longformer_config {
     float dropout;            /* hidden_dropout_prob, the classifier's too */
     float attention_dropout;  /* attention_probs_dropout_prob */
     float init_std;           /* initializer_range */
-    bool tied; /* tie_word_embeddings: the masked language model has the words' matrix */
+    bool tied; /* tie_word_embeddings: the masked language model's head is the word embedding */
 } mc_longformer_config;
 
 /* The shape of transformers' class. */
@@ -38,8 +38,8 @@ MC_API mc_longformer_config mc_longformer_config_default(void);
  * MC_ERR_NOT_FOUND. */
 MC_API mc_status mc_longformer_config_named(mc_context *ctx, const char *name,
                                             mc_longformer_config *config);
-/* Reads a config.json of Hugging Face's form. Errors: what is malformed or out of range names file
- * and key; windows that differ from layer to layer are MC_ERR_UNSUPPORTED. */
+/* Reads a config.json of Hugging Face's form. Errors: for malformed and out-of-range values the
+ * message names file and key; windows that differ between layers are MC_ERR_UNSUPPORTED. */
 MC_API mc_status mc_longformer_config_read(mc_context *ctx, const char *path,
                                            mc_longformer_config *config);
 /* Zeros for another family's model. */

@@ -1,9 +1,9 @@
 /* MPNet (Song et al. 2020): BERT's encoder with RoBERTa's positions and a bias of relative
- * positions that all layers share. sentence-transformers' all-mpnet-base-v2 is one.
+ * positions that all layers share. sentence-transformers' all-mpnet-base-v2 is an MPNet.
  *
  * Numerics are Hugging Face's MPNetForMaskedLM and MPNetForSequenceClassification: 32 buckets of
- * distances up to 128, padding has no position, and the masked language model's head uses the exact
- * GELU whatever the activation of the layers is.
+ * distances up to 128, no positions for padding, and the exact GELU in the masked language model's
+ * head, whatever the layers' activation.
  *
  * Part of the promised interface (docs/api.md). */
 #ifndef MC_MODELS_MPNET_H
@@ -11,7 +11,7 @@
 
 #include "models/model.h"
 
-/* Keys of Hugging Face's config.json in comments. Read literally: a zero is a zero. */
+/* Comments give the keys of Hugging Face's config.json. A zero is a zero, not a default. */
 typedef struct mc_mpnet_config {
     int64_t vocab_size;       /* vocab_size */
     int64_t dim;              /* hidden_size */
@@ -25,16 +25,15 @@ typedef struct mc_mpnet_config {
     float dropout;            /* hidden_dropout_prob, the classifier's too */
     float attention_dropout;  /* attention_probs_dropout_prob */
     float init_std;           /* initializer_range */
-    bool tied; /* tie_word_embeddings: the masked language model has the words' matrix */
+    bool tied; /* tie_word_embeddings: the masked language model's head is the word embedding */
 } mc_mpnet_config;
 
 /* mpnet-base's shape. */
 MC_API mc_mpnet_config mc_mpnet_config_default(void);
-/* A shape by name: mpnet-base. Errors: another name is
- * MC_ERR_NOT_FOUND. */
+/* A shape by name: mpnet-base. Errors: another name is MC_ERR_NOT_FOUND. */
 MC_API mc_status mc_mpnet_config_named(mc_context *ctx, const char *name, mc_mpnet_config *config);
-/* Reads a config.json of Hugging Face's form. Errors: what is malformed or out of range names file
- * and key; other model types are MC_ERR_UNSUPPORTED. */
+/* Reads a config.json of Hugging Face's form. Errors: for malformed and out-of-range values the
+ * message names file and key; other model types are MC_ERR_UNSUPPORTED. */
 MC_API mc_status mc_mpnet_config_read(mc_context *ctx, const char *path, mc_mpnet_config *config);
 MC_API mc_mpnet_config mc_mpnet_get_config(const mc_model *model); /* zeros for another family's */
 

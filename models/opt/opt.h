@@ -1,8 +1,8 @@
-/* OPT (Zhang et al. 2022): GPT-3's decoder with ReLU; the blocks of opt-350m end in their norms,
- * and its words are narrower than its blocks. Galactica is one too.
+/* OPT (Zhang et al. 2022): GPT-3's decoder with ReLU. In opt-350m the norms come after the
+ * sublayers, and the word embedding is narrower than the blocks. Galactica is an OPT, too.
  *
- * Numerics are Hugging Face's OPTForCausalLM: the table of positions begins with two rows that no
- * token of a whole sequence has.
+ * Numerics are Hugging Face's OPTForCausalLM: the first two rows of the position table are not used
+ * by whole sequences.
  *
  * Part of the promised interface (docs/api.md). */
 #ifndef MC_MODELS_OPT_H
@@ -10,8 +10,8 @@
 
 #include "models/model.h"
 
-/* The shape of an OPT; keys of Hugging Face's config.json and of ModelCenter's in brackets. Read
- * literally: a zero is a zero. Start from mc_opt_config_default() or a named shape. */
+/* The shape of an OPT; comments give the keys of Hugging Face's config.json, and ModelCenter's in
+ * brackets. A zero is a zero, not a default: start from a default or named shape. */
 typedef struct mc_opt_config {
     int64_t vocab_size; /* vocab_size */
     int64_t dim;        /* hidden_size [dim_model] */
@@ -38,11 +38,11 @@ typedef struct mc_opt_config {
 
 /* opt-125m's shape, the defaults of Hugging Face's OPTConfig. */
 MC_API mc_opt_config mc_opt_config_default(void);
-/* A shape by name: opt-125m to opt-66b, with facebook/ in front or without. Errors: another name is
- * MC_ERR_NOT_FOUND. */
+/* A shape by name: opt-125m to opt-66b, with or without facebook/ before it. Errors: another name
+ * is MC_ERR_NOT_FOUND. */
 MC_API mc_status mc_opt_config_named(mc_context *ctx, const char *name, mc_opt_config *config);
-/* Reads a config.json of Hugging Face's or ModelCenter's form. Errors: what is malformed or out
- * of range names file and key; other model types are MC_ERR_UNSUPPORTED. */
+/* Reads a config.json of Hugging Face's or ModelCenter's form. Errors: for malformed and
+ * out-of-range values the message names file and key; other model types are MC_ERR_UNSUPPORTED. */
 MC_API mc_status mc_opt_config_read(mc_context *ctx, const char *path, mc_opt_config *config);
 MC_API mc_opt_config mc_opt_get_config(const mc_model *model); /* zeros for another family's */
 

@@ -1,9 +1,9 @@
-/* RoBERTa (Liu et al. 2019): BERT's encoder with byte-level BPE, positions that begin after the
- * pad token's, and no next sentence head. XLM-RoBERTa (Conneau et al. 2020) and CamemBERT (Martin
- * et al. 2020) are the same model with a SentencePiece vocabulary.
+/* RoBERTa (Liu et al. 2019): BERT's encoder with byte-level BPE, positions that begin at
+ * pad_token_id + 1, and no next sentence head. XLM-RoBERTa (Conneau et al. 2020) and CamemBERT
+ * (Martin et al. 2020) are the same model with a SentencePiece vocabulary.
  *
- * Numerics are Hugging Face's RobertaForMaskedLM and RobertaForSequenceClassification: positions
- * count from pad_token_id + 1 on, and with a mask that is not lengths, pad tokens do not count.
+ * Numerics are Hugging Face's RobertaForMaskedLM and RobertaForSequenceClassification: with a mask
+ * that lengths cannot express, pad tokens have no position.
  *
  * Part of the promised interface (docs/api.md). */
 #ifndef MC_MODELS_ROBERTA_H
@@ -11,8 +11,8 @@
 
 #include "models/bert/bert.h"
 
-/* The members and their keys are BERT's; pad_token_id 1, types 1, positions the table's rows, of
- * which the first pad_token_id + 1 belong to no position. */
+/* Members and keys are BERT's. pad_token_id is 1, types 1; positions is the number of the table's
+ * rows, of which the first pad_token_id + 1 are unused. */
 typedef mc_bert_config mc_roberta_config;
 
 /* roberta-base's shape. */
@@ -21,7 +21,7 @@ MC_API mc_roberta_config mc_roberta_config_default(void);
  * camembert-base, camembert-large. Errors: another name is MC_ERR_NOT_FOUND. */
 MC_API mc_status mc_roberta_config_named(mc_context *ctx, const char *name,
                                          mc_roberta_config *config);
-/* As mc_bert_config_read. */
+/* See mc_bert_config_read. */
 MC_API mc_status mc_roberta_config_read(mc_context *ctx, const char *path,
                                         mc_roberta_config *config);
 /* Zeros for another family's model. */

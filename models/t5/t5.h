@@ -20,14 +20,14 @@
 
 #include "models/model.h"
 
-/* The shape of a T5; keys of Hugging Face's config.json and of ModelCenter's in brackets. Read
- * literally: a zero is a zero. Start from mc_t5_config_default() or mc_t5_config_named(). */
+/* The shape of a T5; comments give the keys of Hugging Face's config.json, and ModelCenter's in
+ * brackets. A zero is a zero, not a default: start from mc_t5_config_default() or _named(). */
 typedef struct mc_t5_config {
     int64_t vocab_size;       /* vocab_size */
     int64_t dim;              /* d_model [dim_model] */
     int64_t dim_ff;           /* d_ff [dim_ff] */
     int64_t layers;           /* num_layers [num_encoder_layers] */
-    int64_t decoder_layers;   /* num_decoder_layers; num_layers where null */
+    int64_t decoder_layers;   /* num_decoder_layers; num_layers if null */
     int64_t heads;            /* num_heads */
     int64_t head_dim;         /* d_kv [dim_head]; heads * d_kv need not be d_model */
     int64_t buckets;          /* relative_attention_num_buckets [position_bias_num_buckets] */
@@ -38,12 +38,12 @@ typedef struct mc_t5_config {
     float eps;                /* layer_norm_epsilon [norm_eps] */
     float dropout;            /* dropout_rate [dropout_p] */
     float classifier_dropout; /* classifier_dropout */
-    float init_factor; /* initializer_factor: of the standard deviations of initial weights */
+    float init_factor; /* initializer_factor: scales the standard deviations of initial weights */
     bool tied;         /* tie_word_embeddings [tied]: the head is the word embedding */
     bool scale_head;   /* scale_decoder_outputs; where absent: tied; of an mT5 never. Logits times
                           dim^-1/2 */
-    /* The weights are ModelCenter's, divided by 100 and 10 [dim_model is there]. Then
-     * `scale_head` is [scale], and logits are those of the undivided weights with it. */
+    /* The weights are ModelCenter's, divided by 100 or 10 [if dim_model is there]. Then
+     * `scale_head` is [scale], and logits are those of the undivided weights. */
     bool divided;
     int64_t pad_token_id, eos_token_id; /* of the same names */
     int64_t decoder_start_token_id;
@@ -55,8 +55,8 @@ MC_API mc_t5_config mc_t5_config_default(void);
  * google/flan-t5-base, google/mt5-base, ... Errors: another name is MC_ERR_NOT_FOUND, and lists the
  * known names; *config is then unchanged. */
 MC_API mc_status mc_t5_config_named(mc_context *ctx, const char *name, mc_t5_config *config);
-/* Reads a config.json of Hugging Face's or ModelCenter's form. Errors: what is malformed or out
- * of range names file and key; other model types are MC_ERR_UNSUPPORTED. */
+/* Reads a config.json of Hugging Face's or ModelCenter's form. Errors: for malformed and
+ * out-of-range values the message names file and key; other model types are MC_ERR_UNSUPPORTED. */
 MC_API mc_status mc_t5_config_read(mc_context *ctx, const char *path, mc_t5_config *config);
 MC_API mc_t5_config mc_t5_get_config(const mc_model *model); /* zeros for another family's */
 
@@ -65,9 +65,9 @@ MC_API mc_t5_config mc_t5_get_config(const mc_model *model); /* zeros for anothe
  * columns. See mc_model_new for heads and options, which may be NULL. */
 MC_API mc_model *mc_t5_new(mc_context *ctx, const mc_t5_config *config, const mc_model_heads *heads,
                            const mc_load_options *options);
-/* mc_model_from_pretrained for a folder that is a T5's. A lm_head.weight that differs from the
- * word embedding is the head; else the word embedding is, even where config.json says
- * "tie_word_embeddings": false, and then it is not scaled. */
+/* mc_model_from_pretrained for a folder that is a T5's. A lm_head.weight that differs from the word
+ * embedding becomes the head. Otherwise the word embedding is the head, even if config.json has
+ * "tie_word_embeddings": false, and logits are not scaled. */
 MC_API mc_model *mc_t5_from_pretrained(mc_context *ctx, const char *identifier,
                                        const mc_load_options *options);
 

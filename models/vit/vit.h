@@ -1,5 +1,5 @@
-/* ViT (Dosovitskiy et al. 2021): an encoder of images cut into patches, each of which is a token,
- * with a token before them that a classifier reads.
+/* ViT (Dosovitskiy et al. 2021): an encoder of images, which are cut into patches. Each patch is a
+ * token; a classifier reads an extra token before them.
  *
  * Numerics are Hugging Face's ViTModel and ViTForImageClassification.
  *
@@ -7,8 +7,8 @@
  *     mc_model_output out = mc_model_forward(t, vit, &(mc_model_input){.pixels = pixels});
  *     mc_tensor *logits = mc_model_classify(t, vit, &out);
  *
- * pixels are f32 (batch, channels, size, size), as mc_image_read (datasets/image/image.h) gives
- * them with the model's mc_model_image_form.
+ * pixels are f32 (batch, channels, size, size), as mc_image_read (datasets/image/image.h) returns
+ * them for the model's mc_model_image_form.
  *
  * Part of the promised interface (docs/api.md). */
 #ifndef MC_MODELS_VIT_H
@@ -16,7 +16,7 @@
 
 #include "models/model.h"
 
-/* Keys of Hugging Face's config.json in comments. Read literally: a zero is a zero. */
+/* Comments give the keys of Hugging Face's config.json. A zero is a zero, not a default. */
 typedef struct mc_vit_config {
     int64_t dim;              /* hidden_size */
     int64_t dim_ff;           /* intermediate_size */
@@ -38,8 +38,8 @@ MC_API mc_vit_config mc_vit_config_default(void);
 /* A shape by name: vit-base-patch16-224, vit-large-patch16-384, .... Errors: another name is
  * MC_ERR_NOT_FOUND. */
 MC_API mc_status mc_vit_config_named(mc_context *ctx, const char *name, mc_vit_config *config);
-/* Reads a config.json of Hugging Face's form. Errors: what is malformed or out of range names file
- * and key; other model types are MC_ERR_UNSUPPORTED. */
+/* Reads a config.json of Hugging Face's form. Errors: for malformed and out-of-range values the
+ * message names file and key; other model types are MC_ERR_UNSUPPORTED. */
 MC_API mc_status mc_vit_config_read(mc_context *ctx, const char *path, mc_vit_config *config);
 MC_API mc_vit_config mc_vit_get_config(const mc_model *model); /* zeros for another family's */
 
