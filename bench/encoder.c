@@ -3,14 +3,15 @@
  *     bench/encoder FAMILY CONFIG BATCH LENGTH [OPTION=VALUE...]
  *     bench/encoder bert bert-base-uncased 256 128 device=cuda dtype=bf16
  *     bench/encoder modernbert modernbert-base 32 512 least=64 device=cuda dtype=bf16
- *     OMP_NUM_THREADS=1 bench/encoder bert minilm-l6 1 32
+ *     OMP_NUM_THREADS=1 bench/encoder bert bert-base 1 32
  *
  * CONFIG is a shape's name, a config.json or a folder; weights are random. Options: steps (50),
- * device (cpu), dtype (f32), least (0). A pass reads new ids, computes the last hidden states and
- * the pooled output (of a family without a pooler: the first token's), and leaves the latter in a
- * tensor of the context; on a GPU it is a recorded step. With `least` BATCH * LENGTH tokens hold
- * packed sequences of `least` to LENGTH tokens each, others in each pass, and tokens a second count
- * theirs alone. Peers: bench/encoder.py, of packed sequences bench/modernbert.py. */
+ * device (cpu), dtype (f32), least (0), fp8=1 (MC_FP8_STATIC, calibrated by the first passes). A
+ * pass reads new ids, computes the last hidden states and the pooled output (of a family without a
+ * pooler: the first token's), and leaves the latter in a tensor of the context; on a GPU it is a
+ * recorded step. With `least` BATCH * LENGTH tokens hold packed sequences of `least` to LENGTH
+ * tokens each, others in each pass, and tokens a second count theirs alone. Peers:
+ * bench/encoder.py, of packed sequences bench/modernbert.py. */
 #include "bench/bench.h"
 #include "core/modelcenter.h"
 #include <modelcenter/more.h>
@@ -84,8 +85,10 @@ int main(int argc, char **argv)
         &(mc_init_options){.seed = 1, .device = option(argc, argv, "device", "cpu")});
     int least = atoi(option(argc, argv, "least", "0"));
     bool pools = strcmp(argv[1], "modernbert") != 0;
+    bool fp8 = atoi(option(argc, argv, "fp8", "0"));
+    mc_recipe recipe = {.fp8 = fp8 ? MC_FP8_ALL : MC_FP8_NONE, .scaling = MC_FP8_STATIC};
     run r = {.model = mc_model_new(ctx, argv[1], argv[2], &(mc_model_heads){.pooler = pools},
-                                   &(mc_load_options){.dtype = type}),
+                                   &(mc_load_options){.dtype = type, .recipe = recipe}),
              .packed = packing_new(least, length, (int64_t)batch * length)};
     int rows = r.packed.most ? r.packed.most : batch;
     if (r.packed.most) r.lengths = mc_lengths_new(ctx, rows, r.packed.room);
@@ -98,6 +101,10 @@ int main(int argc, char **argv)
     r.host = calloc((size_t)mc_tensor_count(r.pooled) + 1, sizeof *r.host);
     double rounds[FIRST];
     time_passes(ctx, &r, FIRST);
+    if (fp8) {
+        mc_module_calibrate_fp8(mc_model_module(r.model));
+        time_passes(ctx, &r, FIRST);
+    }
     double busy = processor();
     r.packed.sequences = r.packed.tokens = 0;
     for (int i = 0; i < FIRST; i++) rounds[i] = time_passes(ctx, &r, steps);
@@ -107,9 +114,9 @@ int main(int argc, char **argv)
     if (r.lengths) tokens = (double)r.packed.tokens / FIRST / steps;
     if (r.lengths) sequences = (double)r.packed.sequences / FIRST / steps;
     if (!mc_failed(ctx))
-        printf("%s %d x %d %s: %.3f ms (%.3f to %.3f), %.1f seq/s, %.0f tokens/s, cpu %.3f ms, "
+        printf("%s %d x %d %s%s: %.3f ms (%.3f to %.3f), %.1f seq/s, %.0f tokens/s, cpu %.3f ms, "
                "peak %.1f MiB\n",
-               argv[2], batch, length, dtype, 1e3 * median, 1e3 * rounds[0],
+               argv[2], batch, length, dtype, fp8 ? " fp8" : "", 1e3 * median, 1e3 * rounds[0],
                1e3 * rounds[FIRST - 1], sequences / median, tokens / median, 1e3 * busy,
                (double)mc_memory(ctx).peak / (1024 * 1024));
     int bad = mc_print_error(ctx, stderr) ? 1 : 0;

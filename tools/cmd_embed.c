@@ -12,6 +12,7 @@
 static const char *const pooling_names[] = {"auto", "mean", "cls", "max", "pooler", NULL};
 static const mc_pooling poolings[] = {MC_POOLING_DEFAULT, MC_POOLING_MEAN, MC_POOLING_CLS,
                                       MC_POOLING_MAX, MC_POOLING_POOLER};
+static const char *const fp8_names[] = {"none", "all", NULL};
 static const char *const normalize_names[] = {"auto", "no", "yes", NULL};
 static const mc_normalize normalizes[] = {MC_NORMALIZE_DEFAULT, MC_NORMALIZE_NO, MC_NORMALIZE_YES};
 
@@ -20,7 +21,7 @@ enum { NPY_HEADER = 128, NUMBER_ROOM = 32 };
 
 typedef struct embed {
     text_job_options job;
-    int pooling, normalize;
+    int pooling, normalize, fp8;
     const char *prompt, *prompt_name;
     int64_t truncate_dim;
     bool as_npy, run;
@@ -122,9 +123,12 @@ static bool read_task(embed *e, mc_context *ctx)
 static bool work(text_job *job, void *user)
 {
     embed *e = user;
+    mc_recipe recipe = {.fp8 = e->fp8 ? MC_FP8_ALL : MC_FP8_NONE,
+                        .scaling = e->fp8 ? MC_FP8_STATIC : MC_FP8_DELAYED};
     e->embedder = mc_embedder_open(job->ctx, e->job.from.model,
                                    &(mc_embed_options){.load = {.dtype = text_job_dtype(&e->job),
                                                                 .revision = e->job.from.revision,
+                                                                .recipe = recipe,
                                                                 .base = e->job.from.base},
                                                        .tokenizer = e->job.from.tokenizer,
                                                        .pooling = poolings[e->pooling],
@@ -189,19 +193,22 @@ int cmd_embed(int argc, char **argv)
     const int ways = MODEL_WAY_ADAPTER | MODEL_WAY_OLD_MODEL | MODEL_WAY_ANY | MODEL_WAY_TOKENIZER;
     text_job_options_init(&e.job, argc);
     text_job_add_rows(&table, &e.job, ways);
-    ARGS_ADD(&table,
-             {ARGS_CHOICE("pooling", &e.pooling, pooling_names,
-                          "which vector of a text's tokens; auto: as the folder says, else mean"),
-              .known_as = "pooling-mode"},
-             {ARGS_CHOICE("normalize", &e.normalize, normalize_names,
-                          "whether vectors get the length 1; auto: as the folder says, else no"),
-              .known_as = "normalize-embeddings"},
-             {ARGS_INT("truncate-dim", &e.truncate_dim, 1, INT32_MAX,
-                       "how many numbers of a vector are kept, the first ones"),
-              .default_text = "as many as the folder says, else all", .known_as = "dimensions"},
-             {ARGS_TEXT("prompt", &e.prompt, "a text before each text"),
-              .default_text = "the folder's default"},
-             {ARGS_TEXT("prompt-name", &e.prompt_name, "the folder's prompt of this name")});
+    ARGS_ADD(
+        &table,
+        {ARGS_CHOICE("pooling", &e.pooling, pooling_names,
+                     "which vector of a text's tokens; auto: as the folder says, else mean"),
+         .known_as = "pooling-mode"},
+        {ARGS_CHOICE("normalize", &e.normalize, normalize_names,
+                     "whether vectors get the length 1; auto: as the folder says, else no"),
+         .known_as = "normalize-embeddings"},
+        {ARGS_CHOICE("fp8", &e.fp8, fp8_names,
+                     "all: linear layers multiply in 8 bits, scaled by the first 1,000 texts")},
+        {ARGS_INT("truncate-dim", &e.truncate_dim, 1, INT32_MAX,
+                  "how many numbers of a vector are kept, the first ones"),
+         .default_text = "as many as the folder says, else all", .known_as = "dimensions"},
+        {ARGS_TEXT("prompt", &e.prompt, "a text before each text"),
+         .default_text = "the folder's default"},
+        {ARGS_TEXT("prompt-name", &e.prompt_name, "the folder's prompt of this name")});
     text_job_add_machine_rows(&table, &e.job);
     const args_spec spec = {.command = "embed",
                             .summary = "Computes a vector of each text.",

@@ -121,7 +121,7 @@ static mc_tensor *product(mc_tape *t, mc_tensor *x, mc_parameter *weight, mc_ten
     if (mc_stored_has_quantized(stored))
         return mc_stored_product(t, x, stored, stored->shape.dim[0], b, activation, scale);
     mc_tensor *w = mc_parameter_whole(t, weight);
-    if (w && stored->fp8 && mc_tape_is_training(t))
+    if (w && mc_fp8_takes(t, stored))
         return mc_stored_fp8_product(t, x, stored, w, b, activation, defers);
     return w ? mc_scaled_linear(t, x, w, b, activation, scale) : NULL;
 }
@@ -153,8 +153,7 @@ mc_tensor *mc_weight_product(mc_tape *t, mc_tensor *x, mc_parameter *weight, mc_
 static bool casts_alone(const mc_tape *t, const mc_parameter *weight)
 {
     const mc_stored *stored = weight->stored;
-    bool eight = stored->fp8 && !mc_stored_has_quantized(stored);
-    return eight && !stored->adapter && mc_tape_is_training(t);
+    return mc_fp8_takes(t, stored) && !mc_stored_has_quantized(stored) && !stored->adapter;
 }
 
 mc_tensor *mc_weight_product_for(mc_tape *t, mc_tensor *x, mc_parameter *weight, mc_parameter *bias,

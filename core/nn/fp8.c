@@ -73,7 +73,7 @@ static bool check_recipe(mc_module_root *root, const mc_recipe *r)
 {
     mc_context *ctx = root->ctx;
     if (!is_within(ctx, "fp8", (int)r->fp8, MC_FP8_NONE, MC_FP8_ALL) ||
-        !is_within(ctx, "scaling", (int)r->scaling, MC_FP8_DELAYED, MC_FP8_CURRENT) ||
+        !is_within(ctx, "scaling", (int)r->scaling, MC_FP8_DELAYED, MC_FP8_STATIC) ||
         !is_within(ctx, "fp8_margin", r->fp8_margin, -32, 32))
         return false;
     if (root->dtype != MC_F16) return true;
@@ -137,6 +137,16 @@ int mc_module_fp8_linears(const mc_module *module)
 
 /* ---- weights --------------------------------------------------------------------------------- */
 
+/* Scales are those of mc_module_calibrate_fp8. */
+static bool is_fixed(const mc_fp8_state *f) { return f->epoch != 0; }
+
+bool mc_fp8_takes(const mc_tape *t, const mc_stored *s)
+{
+    if (!s->fp8) return false;
+    bool infers = s->owner->root->fp8->recipe.scaling == MC_FP8_STATIC;
+    return mc_tape_is_training(t) != infers;
+}
+
 /* Casts into existing memory. */
 static bool cast(mc_tape *t, const mc_fp8_use *use, mc_tensor *weight, bool noted,
                  mc_fp8_operand *out)
@@ -152,9 +162,10 @@ static bool has_memory(mc_stored *s)
     mc_context *ctx = s->owner->ctx;
     mc_device *device = ctx->device;
     size_t bytes = (size_t)s->count;
+    bool twice = device->fp8_tn && s->owner->root->fp8->recipe.scaling != MC_FP8_STATIC;
     if (!s->fp8_data) s->fp8_data = device->alloc(device, bytes);
-    if (device->fp8_tn && !s->fp8_transposed) s->fp8_transposed = device->alloc(device, bytes);
-    if (s->fp8_data && (s->fp8_transposed || !device->fp8_tn)) return true;
+    if (twice && !s->fp8_transposed) s->fp8_transposed = device->alloc(device, bytes);
+    if (s->fp8_data && (s->fp8_transposed || !twice)) return true;
     mc_fail_memory(ctx, device, bytes, MC_HELP_MODEL, "\"%s\" in 8 bits", s->parts[0]->name);
     return false;
 }
@@ -170,13 +181,15 @@ uint64_t mc_fp8_kept_bytes(const mc_module_root *root)
 }
 
 /* Uses the weight's kept bytes, which are valid until its values change. A recorded step must
- * contain its own cast, because it runs again after the values have changed. */
+ * contain its own cast, because it runs again after the values have changed. With fixed scales
+ * they may not change. */
 static bool kept(mc_tape *t, const mc_fp8_use *use, mc_tensor *weight, mc_fp8_operand *out)
 {
     mc_stored *s = use->owner;
+    const mc_module_root *root = s->owner->root;
     const uint64_t recorded = (uint64_t)1 << 63;
-    uint64_t epoch = mc_step_is_recording(s->owner->ctx) ? recorded | mc_tape_id(t)
-                                                         : s->owner->root->values_epoch;
+    bool once = mc_step_is_recording(root->ctx) && !is_fixed(root->fp8);
+    uint64_t epoch = once ? recorded | mc_tape_id(t) : root->values_epoch;
     if (!has_memory(s)) return false;
     out->data = s->fp8_data;
     out->transposed = s->fp8_transposed;
@@ -210,10 +223,18 @@ static bool weight_operand(mc_tape *t, const mc_fp8_use *use, mc_tensor *weight,
 mc_tensor *mc_stored_fp8_product(mc_tape *t, mc_tensor *x, mc_stored *s, mc_tensor *weight,
                                  mc_tensor *bias, mc_activation activation, bool defers)
 {
-    const mc_fp8_state *f = s->owner->root->fp8;
+    const mc_module_root *root = s->owner->root;
+    const mc_fp8_state *f = root->fp8;
+    if (is_fixed(f) && f->epoch != root->values_epoch) {
+        mc_fail(root->ctx, MC_ERR_STATE,
+                "fp8: weights of model \"%s\" have changed since its scales were fixed: set the "
+                "recipe and calibrate again",
+                root->module->name);
+        return NULL;
+    }
     int first = (s->fp8 - 1) * MC_FP8_ROLES;
     mc_fp8_use use = {.scales = f->scales + first,
-                      .seen = f->seen + first,
+                      .seen = is_fixed(f) ? NULL : f->seen + first,
                       .current = f->recipe.scaling == MC_FP8_CURRENT || !f->advanced,
                       .defers = defers,
                       .margin = f->recipe.fp8_margin,
@@ -224,12 +245,11 @@ mc_tensor *mc_stored_fp8_product(mc_tape *t, mc_tensor *x, mc_stored *s, mc_tens
 
 /* ---- updates --------------------------------------------------------------------------------- */
 
-mc_status mc_fp8_advance_scales(mc_module_root *root, mc_fp8_total *total)
+static mc_status advance(mc_module_root *root, mc_fp8_total *total)
 {
     mc_fp8_state *f = root->fp8;
     const mc_rank_group *group = &root->ctx->mesh.shard;
     mc_device *device = device_of(root);
-    if (!f) return mc_error_status(root->ctx);
     mc_fp8_update_call call = {.count = (int)slots(f),
                                .ranks = group->comm ? group->size : 1,
                                .margin = f->recipe.fp8_margin,
@@ -246,8 +266,64 @@ mc_status mc_fp8_advance_scales(mc_module_root *root, mc_fp8_total *total)
     return status;
 }
 
+static bool trains(const mc_module_root *root)
+{
+    return root->fp8 && root->fp8->recipe.scaling != MC_FP8_STATIC;
+}
+
+mc_status mc_fp8_advance_scales(mc_module_root *root, mc_fp8_total *total)
+{
+    return trains(root) ? advance(root, total) : mc_error_status(root->ctx);
+}
+
 void mc_fp8_restored(mc_module_root *root, bool stepped)
 {
     root->values_epoch++;
-    if (root->fp8) root->fp8->advanced = stepped;
+    if (trains(root)) root->fp8->advanced = stepped;
+}
+
+/* ---- fixed scales ---------------------------------------------------------------------------- */
+
+/* Every layer has had input. */
+static bool check_seen(const mc_module_root *root)
+{
+    const mc_fp8_state *f = root->fp8;
+    mc_context *ctx = root->ctx;
+    size_t bytes = slots(f) * sizeof *f->seen;
+    mc_fp8_seen *seen = mc_malloc(bytes);
+    if (!seen) return !mc_fail_nomem(ctx, "fp8");
+    if (!ctx->device->copy_out(ctx->device, seen, f->seen, bytes))
+        mc_fail(ctx, MC_ERR_DEVICE, "fp8: reading magnitudes: %s", ctx->device->failure);
+    for (int i = 0; i < f->count && !mc_failed(ctx); i++)
+        if (!seen[i * MC_FP8_ROLES + MC_FP8_X].elements)
+            mc_fail(ctx, MC_ERR_STATE,
+                    "fp8: no pass on an evaluation tape has used \"%s\", expected some on typical "
+                    "input before its scales are fixed",
+                    f->weights[i]->parts[0]->name);
+    mc_free(seen);
+    return !mc_failed(ctx);
+}
+
+mc_status mc_module_calibrate_fp8(mc_module *module)
+{
+    if (!module) return MC_ERR_ARGUMENT;
+    mc_module_root *root = module->root;
+    mc_context *ctx = root->ctx;
+    mc_fp8_state *f = root->fp8;
+    const char *name = root->module->name;
+    if (mc_failed(ctx)) return mc_error_status(ctx);
+    if (!f || f->recipe.scaling != MC_FP8_STATIC)
+        return mc_fail(ctx, MC_ERR_STATE,
+                       "fp8: model \"%s\" has no recipe with MC_FP8_STATIC to be calibrated", name);
+    if (is_fixed(f))
+        return mc_fail(ctx, MC_ERR_STATE,
+                       "fp8: model \"%s\" is calibrated already: set its recipe again before",
+                       name);
+    if (mc_is_on_open_tape(ctx, root, NULL))
+        return mc_fail(ctx, MC_ERR_STATE,
+                       "fp8: a tape is open that uses model \"%s\": end the tape first", name);
+    if (!check_seen(root) || advance(root, NULL)) return mc_error_status(ctx);
+    mc_step_forget(ctx); /* its recordings scale each tensor by itself */
+    f->epoch = root->values_epoch;
+    return MC_OK;
 }

@@ -15,6 +15,7 @@ typedef struct mc_fp8_state {
     mc_fp8_seen *seen;    /* the same */
     mc_fp8_seen *parts;   /* (ranks, count, MC_FP8_ROLES); NULL with one rank */
     bool advanced;        /* scales follow earlier updates; false before the first */
+    uint64_t epoch; /* MC_FP8_STATIC: the values_epoch that scales were fixed at; 0: not yet */
 } mc_fp8_state;
 
 /* Whether it can be in 8 bits: a linear weight of a block, of suitable size, no adapter's
@@ -24,8 +25,10 @@ bool mc_fp8_may_take_part(const mc_stored *s);
 int mc_fp8_list_kinds(const mc_module_root *root, mc_fp8_kind kinds[MC_FP8_KINDS]);
 int mc_fp8_kind_of(const mc_fp8_kind *kinds, int count, const mc_stored *s);
 
-/* activation(scale * x W^T + b) on a training tape, for a weight with stored->fp8. With `defers`,
- * only another such product may read the result (mc_fp8_use.defers). */
+/* Whether the tape multiplies a weight in 8 bits. */
+bool mc_fp8_takes(const mc_tape *t, const mc_stored *stored);
+/* activation(scale * x W^T + b) on a tape for which mc_fp8_takes holds. With `defers`, only another
+ * such product may read the result (mc_fp8_use.defers). */
 mc_tensor *mc_stored_fp8_product(mc_tape *t, mc_tensor *x, mc_stored *stored, mc_tensor *weight,
                                  mc_tensor *bias, mc_activation activation, bool defers);
 

@@ -1,4 +1,4 @@
-/* The precision of a model's products while it is trained (mc_load_options.recipe).
+/* The precision of a model's products (mc_load_options.recipe).
  *
  *     mc_load_options options = {.dtype = MC_BF16, .recipe = {.fp8 = MC_FP8_ALL}};
  *
@@ -13,6 +13,9 @@
  * format's range. It follows the largest magnitude of the last 16 updates (delayed), or that of
  * the tensor itself (current). The first update has current scales in any case. Magnitudes are
  * those of all ranks.
+ *
+ * For inference, MC_FP8_STATIC multiplies on evaluation tapes in place of those that train, with
+ * scales that are fixed once: run some passes on typical input, then mc_module_calibrate_fp8.
  *
  * With MC_FP8_AUTO only shapes take part whose 8-bit products, with their casts, are measured to be
  * faster (mc_module_choose_fp8).
@@ -36,7 +39,8 @@ typedef enum mc_fp8_choice {
 
 typedef enum mc_fp8_scaling {
     MC_FP8_DELAYED = 0, /* needs no pass over a tensor before it is cast */
-    MC_FP8_CURRENT
+    MC_FP8_CURRENT,
+    MC_FP8_STATIC /* for inference: mc_module_calibrate_fp8 */
 } mc_fp8_scaling;
 
 typedef struct mc_recipe {
@@ -57,6 +61,14 @@ typedef struct mc_recipe {
 MC_API mc_status mc_module_set_recipe(mc_module *root, const mc_recipe *recipe);
 /* The linear layers that compute in 8 bits; 0 without fp8 and for NULL. */
 MC_API int mc_module_fp8_linears(const mc_module *module);
+
+/* Fixes the scales of a tree with MC_FP8_STATIC: those of the largest magnitudes that evaluation
+ * tapes have had since the recipe was set, which scaled each tensor by itself. Later passes
+ * multiply with these scales; larger elements saturate. Forgets the recorded steps of the context.
+ * Weights are cast once: where they change, set the recipe and calibrate again. Ranks call it
+ * together. Errors: MC_ERR_STATE without MC_FP8_STATIC, after an earlier call, while a tape is open
+ * that uses the tree, and for a layer that no pass has used. */
+MC_API mc_status mc_module_calibrate_fp8(mc_module *root);
 
 /* Layers of one shape, in the order of their first ones, and the time of one layer per pass. */
 typedef struct mc_fp8_kind {

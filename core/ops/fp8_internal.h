@@ -20,7 +20,7 @@ typedef struct mc_fp8_operand {
 typedef struct mc_fp8_use mc_fp8_use;
 struct mc_fp8_use {
     mc_fp8_scale *scales; /* (MC_FP8_ROLES), device memory; NULL: the linear is not in 8 bits */
-    mc_fp8_seen *seen;    /* (MC_FP8_ROLES), device memory; maxima that casts in training observe */
+    mc_fp8_seen *seen;    /* (MC_FP8_ROLES), device memory; what casts observe; NULL: not kept */
     bool current;         /* scales come from the tensor itself, over all ranks */
     /* Forward leaves the activation to the next 8-bit linear, the output's only reader, which
      * computes it from the pre-activation in its casts. So the output needs no memory. */

@@ -81,7 +81,7 @@ bool mc_fp8_cast_into(mc_tape *t, const mc_fp8_use *use, mc_fp8_role role, const
                              .sums = x->sums,
                              .format = mc_fp8_format_of(role),
                              .scale = scale,
-                             .seen = noted ? &use->seen[role] : NULL,
+                             .seen = noted && use->seen ? &use->seen[role] : NULL,
                              .data = (uint8_t *)(uintptr_t)out->data,
                              .transposed = (uint8_t *)(uintptr_t)out->transposed};
     out->format = call.format;

@@ -145,7 +145,8 @@ static mc_status visit_fp8(mc_visit *v, const mc_module_root *root)
     const mc_fp8_state *f = root->fp8;
     const int64_t numbers = (int64_t)(sizeof *f->scales / sizeof(float));
     mc_status status = MC_OK;
-    for (int i = 0; f && i < f->count && !status; i++) {
+    if (!f || f->recipe.scaling == MC_FP8_STATIC) return MC_OK;
+    for (int i = 0; i < f->count && !status; i++) {
         if (!name_item(v, "optimizer", "fp8", f->weights[i]->parts[0]->name)) return MC_ERR_NOMEM;
         int64_t count = MC_FP8_ROLES * numbers;
         mc_state_item item = {.name = v->name,

@@ -14,7 +14,8 @@ struct mc_embedder {
     mc_context *ctx;
     mc_embed_options o;
     char *prompt;
-    bool cut_last; /* after normalising: as a folder of sentence-transformers asks for both */
+    bool calibrates; /* at the next call */
+    bool cut_last;   /* after normalising: as a folder of sentence-transformers asks for both */
     mc_model *model;
     mc_text_rows *rows;
     mc_model *own_model; /* loaded here; NULL: somebody else's */
@@ -180,6 +181,7 @@ static mc_embedder *open_folder(mc_context *ctx, const char *folder, mc_embed_op
         e = mc_embedder_new(model, tokenizer, o);
         if (e) {
             e->cut_last = !asked;
+            e->calibrates = o->load.recipe.fp8 && o->load.recipe.scaling == MC_FP8_STATIC;
             e->own_model = model;
             e->own_tokenizer = tokenizer;
         } else {
@@ -197,6 +199,12 @@ mc_embedder *mc_embedder_open(mc_context *ctx, const char *identifier,
     char folder[MC_PATH_MAX];
     mc_embed_options o = options ? *options : (mc_embed_options){.threads = 0};
     if (mc_failed(ctx)) return NULL;
+    if (o.load.recipe.scaling == MC_FP8_STATIC && mc_world_size(ctx) > 1) {
+        mc_fail(ctx, MC_ERR_UNSUPPORTED,
+                "vectors of texts in 8 bits: %d ranks, expected one, whose texts fix the scales",
+                mc_world_size(ctx));
+        return NULL;
+    }
     if (o.prompt && o.prompt_name) {
         mc_fail(ctx, MC_ERR_ARGUMENT, "vectors of texts: expected a prompt or its name, not both");
         return NULL;
@@ -234,5 +242,14 @@ mc_embed_options mc_embedder_options(const mc_embedder *e)
 
 mc_status mc_embed_texts(mc_embedder *e, const mc_text_span *texts, size_t count, float *vectors)
 {
-    return e ? mc_text_rows_run(e->rows, texts, NULL, count, vectors) : MC_ERR_ARGUMENT;
+    enum { FIRST = 1000 };
+    if (!e) return MC_ERR_ARGUMENT;
+    if (e->calibrates && count) {
+        mc_status status =
+            mc_text_rows_run(e->rows, texts, NULL, count < FIRST ? count : FIRST, vectors);
+        if (!status) status = mc_module_calibrate_fp8(mc_model_module(e->model));
+        if (status) return status;
+        e->calibrates = false;
+    }
+    return mc_text_rows_run(e->rows, texts, NULL, count, vectors);
 }

@@ -11,6 +11,9 @@
  * config_sentence_transformers.json. A GGUF file has a pooling alone ("bert.pooling_type"). For any
  * other encoder a text's vector is the mean of its last hidden states, not normalised.
  *
+ * With load.recipe {MC_FP8_ALL, MC_FP8_STATIC} linear layers multiply in 8 bits (core/nn/recipe.h).
+ * The first call then begins with a pass over its first 1,000 texts, which fixes the scales.
+ *
  * A call tokenizes on background threads ahead of the device, batches texts of similar length, and
  * copies vectors back while the next batch runs. Pass it many texts at once.
  *
@@ -61,7 +64,8 @@ typedef struct mc_embed_options {
 /* Opens model and tokenizer from a folder or identifier, as mc_model_from_pretrained does.
  * `options` may be NULL. NULL with the context's error: those of loading; a model that is no
  * encoder, a module or pooling of the folder that is not supported, a max_length beyond the model's
- * positions, POOLER without one, a prompt that the folder does not have. */
+ * positions, POOLER without one, a prompt that the folder does not have, several ranks with
+ * MC_FP8_STATIC. */
 MC_API mc_embedder *mc_embedder_open(mc_context *ctx, const char *identifier,
                                      const mc_embed_options *options);
 /* mc_embedder_open for an existing model and tokenizer, which must outlive the embedder.

@@ -326,6 +326,86 @@ static void test_weight_once(void **state)
     mc_module_free(l->root);
 }
 
+/* ---- inference ------------------------------------------------------------------------------- */
+
+static void check_eval(mc_context *ctx, const linear_test *l, mc_dtype dtype,
+                       const double scale[MC_FP8_ROLES])
+{
+    static pass_result expected;
+    static float out[ROWS * OUT];
+    static double y[ROWS * OUT];
+    expect(l, scale, &expected);
+    mc_tape *t = mc_tape_begin_eval(ctx);
+    mc_tensor *x = given(t, dtype, MC_SHAPE(ROWS, IN), l->x, false);
+    mc_tensor_read_f32(ctx, mc_block_list_forward(t, l->list, x, NULL), out, ROWS * OUT);
+    mc_tape_end(t);
+    assert_good(ctx);
+    for (int i = 0; i < ROWS * OUT; i++) y[i] = (double)out[i];
+    compare(y, expected.y, ROWS * OUT, dtype == MC_F32 ? 2e-6 : 0x1p-7, "y");
+}
+
+/* Evaluation tapes multiply in 8 bits: first each tensor has the scale of its own, then the one
+ * that was fixed, also for input that has grown. Tapes that train do not take part. */
+static void test_static(void **state)
+{
+    mc_context *ctx = *state;
+    const mc_recipe recipe = {.fp8 = MC_FP8_ALL, .scaling = MC_FP8_STATIC};
+    for (int i = 0; i < 2; i++) {
+        mc_dtype dtype = i ? MC_BF16 : MC_F32;
+        static pass_result p;
+        double scale[MC_FP8_ROLES];
+        linear_test *l = linear_test_new(ctx, dtype, &recipe);
+        const mc_fp8_seen *seen = l->root->root->fp8->seen;
+        own_scales(l, scale);
+        check_eval(ctx, l, dtype, scale);
+        for (int k = 0; k < ROWS * IN; k++) l->x[k] /= 4;
+        scale[MC_FP8_X] *= 4;
+        check_eval(ctx, l, dtype, scale);
+        run_pass(ctx, l, dtype, &p);
+        assert_int_equal(seen[MC_FP8_X].elements, 2 * ROWS * IN);
+        assert_int_equal(seen[MC_FP8_DY].elements, 0);
+        assert_int_equal(mc_module_calibrate_fp8(l->root), MC_OK);
+        scale[MC_FP8_X] /= 4; /* of the largest input */
+        check_eval(ctx, l, dtype, scale);
+        for (int k = 0; k < ROWS * IN; k++) l->x[k] *= 16;
+        check_eval(ctx, l, dtype, scale);
+        assert_int_equal(seen[MC_FP8_X].elements, 0); /* nobody asks any more */
+        mc_module_free(l->root);
+    }
+}
+
+static void test_static_errors(void **state)
+{
+    mc_context *ctx = *state;
+    const mc_recipe recipe = {.fp8 = MC_FP8_ALL, .scaling = MC_FP8_STATIC};
+    linear_test *l = linear_test_new(ctx, MC_F32, &(mc_recipe){.fp8 = MC_FP8_ALL});
+    double scale[MC_FP8_ROLES];
+    mc_module_calibrate_fp8(l->root);
+    assert_error(ctx, MC_ERR_STATE, "has no recipe with MC_FP8_STATIC");
+    assert_int_equal(mc_module_set_recipe(l->root, &recipe), MC_OK);
+    mc_module_calibrate_fp8(l->root);
+    assert_error(ctx, MC_ERR_STATE, "no pass on an evaluation tape has used \"blocks.0.w.weight\"");
+    own_scales(l, scale);
+    check_eval(ctx, l, MC_F32, scale);
+    mc_tape *t = mc_tape_begin_eval(ctx);
+    mc_block_list_forward(t, l->list, given(t, MC_F32, MC_SHAPE(ROWS, IN), l->x, false), NULL);
+    mc_module_calibrate_fp8(l->root);
+    assert_error(ctx, MC_ERR_STATE, "a tape is open that uses model");
+    mc_tape_end(t);
+    assert_int_equal(mc_module_calibrate_fp8(l->root), MC_OK);
+    mc_module_calibrate_fp8(l->root);
+    assert_error(ctx, MC_ERR_STATE, "is calibrated already");
+    mc_parameter_write(l->weight, l->w);
+    t = mc_tape_begin_eval(ctx);
+    mc_block_list_forward(t, l->list, given(t, MC_F32, MC_SHAPE(ROWS, IN), l->x, false), NULL);
+    assert_error(ctx, MC_ERR_STATE, "have changed since its scales were fixed");
+    mc_tape_end(t);
+    assert_int_equal(mc_module_set_recipe(l->root, &recipe), MC_OK);
+    check_eval(ctx, l, MC_F32, scale);
+    assert_int_equal(mc_module_calibrate_fp8(NULL), MC_ERR_ARGUMENT);
+    mc_module_free(l->root);
+}
+
 /* ---- models ---------------------------------------------------------------------------------- */
 
 enum { STEPS = 6, MOST_STEPS = 40 };
@@ -594,6 +674,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_linear),         cmocka_unit_test(test_weight_once),
+        cmocka_unit_test(test_static),         cmocka_unit_test(test_static_errors),
         cmocka_unit_test(test_who_takes_part), cmocka_unit_test(test_errors),
         cmocka_unit_test(test_recompute),      cmocka_unit_test(test_evaluation),
         cmocka_unit_test(test_resume),         cmocka_unit_test(test_bad_scales),

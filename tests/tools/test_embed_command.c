@@ -67,8 +67,22 @@ static void check_row(int i, const float *row)
                      (double)expected[i][c]);
 }
 
+/* A row of products in 8 bits: near the one in f32, and another one. */
+static void check_row_in_8_bits(int i, const float *row)
+{
+    double dot = 0, own = 0, other = 0;
+    for (int c = 0; c < DIM; c++) {
+        dot += (double)row[c] * (double)expected[i][c];
+        own += (double)row[c] * (double)row[c];
+        other += (double)expected[i][c] * (double)expected[i][c];
+    }
+    double cosine = dot / sqrt(own * other);
+    if (!(cosine > 0.995)) fail_msg("row %d: cosine %.6f, expected more than 0.995", i, cosine);
+    if (memcmp(row, expected[i], sizeof expected[i]) == 0) fail_msg("row %d: not in 8 bits", i);
+}
+
 /* Reads the file as NPY 1.0 says: magic, version, the header's length, a header, rows. */
-static void check_npy(const char *name)
+static void check_npy(const char *name, void (*check)(int i, const float *row))
 {
     static unsigned char data[128 + sizeof expected + 1];
     FILE *file = fopen(temp_path(&folder, name), "rb");
@@ -85,7 +99,7 @@ static void check_npy(const char *name)
     for (int i = 0; i < ROWS; i++) {
         float row[DIM];
         memcpy(row, data + 10 + header + (size_t)i * sizeof row, sizeof row);
-        check_row(i, row);
+        check(i, row);
     }
     must("! ls | grep '\\.tmp-'");
 }
@@ -95,11 +109,23 @@ static void test_npy(void **state)
     (void)state;
     if (run("$MC embed bert --data rows.csv --text review --output v.npy")) fail_msg("%s", err);
     assert_memory_equal(out, "result rows=150 dim=16 seconds=", 31);
-    check_npy("v.npy");
+    check_npy("v.npy", check_row);
     if (run("gzip -k rows.csv && $MC embed bert --data rows.csv.gz --text review --output z.npy "
             "--pooling mean --normalize no"))
         fail_msg("%s", err);
-    check_npy("z.npy");
+    check_npy("z.npy", check_row);
+}
+
+static void test_fp8(void **state)
+{
+    (void)state;
+    must("$MC embed bert --data rows.csv --text review --output 8.npy --fp8 all");
+    check_npy("8.npy", check_row_in_8_bits);
+    must_refuse(2, "--fp8",
+                "$MC embed bert --data rows.csv --text review --output 8.npy --fp8 e4m3");
+    must_refuse(
+        1, "fp8: the model is f16",
+        "$MC embed bert --data rows.csv --text review --output x.npy --fp8 all --dtype f16");
 }
 
 static void test_json_lines(void **state)
@@ -188,7 +214,7 @@ static void test_tokenizer(void **state)
         "mkdir bare words && cp bert/config.json bert/model.safetensors bare && cp bert/* words && "
         "rm words/config.json words/model.safetensors && "
         "$MC embed bare --tokenizer words --data rows.csv --text review --output apart.npy");
-    check_npy("apart.npy");
+    check_npy("apart.npy", check_row);
     assert_int_equal(run("$MC embed bare --data rows.csv --text review --output none.npy"), 1);
     must("test ! -e none.npy");
 }
@@ -199,7 +225,7 @@ static void test_gguf(void **state)
     (void)state;
     must("$MC convert bert bert.gguf --to gguf --dtype f32 && $MC embed bert.gguf --data rows.csv "
          "--text review --output inside.npy");
-    check_npy("inside.npy");
+    check_npy("inside.npy", check_row);
 }
 
 /* Of two commands that write one file the last one's is there, whole; or one of them is refused. */
@@ -219,10 +245,11 @@ static void test_two_at_once(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_npy),         cmocka_unit_test(test_json_lines),
-        cmocka_unit_test(test_refusals),    cmocka_unit_test(test_interrupt),
-        cmocka_unit_test(test_two_at_once), cmocka_unit_test(test_tokenizer),
-        cmocka_unit_test(test_gguf),        cmocka_unit_test(test_full),
+        cmocka_unit_test(test_npy),        cmocka_unit_test(test_fp8),
+        cmocka_unit_test(test_json_lines), cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_interrupt),  cmocka_unit_test(test_two_at_once),
+        cmocka_unit_test(test_tokenizer),  cmocka_unit_test(test_gguf),
+        cmocka_unit_test(test_full),
     };
     return cmocka_run_group_tests(tests, set_up, remove_folder);
 }
