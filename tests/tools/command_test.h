@@ -16,6 +16,13 @@
 
 enum { TEXT_ROOM = 1 << 18 };
 
+/* Where commands run slowly, and a test begins one of a kind in place of several. */
+#ifdef MC_TEST_SANITIZED
+enum { SANITIZED = true };
+#else
+enum { SANITIZED = false };
+#endif
+
 static temp_folder folder; /* of most tests */
 
 static inline int make_folder(void **state)

@@ -123,42 +123,50 @@ static int set_up(void **state)
 
 /* ---- learning -------------------------------------------------------------------------------- */
 
-/* From about log 40 = 3.7 (BERT: and log 2 of the pairs) to below `loss`. */
-static void learns(const char *line, const char *says, double loss)
+/* From about log 40 = 3.7 (BERT: and log 2 of the pairs) to below `loss` in $N steps; under
+ * sanitizers there are ten, which learn little. */
+static void learns(int steps, const char *line, const char *says, double loss)
 {
-    must(line);
+    char whole[1200];
+    snprintf(whole, sizeof whole, "N=%d && %s", SANITIZED ? 10 : steps, line);
+    must(whole);
     must_hold(err, says);
     double first = number_after(err, "| loss "), last = number_after(out, " loss=");
-    if (!(first > 3.2 && last < loss))
+    if (!(first > 3.2 && (SANITIZED || last < loss)))
         fail_msg("loss from %.4f to %.4f, expected below %.2f: %s", first, last, loss, line);
 }
 
 static void test_each_family_learns(void **state)
 {
     (void)state;
-    learns("$P bert --config bert.json --tokenizer bert --data letters.bin --steps 200 $S "
+    learns(200,
+           "$P bert --config bert.json --tokenizer bert --data letters.bin --steps $N $S "
            "--batch-size 12 "
            "--output bert-run && grep -q BertForPreTraining bert-run/config.json && "
            "test -e bert-run/vocab.txt",
            "objective: 7 of 45 tokens masked, and whether the second part follows the first\n",
            2.6);
-    learns("$P bert --config bert.json --tokenizer bert --data letters.bin --steps 200 $S "
+    learns(200,
+           "$P bert --config bert.json --tokenizer bert --data letters.bin --steps $N $S "
            "--batch-size 12 --no-nsp "
            "--whole-word-mask --mask-probability 0.2 --output mlm && "
            "grep -q BertForMaskedLM mlm/config.json",
            "objective: 9 of 46 tokens masked, whole words\n", 2.6);
-    learns("$P roberta --config roberta.json --tokenizer roberta --data documents.bin --steps 250 "
+    learns(250,
+           "$P roberta --config roberta.json --tokenizer roberta --data documents.bin --steps $N "
            "$S --batch-size 12 --whole-word-mask",
            "objective: 7 of 46 tokens masked, whole words\n", 2.6);
     learns(
-        "$P t5 --config t5.json --tokenizer t5 --data documents.bin --steps 200 $S --batch-size 12",
+        200,
+        "$P t5 --config t5.json --tokenizer t5 --data documents.bin --steps $N $S --batch-size 12",
         "objective: spans of 52 tokens, as inputs of 48 and targets of 12\n", 2.6);
-    learns("$P cpm1 --config cpm1.json --data documents.bin --steps 200 $S --batch-size 12",
+    learns(200, "$P cpm1 --config cpm1.json --data documents.bin --steps $N $S --batch-size 12",
            "objective: the middle of each document", 2.6);
-    learns("$P cpm2 --config cpm2.json --tokenizer cpm2 --data cpm2.bin --steps 200 $S "
+    learns(200,
+           "$P cpm2 --config cpm2.json --tokenizer cpm2 --data cpm2.bin --steps $N $S "
            "--batch-size 12",
            "objective: spans of 53 tokens, as inputs of 48 and targets of 12\n", 2.6);
-    learns("$P gptj --config gptj.json --data letters.bin --steps 100 $S --batch-size 12",
+    learns(100, "$P gptj --config gptj.json --data letters.bin --steps $N $S --batch-size 12",
            "gptj: ", 2.6);
 }
 
@@ -168,7 +176,8 @@ static void test_given_weights(void **state)
     (void)state;
     must("rm -rf more && $P bert --pretrained bert-run --data letters.bin --val val.bin "
          "--batch-size 4 --seq-length 48 --steps 1 --lr 0 --output more");
-    assert_true(number_after(out, " loss=") < 2.8 && number_after(out, "val_loss=") < 2.8);
+    double most = SANITIZED ? 5 : 2.8;
+    assert_true(number_after(out, " loss=") < most && number_after(out, "val_loss=") < most);
     must("cmp bert-run/vocab.txt more/vocab.txt");
     must("$P bert --pretrained mlm --data letters.bin $S --steps 1 --no-nsp 2>said && "
          "! grep 'a new one is made' said");
