@@ -548,30 +548,52 @@ static void test_contract(void **state)
     }
 }
 
+/* The call's route doesn't take it, for a reason that contains `why`. */
+static void assert_refused(attention_case c, const char *why)
+{
+    attention_data d;
+    data_init(&d, c);
+    uploaded q = upload_batch(&d.queries), others = {0}, *k = &q;
+    if (c.key_length) *(k = &others) = upload_batch(&d.others);
+    mc_matrix out = upload_matrix(&d.out), keys = columns_from(k->x, d.w.q);
+    d.shape.device_lengths = q.lengths;
+    if (c.key_length) d.shape.device_key_lengths = k->lengths;
+    assert_int_equal(
+        gpu->kernels->attention(gpu, &d.shape, q.x, keys, columns_from(keys, d.w.k), out, NULL),
+        MC_ERR_UNSUPPORTED);
+    if (!strstr(gpu->failure, why)) fail_msg("\"%s\", expected \"%s\"", gpu->failure, why);
+    gpu->failure[0] = '\0';
+    take_batch(&q);
+    if (c.key_length) take_batch(k);
+    take_matrix(out, &d.out);
+    data_free(&d);
+}
+
 /* Kernels on tensor cores name what they don't take. */
 static void test_contract_refusals(void **state)
 {
     (void)state;
-    const char *paths[] = {"attention:cudnn",
+    const int32_t fewer[] = {3, 0, 1, 64, 130, 17};
+    const attention_case grouped = {ragged, 6, 2, 64, .dtype = MC_BF16, .group = 2};
+    attention_case end = {ragged, 6, 2, 64, .dtype = MC_BF16, .key_length = ragged};
+    end.bottom_right = true;
+    end.causal = true;
 #ifdef MC_HAVE_HOPPER
-                           "attention:hopper"
+    force("attention:hopper");
+    assert_refused(grouped, "");
+    assert_refused(end, "");
 #endif
-    };
-    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
-        attention_data d;
-        data_init(&d, (attention_case){ragged, 6, 2, 64, .dtype = MC_BF16, .group = 2});
-        uploaded u = upload_batch(&d.queries);
-        mc_matrix out = upload_matrix(&d.out), k = columns_from(u.x, d.w.q);
-        d.shape.device_lengths = u.lengths;
-        force(paths[i]);
-        assert_int_equal(
-            gpu->kernels->attention(gpu, &d.shape, u.x, k, columns_from(k, d.w.k), out, NULL),
-            MC_ERR_UNSUPPORTED);
-        if (i == 0) assert_non_null(strstr(gpu->failure, "heads that share keys"));
-        take_batch(&u);
-        take_matrix(out, &d.out);
-        data_free(&d);
-    }
+    force("attention:cudnn");
+    assert_refused(grouped, "heads that share keys");
+    attention_case other = end;
+    other.dropout = 0.1f;
+    assert_refused(other, "with a bias or dropout");
+    other = end;
+    other.key_length = fewer;
+    assert_refused(other, "more queries than keys");
+    other.bottom_right = false;
+    other.window_left = 5;
+    assert_refused(other, "more queries than keys");
 }
 
 /* ---- cuDNN ----------------------------------------------------------------------------------- */
@@ -633,6 +655,104 @@ static void test_cudnn_grouped(void **state)
             run_case((attention_case){length, sizes[i][0], sizes[i][1], sizes[i][3],
                                       .causal = mode & 1, .dtype = mode & 2 ? MC_F16 : MC_BF16,
                                       .group = sizes[i][4]});
+        }
+}
+
+/* What hides keys by where they lie: the fields of a case. */
+typedef struct places {
+    bool causal;
+    int left, right;
+} places;
+
+static const places windows[] = {{true, 1, 0},   {true, 40, 0},    {true, 130, 0}, {false, 65, 65},
+                                 {false, 1, 90}, {false, 128, 12}, {false, 33, 0}, {false, 0, 33}};
+enum { WINDOWS = sizeof windows / sizeof *windows };
+
+static void set_places(attention_case *c, places p)
+{
+    c->causal = p.causal;
+    c->window_left = p.left;
+    c->window_right = p.right;
+}
+
+/* The route that takes a case; NULL: none. */
+static const mc_route *route_of(attention_case c)
+{
+    attention_data d;
+    data_init(&d, c);
+    mc_matrix x = {(void *)(uintptr_t)256, c.dtype, 3 * d.width};
+    const mc_attention_call call = {
+        .shape = &d.shape, .q = x, .k = x, .v = x, .out = x, .log_sum_exp = d.lse};
+    const mc_route *route;
+    mc_route_choose(gpu, MC_ROUTE_ATTENTION, &call, &route);
+    gpu->failure[0] = '\0';
+    data_free(&d);
+    return route;
+}
+
+/* Windows and queries that end where the keys end come to cuDNN where it is named only. */
+static void test_cudnn_is_named(void **state)
+{
+    (void)state;
+    const int32_t dense[] = {128, 128}, keys[] = {448, 448};
+    attention_case window = {dense, 2, 4, 64, .causal = true, .dtype = MC_BF16, .window_left = 30};
+    attention_case end = {dense, 2, 4, 64, .causal = true, .dtype = MC_BF16, .key_length = keys};
+    end.bottom_right = true;
+    force("");
+    assert_string_not_equal(route_of(window)->name, "cudnn");
+    assert_string_not_equal(route_of(end)->name, "cudnn");
+    if (!with_cudnn()) return;
+    assert_non_null(route_of(window));
+    assert_non_null(route_of(end));
+}
+
+/* Windows of a grid, of grouped heads, with a bias, of packed sequences. */
+static void test_cudnn_windows(void **state)
+{
+    (void)state;
+    if (!with_cudnn()) return;
+    const int32_t dense[] = {320, 320, 320}, longer[] = {1408};
+    for (int i = 0; i < WINDOWS; i++)
+        for (int mode = 0; mode < 2; mode++) {
+            attention_case c = {dense, 3, 4, mode ? 128 : 64, .dtype = mode ? MC_F16 : MC_BF16};
+            set_places(&c, windows[i]);
+            run_case(c);
+            c.group = mode ? 4 : 2;
+            run_case(c);
+            c.group = 0;
+            c.bias = c.dtype;
+            run_case(c);
+            c.bias = 0;
+            c.length = ragged, c.count = 6;
+            run_case(c);
+            if (c.window_left && !c.window_right && !c.causal) continue; /* see fault_of */
+            c.length = longer, c.count = 1;
+            run_case(c);
+        }
+}
+
+/* Queries that are the last of their keys, as many as these too: a grid, grouped heads, packed
+ * sequences; causal alone, and windows. */
+static void test_cudnn_bottom_right(void **state)
+{
+    (void)state;
+    if (!with_cudnn()) return;
+    const int32_t dense[] = {128, 128}, dense_keys[] = {448, 448}, even_keys[] = {128, 128};
+    const int32_t keys[] = {17, 0, 64, 65, 200, 17};
+    for (int i = -1; i < WINDOWS; i++)
+        for (int mode = 0; mode < 2; mode++) {
+            attention_case c = {dense, 2, 4, mode ? 128 : 64, .dtype = mode ? MC_F16 : MC_BF16};
+            c.bottom_right = true;
+            c.key_length = dense_keys;
+            set_places(&c, i < 0 ? (places){true, 0, 0} : windows[i]);
+            run_case(c);
+            c.group = mode ? 2 : 4;
+            run_case(c);
+            c.key_length = even_keys;
+            run_case(c);
+            c.group = 0;
+            c.length = ragged, c.key_length = keys, c.count = 6;
+            run_case(c);
         }
 }
 
@@ -742,19 +862,7 @@ static attention_case one_length(int count, int heads, int length, mc_dtype dtyp
     return (attention_case){lengths, count, heads, 64, 0, 0, 0, true, false, 0, dtype};
 }
 
-static bool hopper_takes(attention_case c)
-{
-    attention_data d;
-    data_init(&d, c);
-    mc_matrix x = {(void *)(uintptr_t)256, c.dtype, 3 * d.width};
-    const mc_attention_call call = {
-        .shape = &d.shape, .q = x, .k = x, .v = x, .out = x, .log_sum_exp = d.lse};
-    const mc_route *route;
-    bool takes = mc_route_choose(gpu, MC_ROUTE_ATTENTION, &call, &route) == MC_OK;
-    gpu->failure[0] = '\0';
-    data_free(&d);
-    return takes;
-}
+static bool hopper_takes(attention_case c) { return route_of(c) != NULL; }
 
 static void test_hopper_takes(void **state)
 {
@@ -1149,6 +1257,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_contract_refusals),
         cmocka_unit_test(test_cudnn_dense),
         cmocka_unit_test(test_cudnn_grouped),
+        cmocka_unit_test(test_cudnn_is_named),
+        cmocka_unit_test(test_cudnn_windows),
+        cmocka_unit_test(test_cudnn_bottom_right),
         cmocka_unit_test(test_cudnn_ragged),
         cmocka_unit_test(test_cudnn_strides),
         cmocka_unit_test(test_cudnn_deterministic),

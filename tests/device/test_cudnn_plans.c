@@ -109,11 +109,11 @@ static mc_cudnn_descriptor plan_of(const mc_sdpa_key *key)
     assert_ids(&graph, key);
     mc_cudnn_descriptor plan = mc_cudnn_plan_new(&graph);
     if (!plan)
-        fail_msg("backward %d causal %d ragged %d bias %d apart %d deterministic %d packed %d "
-                 "dropout %g, (%d, %d, %d, %d, %d): %s",
-                 key->backward, key->causal, key->ragged, key->bias, key->apart, key->deterministic,
-                 key->packed_sum, (double)key->dropout, key->batch, key->heads, key->length,
-                 key->key_length, key->head_dim, graph.error);
+        fail_msg("backward %d causal %d left %d right %d bottom right %d ragged %d bias %d apart "
+                 "%d deterministic %d packed %d dropout %g, (%d, %d, %d, %d, %d): %s",
+                 key->backward, key->causal, key->left, key->right, key->bottom_right, key->ragged,
+                 key->bias, key->apart, key->deterministic, key->packed_sum, (double)key->dropout,
+                 key->batch, key->heads, key->length, key->key_length, key->head_dim, graph.error);
     mc_cudnn_graph_release(&graph);
     return plan;
 }
@@ -184,6 +184,46 @@ static void test_grouped(void **state)
         key.causal = 1;
         key.deterministic = form == 3;
         assert_plans(key);
+    }
+}
+
+/* Windows: causal, to both sides, to one; of a grid, also of grouped heads, and ragged. */
+static void test_windows(void **state)
+{
+    (void)state;
+    for (int form = 1; form < 16; form++) {
+        mc_sdpa_key key = key_of(2, 4, 256, 64);
+        key.left = form & 1;
+        key.right = (form & 2) != 0;
+        key.ragged = (form & 4) != 0;
+        key.causal = !key.right && form & 8;
+        if (key.right && form & 8) key.dropout = 0.1f;
+        if (!key.ragged && !key.dropout) key.key_heads = 2;
+        if ((key.left || key.right) && !is_spared(form)) assert_plans(key);
+    }
+    mc_sdpa_key key = key_of(2, 4, 256, 64);
+    key.left = key.causal = key.bias = 1;
+    assert_plans(key);
+}
+
+/* Fewer queries than keys, of which the last stand side by side: causal, and with windows. */
+static void test_bottom_right(void **state)
+{
+    (void)state;
+    for (int form = 1; form < 16; form++) {
+        mc_sdpa_key key = key_of(2, 4, 256, 64);
+        key.length = 128;
+        key.q_stride = key.out_stride;
+        key.kv_stride = 2 * key.out_stride;
+        key.bottom_right = 1;
+        key.left = form & 1;
+        key.right = (form & 2) != 0;
+        key.ragged = key.apart = (form & 4) != 0;
+        key.causal = !key.right && form & 8;
+        if (!key.ragged && form & 8) key.key_heads = 1;
+        /* of a grid with a window to the left alone the place is a part of MC_SDPA_LEFT */
+        bool has_place = key.causal || key.right || (key.left && key.ragged);
+        if (has_place && !is_spared(form)) assert_plans(key);
     }
 }
 
@@ -300,9 +340,10 @@ int main(void)
         return 0;
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_forms),       cmocka_unit_test(test_bias_and_cross),
-        cmocka_unit_test(test_grouped),     cmocka_unit_test(test_shapes),
-        cmocka_unit_test(test_other_plans), cmocka_unit_test(test_refusal),
+        cmocka_unit_test(test_forms),        cmocka_unit_test(test_bias_and_cross),
+        cmocka_unit_test(test_grouped),      cmocka_unit_test(test_windows),
+        cmocka_unit_test(test_bottom_right), cmocka_unit_test(test_shapes),
+        cmocka_unit_test(test_other_plans),  cmocka_unit_test(test_refusal),
         cmocka_unit_test(test_files),
     };
     return cmocka_run_group_tests(tests, load, unload);

@@ -71,14 +71,14 @@ static void describe(const mc_cuda_device *cuda, const mc_sdpa_key *k, bool time
                      size_t size)
 {
     snprintf(text, size,
-             "modelcenter plan 3: %scuDNN %zu, %s, attention backward %d causal %d ragged %d "
-             "bias %d apart %d deterministic %d packed %d dtype %d shape %d %d %d %d %d %d "
-             "strides %lld %lld %lld dropout %a",
+             "modelcenter plan 4: %scuDNN %zu, %s, attention backward %d causal %d left %d "
+             "right %d bottom right %d ragged %d bias %d apart %d deterministic %d packed %d "
+             "dtype %d shape %d %d %d %d %d %d strides %lld %lld %lld dropout %a",
              timed ? "timed, " : "", cuda->cudnn->library.version, cuda->gpu, k->backward,
-             k->causal, k->ragged, k->bias, k->apart, k->deterministic, k->packed_sum, k->dtype,
-             k->batch, k->heads, k->key_heads, k->length, k->key_length, k->head_dim,
-             (long long)k->q_stride, (long long)k->kv_stride, (long long)k->out_stride,
-             (double)k->dropout);
+             k->causal, k->left, k->right, k->bottom_right, k->ragged, k->bias, k->apart,
+             k->deterministic, k->packed_sum, k->dtype, k->batch, k->heads, k->key_heads, k->length,
+             k->key_length, k->head_dim, (long long)k->q_stride, (long long)k->kv_stride,
+             (long long)k->out_stride, (double)k->dropout);
 }
 
 /* What a plan is kept for from one start to the next, and the file; false: there is no place. */
@@ -171,6 +171,27 @@ static bool is_one_sided(const mc_attention_shape *s)
     return false;
 }
 
+static bool has_windows(const mc_attention_shape *s) { return s->window_left || s->window_right; }
+
+static bool has_more_queries_than_keys(const mc_attention_shape *s)
+{
+    const mc_lengths *queries = s->lengths, *keys = mc_key_lengths(s);
+    for (int i = 0; i < queries->count; i++)
+        if (queries->length[i] > keys->length[i]) return true;
+    return false;
+}
+
+/* Cases for which cuDNN has plans, but which its frontend rejects. They include queries that see no
+ * key: their results must be zeros, and cuDNN's may be NaN. */
+static const char *place_refusal(const mc_attention_shape *s)
+{
+    if (!s->key_lengths || (!has_windows(s) && !s->bottom_right)) return NULL;
+    if (has_more_queries_than_keys(s)) return "windows or bottom right of more queries than keys";
+    if (s->bottom_right && (s->bias.data || s->dropout.p > 0))
+        return "queries that end where the keys end, with a bias or dropout";
+    return NULL;
+}
+
 static const char *bias_refusal(const mc_attention_shape *s, mc_dtype dtype)
 {
     if (!s->bias.data) return NULL;
@@ -189,9 +210,10 @@ static const char *refusal(const mc_attention_call *c)
     if (q.dtype != MC_F16 && q.dtype != MC_BF16) return "a dtype that is neither f16 nor bf16";
     if (k.dtype != q.dtype || v.dtype != q.dtype || out.dtype != q.dtype) return "mixed dtypes";
     const bool grouped = mc_key_heads(s) != s->heads;
-    mc_attention_shape alone = *s; /* heads that share keys are taken, of a grid */
-    alone.key_heads = 0;
-    if (mc_attention_needs(&alone)) return mc_attention_needs(&alone);
+    mc_attention_shape rest = *s; /* without what is taken; grouped heads are, in a grid */
+    rest.key_heads = rest.window_left = rest.window_right = 0;
+    rest.bottom_right = false;
+    if (mc_attention_needs(&rest)) return mc_attention_needs(&rest);
     if (grouped && (mc_sdpa_is_ragged(s) || s->bias.data)) return mc_attention_needs(s);
     if (s->key_mask) return "a key mask";
     if (s->position_bias) return "a bias by distance";
@@ -205,6 +227,7 @@ static const char *refusal(const mc_attention_call *c)
     if (s->lengths->total > INT32_MAX / stride || mc_key_lengths(s)->total > INT32_MAX / k.stride)
         return "a matrix of 2^31 elements or more";
     if (s->key_lengths && is_one_sided(s)) return "queries without keys or keys without queries";
+    if (place_refusal(s)) return place_refusal(s);
     return bias_refusal(s, q.dtype);
 }
 
@@ -220,6 +243,20 @@ bool mc_sdpa_is_ragged(const mc_attention_shape *s)
     return s->bias.data && (s->bias_rows != queries->longest || s->bias.stride != keys->longest);
 }
 
+/* A window as long as the keys has no effect. In a grid, MC_SDPA_LEFT includes the place of the
+ * first query. */
+static void set_places(mc_sdpa_key *key, const mc_attention_shape *s)
+{
+    const bool moved = s->bottom_right && s->key_lengths;
+    key->causal = s->causal;
+    key->left = s->window_left > 0 && s->window_left < key->key_length;
+    key->right = !s->causal && s->window_right > 0 && s->window_right < key->key_length;
+    if (key->ragged)
+        key->bottom_right = moved && (key->causal || key->right || key->left);
+    else
+        key->bottom_right = moved && (key->causal || key->right) && key->length != key->key_length;
+}
+
 /* The form that serves forward and backward of the case. */
 static mc_sdpa_key key_of(const mc_attention_call *c)
 {
@@ -228,7 +265,6 @@ static mc_sdpa_key key_of(const mc_attention_call *c)
     const mc_lengths *l = s->lengths, *keys = mc_key_lengths(s);
     mc_sdpa_key key;
     memset(&key, 0, sizeof key); /* keys are compared as bytes */
-    key.causal = s->causal;
     key.dtype = q.dtype == MC_F16 ? MC_CUDNN_DATA_HALF : MC_CUDNN_DATA_BFLOAT16;
     key.ragged = mc_sdpa_is_ragged(s);
     key.apart = key.ragged && (keys != l || k.stride != q.stride);
@@ -247,6 +283,7 @@ static mc_sdpa_key key_of(const mc_attention_call *c)
     key.kv_stride = k.stride;
     key.out_stride = out.stride;
     key.dropout = s->dropout.p > 0 ? s->dropout.p : 0;
+    set_places(&key, s);
     return key;
 }
 
@@ -263,6 +300,19 @@ static mc_sdpa_key backward_key_of(mc_sdpa_key key, int64_t total, bool determin
     return key;
 }
 
+/* What this version of cuDNN computes wrongly, or NULL. */
+static const char *fault_of(const mc_sdpa_key *key, size_t version)
+{
+    /* 9.14.0 on an H200: dv of packed sequences is wrong from here on, 9.19.0's is right */
+    if (key->ragged && key->head_dim > 128 && version < 91900)
+        return "packed sequences with heads of more than 128 in cuDNN before 9.19";
+    /* cuDNN's frontend rejects this case too */
+    const bool left_alone = key->left && !key->right && !key->causal;
+    if (left_alone && key->key_length > 1024 && version == 91400)
+        return "a window to the left alone over more than 1,024 keys in cuDNN 9.14.0";
+    return NULL;
+}
+
 /* The plans of a call; `backward` is NULL where that pass is not cuDNN's. MC_ERR_UNSUPPORTED with
  * the reason as the failure. */
 static mc_status find_plans(mc_device *d, const mc_attention_call *call, sdpa_plan **forward,
@@ -275,10 +325,8 @@ static mc_status find_plans(mc_device *d, const mc_attention_call *call, sdpa_pl
     if (!c) return MC_ERR_NOMEM;
     if (*c->why) return mc_cuda_fail(d, MC_ERR_UNSUPPORTED, "anything: %s", c->why);
     mc_sdpa_key key = key_of(call);
-    /* 9.14.0 on an H200: dv of packed sequences is wrong from here on, 9.19.0's is right */
-    if (key.ragged && key.head_dim > 128 && c->library.version < 91900)
-        return mc_cuda_fail(d, MC_ERR_UNSUPPORTED, "packed sequences of heads of %d in cuDNN %zu",
-                            key.head_dim, c->library.version);
+    why = fault_of(&key, c->library.version);
+    if (why) return mc_cuda_fail(d, MC_ERR_UNSUPPORTED, "%s", why);
     if ((int64_t)key.batch * key.heads > UINT16_MAX)
         return mc_cuda_fail(d, MC_ERR_UNSUPPORTED, "%d sequences of %d heads", key.batch,
                             key.heads);
@@ -301,15 +349,18 @@ mc_status mc_cudnn_forward_takes(mc_device *d, const mc_attention_call *c)
     return find_plans(d, c, &forward, NULL);
 }
 
-/* cuDNN's ragged graphs with a bias or with other keys get plans, but have not been compared with
- * our kernels on a GPU: they are for those that ask for cuDNN by name. Forward is taken only where
- * there is a backward plan too, for that has to read forward's log-sum-exp. */
+/* Some graphs get plans, but their results have not been compared with our kernels on a GPU: ragged
+ * ones with a bias or with other keys, windows, and queries that end where the keys end. They are
+ * taken only if MC_ROUTE names cuDNN. Forward is taken only if there is a backward plan too, which
+ * has to read forward's log-sum-exp. */
 mc_status mc_cudnn_attention_takes(mc_device *d, const void *call, bool asked)
 {
     const mc_attention_call *c = call;
     sdpa_plan *forward, *backward;
     if (!asked && (c->shape->bias.data || c->shape->key_lengths) && mc_sdpa_is_ragged(c->shape))
         return mc_cuda_fail(d, MC_ERR_UNSUPPORTED, "packed sequences with a bias or other keys");
+    if (!asked && (has_windows(c->shape) || c->shape->bottom_right))
+        return mc_cuda_fail(d, MC_ERR_UNSUPPORTED, "windows or bottom right, unless it is named");
     return find_plans(d, c, &forward, c->log_sum_exp ? &backward : NULL);
 }
 
@@ -320,7 +371,8 @@ typedef struct sdpa_run {
     sdpa_plan *plan;
     void *pointers[MC_SDPA_IDS];
     void *workspace;
-    float scale, masked, delta_factor, keep_factor;
+    float scale, masked, delta_factor, keep_factor, left;
+    int32_t whole_left, right, queries, keys;
     mc_sdpa_inputs inputs;
     char *block;
     size_t used;
@@ -381,8 +433,26 @@ static void set_scalars(sdpa_run *r, const mc_attention_shape *s)
     r->keep_factor = 1.0f / (1.0f - p);
     r->pointers[MC_SDPA_SCALE] = &r->scale;
     r->pointers[MC_SDPA_PADDING] = r->pointers[MC_SDPA_FUTURE] = &r->masked;
+    r->pointers[MC_SDPA_PAST] = &r->masked;
     r->pointers[MC_SDPA_DELTA_FACTOR] = &r->delta_factor;
     r->pointers[MC_SDPA_KEEP_FACTOR] = &r->keep_factor;
+}
+
+/* The sizes of the windows and, in a grid, of a sequence. */
+static void set_places_of_run(sdpa_run *r, const mc_attention_shape *s)
+{
+    const mc_sdpa_key *k = &r->plan->key;
+    const int64_t place = k->ragged ? 0 : mc_first_place(s, k->length, k->key_length);
+    const bool whole = k->ragged && k->bottom_right;
+    r->left = (float)(s->window_left - place);
+    r->whole_left = s->window_left;
+    r->right = s->window_right - 1;
+    r->queries = k->length;
+    r->keys = k->key_length;
+    r->pointers[MC_SDPA_LEFT] = whole ? (void *)&r->whole_left : &r->left;
+    r->pointers[MC_SDPA_RIGHT] = &r->right;
+    r->pointers[MC_SDPA_QUERIES] = &r->queries;
+    r->pointers[MC_SDPA_KEYS] = &r->keys;
 }
 
 /* Sequence lengths, starts and random numbers. */
@@ -485,6 +555,7 @@ static mc_status execute(mc_device *d, sdpa_run *r, const mc_attention_shape *s)
     const mc_cudnn *library = &cuda->cudnn->library;
     sdpa_memory m = {.workspace = r->workspace};
     set_scalars(r, s);
+    set_places_of_run(r, s);
     mc_status status = write_inputs(d, r, s);
     if (status) return status;
     m.count = mc_sdpa_ids(&r->plan->key, m.ids);

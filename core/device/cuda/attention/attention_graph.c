@@ -22,7 +22,8 @@ typedef struct builder {
     mc_cudnn_ref q, k, v, out, stats, scale;
     mc_cudnn_ref query_lengths, key_lengths; /* NULL unless ragged, like those below */
     mc_cudnn_ref q_starts, kv_starts, out_starts, stats_starts;
-    mc_cudnn_ref random, keep_factor; /* dropout: once it is drawn */
+    mc_cudnn_ref query_count, key_count; /* i32, of each sequence or of all; NULL: not needed */
+    mc_cudnn_ref random, keep_factor;    /* dropout: once it is drawn */
 } builder;
 
 /* ---- tensors --------------------------------------------------------------------------------- */
@@ -105,19 +106,24 @@ static void begin(builder *s, mc_cudnn_graph *g, const mc_sdpa_key *key)
         s->out_starts = small_integers(s, MC_SDPA_OUT_STARTS, I64, s->b + 1);
         s->stats_starts = small_integers(s, MC_SDPA_STATS_STARTS, I64, s->b + 1);
     }
+    s->query_count = s->query_lengths, s->key_count = s->key_lengths;
+    if (key->bottom_right && !key->ragged) {
+        s->query_count = mc_cudnn_scalar(g, MC_SDPA_QUERIES, I32);
+        s->key_count = mc_cudnn_scalar(g, MC_SDPA_KEYS, I32);
+    }
     s->q = q_like(s, MC_SDPA_Q);
     s->k = kv_like(s, MC_SDPA_K, true);
     s->v = kv_like(s, MC_SDPA_V, key->backward);
     s->out = out_like(s, MC_SDPA_OUT);
     s->stats = stats_like(s, MC_SDPA_STATS);
-    s->scale = mc_cudnn_scalar(g, MC_SDPA_SCALE);
+    s->scale = mc_cudnn_scalar(g, MC_SDPA_SCALE, F32);
 }
 
 static void draw_dropout(builder *s)
 {
     mc_cudnn_ref seed = small_integers(s, MC_SDPA_SEED, I64, 1);
     mc_cudnn_ref offset = small_integers(s, MC_SDPA_OFFSET, I64, 1);
-    s->keep_factor = mc_cudnn_scalar(s->g, MC_SDPA_KEEP_FACTOR);
+    s->keep_factor = mc_cudnn_scalar(s->g, MC_SDPA_KEEP_FACTOR, F32);
     s->random = scores(s, F32);
     mc_cudnn_bernoulli(s->g, seed, offset, 1.0 - (double)s->key->dropout, s->random);
 }
@@ -140,6 +146,13 @@ static mc_cudnn_ref minus(builder *s, mc_cudnn_ref x, mc_cudnn_ref b)
     return apply(s, MC_CUDNN_POINTWISE_SUB, x, b);
 }
 
+static mc_cudnn_ref integer(builder *s, int mode, mc_cudnn_ref x, mc_cudnn_ref b)
+{
+    mc_cudnn_ref y = mc_cudnn_like(s->g, I32, x);
+    mc_cudnn_pointwise(s->g, mode, I32, x, b, NULL, y);
+    return y;
+}
+
 static mc_cudnn_ref compare(builder *s, int mode, mc_cudnn_ref x, mc_cudnn_ref b)
 {
     mc_cudnn_ref y = mc_cudnn_like(s->g, BOOL, x);
@@ -157,8 +170,8 @@ static mc_cudnn_ref index_of(builder *s, mc_cudnn_ref x, int precision, int axis
 static mc_cudnn_ref keep_where(builder *s, mc_cudnn_ref x, mc_cudnn_ref condition, int64_t other)
 {
     mc_cudnn_ref y = mc_cudnn_like(s->g, F32, x);
-    mc_cudnn_pointwise(s->g, MC_CUDNN_POINTWISE_BINARY_SELECT, F32, x, mc_cudnn_scalar(s->g, other),
-                       condition, y);
+    mc_cudnn_pointwise(s->g, MC_CUDNN_POINTWISE_BINARY_SELECT, F32, x,
+                       mc_cudnn_scalar(s->g, other, F32), condition, y);
     return y;
 }
 
@@ -175,10 +188,40 @@ static mc_cudnn_ref mask_padding(builder *s, mc_cudnn_ref x)
 
 static mc_cudnn_ref mask_future(builder *s, mc_cudnn_ref x)
 {
-    if (!s->key->causal) return x;
+    const mc_sdpa_key *key = s->key;
+    if (!key->causal && !key->right) return x;
     mc_cudnn_ref row = index_of(s, x, F32, 2), column = index_of(s, x, F32, 3);
-    mc_cudnn_ref past = compare(s, MC_CUDNN_POINTWISE_CMP_GE, row, column);
-    return keep_where(s, x, past, MC_SDPA_FUTURE);
+    if (key->bottom_right) row = integer(s, MC_CUDNN_POINTWISE_ADD, row, s->key_count);
+    if (key->bottom_right) row = integer(s, MC_CUDNN_POINTWISE_SUB, row, s->query_count);
+    if (key->right)
+        row = integer(s, MC_CUDNN_POINTWISE_ADD, row, mc_cudnn_scalar(s->g, MC_SDPA_RIGHT, I32));
+    mc_cudnn_ref seen = compare(s, MC_CUDNN_POINTWISE_CMP_GE, row, column);
+    return keep_where(s, x, seen, MC_SDPA_FUTURE);
+}
+
+/* In a grid, MC_SDPA_LEFT includes the place of the first query. */
+static mc_cudnn_ref mask_past(builder *s, mc_cudnn_ref x)
+{
+    const mc_sdpa_key *key = s->key;
+    if (!key->left) return x;
+    mc_cudnn_ref row = index_of(s, x, F32, 2), column = index_of(s, x, F32, 3);
+    if (key->bottom_right && key->ragged) {
+        mc_cudnn_ref left = mc_cudnn_scalar(s->g, MC_SDPA_LEFT, I32);
+        column = integer(s, MC_CUDNN_POINTWISE_ADD, column, left);
+        column = integer(s, MC_CUDNN_POINTWISE_SUB, column, s->key_count);
+        column = integer(s, MC_CUDNN_POINTWISE_ADD, column, s->query_count);
+    } else {
+        column = apply(s, MC_CUDNN_POINTWISE_ADD, column, mc_cudnn_scalar(s->g, MC_SDPA_LEFT, F32));
+    }
+    mc_cudnn_ref seen = compare(s, MC_CUDNN_POINTWISE_CMP_GT, column, row);
+    return keep_where(s, x, seen, MC_SDPA_PAST);
+}
+
+/* Scores of keys that the causal mask or a window hides become -infinity. A score is kept where row
+ * + place + right >= column and column + left - place > row; place: the first query's. */
+static mc_cudnn_ref mask_unseen(builder *s, mc_cudnn_ref x)
+{
+    return mask_past(s, mask_future(s, x));
 }
 
 /* scale * q k^T + bias with the padding masked. */
@@ -205,7 +248,7 @@ static mc_cudnn_ref drop(builder *s, mc_cudnn_ref p)
 
 static void forward(builder *s)
 {
-    mc_cudnn_ref x = mask_future(s, scaled_scores(s));
+    mc_cudnn_ref x = mask_unseen(s, scaled_scores(s));
     mc_cudnn_ref largest = row_values(s), sum = row_values(s);
     mc_cudnn_reduce(s->g, MC_CUDNN_REDUCE_TENSOR_MAX, x, largest);
     mc_cudnn_ref e = apply(s, MC_CUDNN_POINTWISE_EXP, minus(s, x, largest), NULL);
@@ -231,7 +274,7 @@ static mc_cudnn_ref delta_of(builder *s, mc_cudnn_ref dout)
     mc_cudnn_pointwise(s->g, MC_CUDNN_POINTWISE_MUL, F32, dout, s->out, NULL, product);
     mc_cudnn_reduce(s->g, MC_CUDNN_REDUCE_TENSOR_ADD, product, sum);
     mc_cudnn_pointwise(s->g, MC_CUDNN_POINTWISE_MUL, F32, sum,
-                       mc_cudnn_scalar(s->g, MC_SDPA_DELTA_FACTOR), NULL, delta);
+                       mc_cudnn_scalar(s->g, MC_SDPA_DELTA_FACTOR, F32), NULL, delta);
     return delta;
 }
 
@@ -285,7 +328,7 @@ static void backward(builder *s)
 {
     if (s->key->dropout > 0) draw_dropout(s);
     mc_cudnn_ref dout = out_like(s, MC_SDPA_DOUT), delta = delta_of(s, dout);
-    mc_cudnn_ref x = mask_future(s, minus(s, scaled_scores(s), s->stats));
+    mc_cudnn_ref x = mask_unseen(s, minus(s, scaled_scores(s), s->stats));
     mc_cudnn_ref p = apply(s, MC_CUDNN_POINTWISE_EXP, x, NULL), dropped = p;
     if (s->random) dropped = times(s, times(s, p, s->random), s->keep_factor);
     key_gradient(s, dropped, dout, MC_SDPA_DV, MC_SDPA_DV_HEADS);
@@ -316,7 +359,16 @@ int mc_sdpa_ids(const mc_sdpa_key *key, int64_t ids[MC_SDPA_IDS])
     int n = 0;
     for (int id = MC_SDPA_Q; id <= MC_SDPA_STATS; id++) ids[n++] = id;
     ids[n++] = MC_SDPA_SCALE;
-    if (key->causal) ids[n++] = MC_SDPA_FUTURE;
+    if (key->causal || key->right) ids[n++] = MC_SDPA_FUTURE;
+    if (key->right) ids[n++] = MC_SDPA_RIGHT;
+    if (key->left) {
+        ids[n++] = MC_SDPA_PAST;
+        ids[n++] = MC_SDPA_LEFT;
+    }
+    if (key->bottom_right && !key->ragged) {
+        ids[n++] = MC_SDPA_QUERIES;
+        ids[n++] = MC_SDPA_KEYS;
+    }
     if (key->ragged) {
         const int ragged[] = {MC_SDPA_QUERY_LENGTHS, MC_SDPA_KEY_LENGTHS,  MC_SDPA_Q_STARTS,
                               MC_SDPA_OUT_STARTS,    MC_SDPA_STATS_STARTS, MC_SDPA_PADDING};

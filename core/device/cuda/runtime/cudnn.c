@@ -183,10 +183,10 @@ mc_cudnn_ref mc_cudnn_memory(mc_cudnn_graph *g, int64_t id, int dtype, const int
     return tensor(g, MEMORY, id, dtype, dim, stride, ragged);
 }
 
-mc_cudnn_ref mc_cudnn_scalar(mc_cudnn_graph *g, int64_t id)
+mc_cudnn_ref mc_cudnn_scalar(mc_cudnn_graph *g, int64_t id, int dtype)
 {
     const int64_t *one = MC_CUDNN_4(1, 1, 1, 1);
-    return tensor(g, SCALAR, id, MC_CUDNN_DATA_FLOAT, one, one, NULL);
+    return tensor(g, SCALAR, id, dtype, one, one, NULL);
 }
 
 mc_cudnn_ref mc_cudnn_virtual(mc_cudnn_graph *g, int dtype, const int64_t dim[4],

@@ -129,6 +129,7 @@ typedef void *mc_cudnn_descriptor;
     X(POINTWISE_EXP, 13)                                \
     X(POINTWISE_LOG, 15)                                \
     X(POINTWISE_IDENTITY, 21)                           \
+    X(POINTWISE_CMP_GT, 302)                            \
     X(POINTWISE_CMP_GE, 303)                            \
     X(POINTWISE_CMP_LT, 304)                            \
     X(POINTWISE_LOGICAL_AND, 400)                       \
@@ -196,8 +197,8 @@ typedef const mc_cudnn_tensor *mc_cudnn_ref;
 /* Memory passed to each run as `id`. `ragged`: the offset of each of dim[0], or NULL. */
 mc_cudnn_ref mc_cudnn_memory(mc_cudnn_graph *g, int64_t id, int dtype, const int64_t dim[4],
                              const int64_t stride[4], mc_cudnn_ref ragged);
-/* An f32 passed to each run by its host address. */
-mc_cudnn_ref mc_cudnn_scalar(mc_cudnn_graph *g, int64_t id);
+/* A number passed to each run by its host address. */
+mc_cudnn_ref mc_cudnn_scalar(mc_cudnn_graph *g, int64_t id, int dtype);
 /* A value between operations, which need not be in memory. */
 mc_cudnn_ref mc_cudnn_virtual(mc_cudnn_graph *g, int dtype, const int64_t dim[4],
                               const int64_t stride[4], mc_cudnn_ref ragged);
@@ -266,6 +267,11 @@ enum {
     MC_SDPA_SCALE, /* from here: scalars */
     MC_SDPA_PADDING,
     MC_SDPA_FUTURE,
+    MC_SDPA_PAST,
+    MC_SDPA_LEFT,    /* of a window: f32, but i32 where `bottom_right` is ragged */
+    MC_SDPA_RIGHT,   /* i32, as the two below */
+    MC_SDPA_QUERIES, /* of a sequence, where `bottom_right` is not ragged */
+    MC_SDPA_KEYS,
     MC_SDPA_DELTA_FACTOR,
     MC_SDPA_KEEP_FACTOR, /* 1 / (1 - p) */
     MC_SDPA_IDS
@@ -276,17 +282,18 @@ enum {
  * long, contiguous; stats are (tokens, heads). */
 typedef struct mc_sdpa_key {
     int32_t backward, causal, ragged;
+    int32_t left, right;   /* whether a window limits that side; right: 0 if causal */
+    int32_t bottom_right;  /* the last query is at the last key, not at its own index */
     int32_t bias;          /* backward: with its gradient, which needs `deterministic` */
     int32_t apart;         /* ragged: k and v have lengths or a stride of their own */
     int32_t deterministic; /* backward only: no MC_SDPA_DQ_SUM, a larger workspace */
     int32_t packed_sum;    /* backward, ragged: MC_SDPA_DQ_SUM has dq's layout, not a dense one */
     int32_t dtype;         /* MC_CUDNN_DATA_HALF or MC_CUDNN_DATA_BFLOAT16 */
     int32_t batch, heads, length, key_length, head_dim;
-    int32_t key_heads;                       /* a divisor of heads */
-    int64_t q_stride, kv_stride, out_stride; /* elements from token to token, gradients alike */
+    int32_t key_heads; /* a divisor of heads */
     float dropout;
-    int32_t unused; /* 0: keys are compared as bytes */
-} mc_sdpa_key;
+    int64_t q_stride, kv_stride, out_stride; /* elements from token to token, gradients alike */
+} mc_sdpa_key;                               /* without gaps: keys are compared as bytes */
 
 /* Builds the graph; an error is in graph->error. */
 void mc_sdpa_graph(mc_cudnn_graph *graph, const mc_sdpa_key *key);
