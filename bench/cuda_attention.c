@@ -1,6 +1,8 @@
 /* Times attention on the GPU, forward and backward, at the sizes of T5-base and CPM-1 among others,
  * in bf16 through the kernel table: our kernels on tensor cores with what these models ask for, and
- * at the same sizes cuDNN's without bias and marks, for comparison. Calls are recorded as a graph.
+ * at the same sizes cuDNN's without bias and marks, for comparison. With windows, and where the
+ * queries end where the keys end (offset), all routes take the same call, in three turns. Calls are
+ * recorded as a graph.
  *
  *     bench_cuda_attention [name]      cases whose name contains `name`; all without
  *
@@ -12,7 +14,7 @@
 #include <string.h>
 #include "core/device/cuda/runtime/routes_internal.h"
 
-enum { MOST = 64, SETS = 3, RUNS = 15, CALLS = 12 };
+enum { MOST = 64, SETS = 3, RUNS = 15, CALLS = 12, TURNS = 3 };
 
 /* Sequences of so many queries and keys; RAGGED ones have a quarter of that and more. CONTEXT: how
  * many tokens of a sequence are marked as context, 0: there are no marks. */
@@ -21,6 +23,9 @@ typedef struct attention_case {
     int count, heads, dim, queries, keys;
     bool causal, biased, ragged, cross;
     int context;
+    int left, right; /* windows */
+    int group;       /* heads that share keys; 0: 1 */
+    bool offset;     /* the last query stands at the last key */
 } attention_case;
 
 static const attention_case cases[] = {
@@ -39,6 +44,16 @@ static const attention_case cases[] = {
     {"causal 4096", 16, 12, 64, 4096, 4096, .causal = true},
     {"causal 80", 16, 16, 80, 1024, 1024, .causal = true},
     {"causal 128", 32, 40, 128, 512, 512, .causal = true},
+    {"window 128", 16, 12, 64, 1024, 1024, .causal = true, .left = 128},
+    {"window 128 both", 16, 12, 64, 1024, 1024, .left = 65, .right = 65},
+    {"window 128 of 4096", 4, 12, 64, 4096, 4096, .left = 65, .right = 65},
+    {"window 128 of 8192", 2, 12, 64, 8192, 8192, .left = 65, .right = 65},
+    {"window 128 ragged", 16, 12, 64, 1024, 1024, .ragged = true, .left = 65, .right = 65},
+    {"window 128 grouped", 8, 32, 128, 1024, 1024, .causal = true, .left = 128, .group = 4},
+    {"window 1024 long", 2, 32, 128, 4096, 4096, .causal = true, .left = 1024},
+    {"offset", 16, 12, 64, 256, 1024, .causal = true, .cross = true, .offset = true},
+    {"offset ragged", 16, 12, 64, 256, 1024, true, .ragged = true, .cross = true, .offset = true},
+    {"offset grouped", 8, 32, 128, 256, 2048, true, .cross = true, .group = 4, .offset = true},
 };
 
 /* A packed batch, on both sides. */
@@ -106,17 +121,29 @@ static void make_marks(bench *b)
     b->marks = take(b, marks, (size_t)b->queries.lengths.total * sizeof *marks);
 }
 
+/* The keys that the queries of a sequence see by where they stand. */
+static int64_t count_seen(const mc_attention_shape *shape, int64_t queries, int64_t keys)
+{
+    const int64_t place = mc_first_place(shape, queries, keys);
+    int64_t pairs = 0;
+    for (int64_t i = 0; i < queries; i++) {
+        const mc_key_range seen = mc_keys_seen(shape, place + i, keys);
+        pairs += seen.end - seen.first;
+    }
+    return pairs;
+}
+
 /* Of a query and a key that it sees, in one head. */
 static double count_pairs(const bench *b, bool plain)
 {
     double pairs = 0;
     for (int s = 0; s < b->c.count; s++) {
-        const double n = b->queries.packed[s], m = b->keys.packed[s];
+        const double n = b->queries.packed[s];
         const double context = plain ? 0 : b->c.context;
         if (context > 0)
             pairs += n * context + (n - context) * (n - context + 1) / 2;
         else
-            pairs += b->c.causal ? n * (n + 1) / 2 : n * m;
+            pairs += (double)count_seen(&b->shape, b->queries.packed[s], b->keys.packed[s]);
     }
     return pairs;
 }
@@ -176,8 +203,12 @@ static void set_shape(bench *b, bool plain)
                                     .device_lengths = b->queries.on_device,
                                     .heads = c->heads,
                                     .head_dim = c->dim,
+                                    .key_heads = c->group ? c->heads / c->group : 0,
                                     .scale = 1 / sqrtf((float)c->dim),
-                                    .causal = c->causal};
+                                    .causal = c->causal,
+                                    .bottom_right = c->offset,
+                                    .window_left = c->left,
+                                    .window_right = c->right};
     if (c->cross) b->shape.key_lengths = &b->keys.lengths;
     if (c->cross) b->shape.device_key_lengths = b->keys.on_device;
     if (plain) return;
@@ -196,11 +227,12 @@ static mc_matrix part(mc_matrix m, int64_t column)
 static mc_status run(bench *b, int set, bool backward)
 {
     const int64_t width = (int64_t)b->c.heads * b->c.dim, first = b->c.cross ? 0 : width;
-    const mc_matrix k = part(b->kv[set], first), v = part(b->kv[set], first + width);
+    const int64_t key_width = width / (b->c.group ? b->c.group : 1);
+    const mc_matrix k = part(b->kv[set], first), v = part(b->kv[set], first + key_width);
     if (!backward) return b->k->attention(b->d, &b->shape, b->q[set], k, v, b->out[set], b->lse);
     return b->k->attention_backward(b->d, &b->shape, b->q[set], k, v, b->out[set], b->lse,
                                     b->dout[set], b->dq[set], part(b->dkv[set], first),
-                                    part(b->dkv[set], first + width));
+                                    part(b->dkv[set], first + key_width));
 }
 
 /* So many calls as a graph; NULL if they are not served. */
@@ -268,6 +300,28 @@ static void measure(bench *b, const char *route, bool plain)
     fflush(stdout);
 }
 
+/* Every route with the same call. */
+static void measure_routes(bench *b)
+{
+    for (int turn = 0; turn < TURNS; turn++) {
+        measure(b, "attention:cudnn", false);
+        measure(b, "attention:hopper", false);
+        measure(b, "attention:portable", false);
+    }
+}
+
+static void measure_case(bench *b)
+{
+    const attention_case *c = &b->c;
+    if (c->left || c->right || c->offset) {
+        measure_routes(b);
+        return;
+    }
+    if (c->biased || c->context) measure(b, "attention:hopper", false);
+    measure(b, "attention:hopper", true);
+    measure(b, "attention:cudnn", true);
+}
+
 int main(int argc, char **argv)
 {
     mc_context *context = mc_init_distributed(NULL);
@@ -283,9 +337,7 @@ int main(int argc, char **argv)
         b.c = cases[i];
         if (argc > 1 && !strstr(b.c.name, argv[1])) continue;
         prepare(&b);
-        if (b.c.biased || b.c.context) measure(&b, "attention:hopper", false);
-        measure(&b, "attention:hopper", true);
-        measure(&b, "attention:cudnn", true);
+        measure_case(&b);
         release(&b);
     }
     cudaEventDestroy(b.start);
