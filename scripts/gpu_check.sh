@@ -81,7 +81,7 @@ on_gpu() { MC_TEST_DEVICE=cuda run "$@"; }
 tests()
 {
     run test_cuda_kernels 300 tests/test_cuda_kernels
-    run test_cuda_attention 300 tests/test_cuda_attention
+    run test_cuda_attention 600 tests/test_cuda_attention
     run test_cuda_ops 600 tests/test_cuda_ops
     run test_cuda_training 300 tests/test_cuda_training
     MC_CUDA_GRAPHS=0 run test_cuda_training_eager 300 tests/test_cuda_training
