@@ -358,6 +358,11 @@ bool mc_config_add_dtype(cJSON *json, mc_dtype dtype);
 /* A model with initial weights from a config of the family's struct. */
 mc_model *mc_model_from_config(mc_context *ctx, const mc_family *family, const void *config,
                                const mc_model_heads *heads, const mc_load_options *options);
+/* The same for a file whose weights are loaded next: parameters that it lacks are marked as new
+ * before the options' adapter is added, which saves them. */
+mc_model *mc_model_from_config_for(mc_context *ctx, const mc_family *family, const void *config,
+                                   const mc_model_heads *heads, const mc_load_options *options,
+                                   const mc_model_file *f);
 /* The config of the family's struct; NULL for NULL and for another family's model. */
 const void *mc_model_config(const mc_model *m, const mc_family *family);
 

@@ -80,6 +80,13 @@ static mc_model *new_root(mc_context *ctx, const mc_family *family, const void *
 mc_model *mc_model_from_config(mc_context *ctx, const mc_family *family, const void *config,
                                const mc_model_heads *heads, const mc_load_options *options)
 {
+    return mc_model_from_config_for(ctx, family, config, heads, options, NULL);
+}
+
+mc_model *mc_model_from_config_for(mc_context *ctx, const mc_family *family, const void *config,
+                                   const mc_model_heads *heads, const mc_load_options *options,
+                                   const mc_model_file *f)
+{
     const mc_load_options none = {0};
     if (!options) options = &none;
     mc_model_heads chosen = heads ? *heads : mc_default_heads(family, options);
@@ -91,12 +98,13 @@ mc_model *mc_model_from_config(mc_context *ctx, const mc_family *family, const v
         mc_config_drop_tokens(family, m->config);
         m->shape = family->shape(m->config);
         m->shape.kind = family->kind;
-        if (mc_adapter_untie(m, options)) m->shape = family->shape(m->config);
+        if (mc_adapter_untie(m, options, f)) m->shape = family->shape(m->config);
         m->shape.kind = family->kind;
         mc_image_form_begin(m);
         if (m->shape.eos_token >= 0) m->eos[m->eos_count++] = (int32_t)m->shape.eos_token;
         if (options->base) m->source = mc_module_strdup(m->module.root, options->base);
         bool declared = (!m->heads.labels || mc_labels_name(m)) && family->declare(m, options);
+        if (declared && f) mc_heads_mark_new(m, f, options);
         if (declared && options->lora) mc_lora_add(m, options->lora);
         if (declared && options->soft_prompt) mc_soft_prompt_add(m, options->soft_prompt);
         if (declared && options->recipe.fp8) mc_module_set_recipe(&m->module, &options->recipe);

@@ -7,6 +7,14 @@
 
 /* The heads that a new model is trained with unless others are given. */
 mc_model_heads mc_default_heads(const mc_family *family, const mc_load_options *options);
+/* The parameter that a file with a masked language model of the family has. */
+static inline const char *mc_family_lm_has(const mc_family *family)
+{
+    return family->lm_has ? family->lm_has : "lm_head.dense.weight";
+}
+/* Before a file's weights are loaded: marks the parameters of heads that get initial values, since
+ * the file lacks them or the options ask for a new classifier (mc_parameter.is_new). */
+void mc_heads_mark_new(mc_model *m, const mc_model_file *f, const mc_load_options *options);
 /* Whether the base model's names have their prefix in files: where heads stand beside it. */
 bool mc_model_is_prefixed(const mc_model *m);
 /* Reads <folder>/generation_config.json into m->generation, if there is one and the model decodes.

@@ -89,7 +89,8 @@ bool mc_weight_copy(const mc_weight_map *map, const char *ours, char out[MC_NAME
     const char *rest;
     const mc_weight_rule *rule = find_rule(map, ours, &number, &rest);
     out[0] = '\0';
-    return rule && rule->copy && expand(out, rule->copy, number, 0) && expand(out, rest, 0, 0);
+    return rule && rule->copy && (!map->adapter_prefix || expand(out, map->adapter_prefix, 0, 0)) &&
+           expand(out, rule->copy, number, 0) && expand(out, rest, 0, 0);
 }
 
 bool mc_weight_written_copy(mc_module *model, const mc_weight_map *map, bool own_names,
@@ -190,10 +191,14 @@ static const mc_tensor_entry *find_words(const mc_weight_map *map, int layers,
     const char *rest;
     char name[MC_NAME_MAX] = "";
     const mc_weight_rule *head = map->untied ? find_rule(map, ours, &number, &rest) : NULL;
-    for (const mc_weight_rule *rule = map->rules; head && rule->ours; rule++)
-        if (rule->tied_to && strcmp(rule->tied_to, head->theirs) == 0 &&
-            expand(name, rule->ours, 0, 0) && expand(name, rest, 0, 0))
+    for (const mc_weight_rule *rule = map->rules; head && rule->ours; rule++) {
+        size_t length = rule->tied_to ? strlen(rule->tied_to) : 0;
+        const char *tail = head->theirs + length; /* "" or ".weight" */
+        if (length && strncmp(rule->tied_to, head->theirs, length) == 0 &&
+            (!*tail || *tail == '.') && expand(name, rule->ours, 0, 0) &&
+            expand(name, tail, 0, 0) && expand(name, rest, 0, 0))
             return mc_weight_locate(map, layers, file, name, place);
+    }
     return NULL;
 }
 
@@ -373,6 +378,18 @@ static bool is_words_again(load *l, const mc_tensor_entry *entry)
     return false;
 }
 
+/* Whether an entry is a value of an adapter that its file has under a second name, too. */
+static bool is_copy(load *l, const mc_tensor_entry *entry)
+{
+    const mc_weight_map *map = l->map;
+    for (const mc_weight_rule *rule = map->rules; map->adapter_prefix && rule->ours; rule++) {
+        if (!rule->copy || find_parts(map, l->file, "", rule->theirs, "") != entry) continue;
+        const mc_tensor_entry *copy = find_parts(map, l->file, "", rule->copy, "");
+        if (copy && !mc_weights_differ(l->file, copy, entry)) return true;
+    }
+    return false;
+}
+
 /* Tensors without a parameter are logged, or an error. Sorts the sources. */
 static void report_spare(load *l, mc_module *model)
 {
@@ -386,7 +403,8 @@ static void report_spare(load *l, mc_module *model)
         const mc_tensor_entry *entry = mc_tensor_file_at(l->file, i);
         mc_weight_source key = {.entry = entry};
         bool used = bsearch(&key, l->sources, l->count, sizeof key, compare_entries);
-        if (!used && !matches_any(l->map->ignored, entry->name) && !is_words_again(l, entry))
+        if (!used && !matches_any(l->map->ignored, entry->name) && !is_words_again(l, entry) &&
+            !is_copy(l, entry))
             mc_name_list_add(&spare, entry->name);
     }
     if (spare.failed) mc_fail_nomem(l->ctx, "the list of spare tensors");

@@ -64,7 +64,6 @@ static void add_copy(saved *s, mc_module *model, const mc_weight_form *form)
 {
     saved_tensor *next = &s->tensors[s->count], *last = next - 1;
     char name[MC_NAME_MAX];
-    if (form->map->adapter_prefix) return;
     if (!mc_weight_written_copy(model, form->map, form->own_names, last->first->name, name)) return;
     *next = *last;
     memcpy(next->name, name, sizeof name);

@@ -19,6 +19,7 @@ struct mc_parameter {
     bool is_factor;   /* of an adapter (adapter_internal.h) */
     bool is_table;    /* of an embedding */
     bool in_adapter;  /* is saved in adapter files: a factor, or a parameter saved with factors */
+    bool is_new;      /* the file that the model was loaded from lacks it */
     /* of core/optim: per parameter, because parameters of one stored tensor may be in different
      * groups */
     void *optimizer;         /* the mc_optimizer that steps it; NULL: none */

@@ -97,42 +97,73 @@ static void thaw_modules(mc_model *m, const mc_model_adapter *a)
                     m->family->title, *module);
 }
 
-/* Adds a name to those that the model's adapter lists. */
-static bool list_module(mc_model *m, const char *name)
+/* ---- what the base lacks --------------------------------------------------------------------- */
+
+/* Whether a module has a parameter that is not new. */
+static bool has_old(const mc_model *m, const char *module)
 {
-    mc_model_adapter *a = m->adapter;
+    char name[MC_NAME_MAX];
+    for (size_t i = 0; i < m->module.root->parameter_count; i++) {
+        const mc_parameter *p = m->module.root->parameters[i];
+        if (!p->is_new && mc_adapter_module_name(m, p, name) && mc_adapter_is_within(name, module))
+            return true;
+    }
+    return false;
+}
+
+/* The highest module that has the parameter and nothing that is not new, as `transformers` calls
+ * it: "cls", or "cls.seq_relationship" where cls has an older head, too. */
+static void name_new_module(const mc_model *m, const mc_parameter *p, char out[MC_NAME_MAX])
+{
+    char name[MC_NAME_MAX];
+    if (!mc_weight_name(m->family->map, (int)m->shape.layers, p->name, false, name))
+        snprintf(name, sizeof name, "%s", p->name);
+    char *end = strrchr(name, '.');
+    if (end) *end = '\0';
+    for (size_t length = 0;; length++) {
+        length += strcspn(name + length, ".");
+        snprintf(out, MC_NAME_MAX, "%.*s", (int)length, name);
+        if (!name[length] || !has_old(m, out)) return;
+    }
+}
+
+/* Adds a name to those that the adapter lists. */
+static bool list_module(mc_model *m, mc_model_adapter *a, const char *name)
+{
     const char *names[MC_ADAPTER_NAMES + 2];
     int count = 0;
     for (; a->modules[count]; count++) names[count] = a->modules[count];
     names[count] = name;
     names[count + 1] = NULL;
     a->modules = mc_adapter_copy_list(m, a->kind, names, "modules to save");
-    a->lora.modules_to_save = a->prompt.modules_to_save = a->modules;
     return a->modules;
 }
 
-/* The module at the top of the model that has the parameter, as `transformers` calls it; but a
- * language model's as it is called here, since loading an adapter makes no such head. */
-static void name_top_module(const mc_model *m, const mc_parameter *p, char out[MC_NAME_MAX])
+/* PEFT requires all of a module to save, of a masked language model's head the words' table, too:
+ * it gets a table of its own when the model is loaded (mc_adapter_untie), and not later. */
+static bool refuse_tied(mc_model *m, const mc_model_adapter *a, const mc_parameter *p)
 {
-    bool words = strncmp(p->name, "lm_head.", 8) == 0;
-    if (words || !mc_weight_name(m->family->map, (int)m->shape.layers, p->name, false, out))
-        snprintf(out, MC_NAME_MAX, "%s", p->name);
-    out[strcspn(out, ".")] = '\0';
+    bool tied = m->shape.kind == MC_MODEL_ENCODER && m->heads.lm && !m->head_weight;
+    if (tied && strncmp(p->name, "lm_head.", strlen("lm_head.")) == 0)
+        mc_fail(m->module.ctx, MC_ERR_UNSUPPORTED,
+                "%s: the new language model's head of %s has the words' table, which PEFT saves "
+                "with it: give the adapter when the model is loaded (mc_load_options)",
+                a->kind, m->family->title);
+    return mc_failed(m->module.ctx);
 }
 
-bool mc_adapter_save_new(mc_model *m, const mc_model_file *f)
+/* Trains and lists what is new, as the default is for a head. */
+static void save_new(mc_model *m, mc_model_adapter *a)
 {
     mc_module_root *root = m->module.root;
     char module[MC_NAME_MAX];
-    for (size_t i = 0; m->adapter && i < root->parameter_count && !mc_failed(root->ctx); i++) {
+    for (size_t i = 0; i < root->parameter_count && !mc_failed(root->ctx); i++) {
         const mc_parameter *p = root->parameters[i];
-        bool tied = m->untied && p == m->head_weight; /* the file has the words */
-        if (p->in_adapter || tied || mc_weight_find(f->map, f->layers, f->file, p->name)) continue;
-        name_top_module(m, p, module);
-        if (thaw(m, m->adapter->kind, module)) list_module(m, module);
+        if (!p->is_new || p->in_adapter) continue;
+        if (refuse_tied(m, a, p)) return;
+        name_new_module(m, p, module);
+        if (thaw(m, a->kind, module)) list_module(m, a, module);
     }
-    return !mc_failed(root->ctx);
 }
 
 /* The classification head's module: the first part of its matrix's name. */
@@ -185,6 +216,7 @@ mc_model_adapter *mc_adapter_begin(mc_model *m, const char *kind, const char *co
     if (mc_failed(root->ctx)) return NULL;
     mc_module_set_trainable(&m->module, NULL, false);
     thaw_modules(m, a);
+    if (!mc_failed(root->ctx)) save_new(m, a);
     return mc_failed(root->ctx) ? NULL : a;
 }
 

@@ -6,6 +6,12 @@
 
 static const char config_name[] = "adapter_config.json";
 
+/* Values of task_type. */
+#define SEQ_CLS "SEQ_CLS"
+#define CAUSAL_LM "CAUSAL_LM"
+#define SEQ_2_SEQ_LM "SEQ_2_SEQ_LM"
+#define FEATURE_EXTRACTION "FEATURE_EXTRACTION"
+
 /* ---- reading adapter_config.json ------------------------------------------------------------- */
 
 static bool refuse(const mc_adapter_file *f, const cJSON *item, const char *expected)
@@ -47,6 +53,19 @@ static bool read_kind(mc_adapter_file *f)
     f->virtual_tokens = strcmp(kind, "PROMPT_TUNING") == 0;
     return f->virtual_tokens || strcmp(kind, "LORA") == 0 ||
            refuse(f, item, "\"LORA\" or \"PROMPT_TUNING\"");
+}
+
+/* PEFT's classes of models, of which those of tokens and of spans have no counterpart here. */
+static bool read_task(mc_adapter_file *f)
+{
+    static const char *const tasks[] = {SEQ_CLS, CAUSAL_LM, SEQ_2_SEQ_LM, FEATURE_EXTRACTION};
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(f->json, "task_type");
+    if (!mc_json_get_string(&f->ctx->error, f->json, f->path, "task_type", &f->task)) return false;
+    for (int i = 0; f->task && i < 4; i++)
+        if (strcmp(f->task, tasks[i]) == 0) return true;
+    return !f->task || refuse(f, item,
+                              "null, \"" SEQ_CLS "\", \"" CAUSAL_LM "\", \"" SEQ_2_SEQ_LM
+                              "\" or \"" FEATURE_EXTRACTION "\"");
 }
 
 static bool read_list(const mc_adapter_file *f, const char *key, const char **out, bool *found)
@@ -124,7 +143,7 @@ static bool read_prompt(mc_adapter_file *f)
 static bool read_config(mc_adapter_file *f)
 {
     mc_error *err = &f->ctx->error;
-    bool good = read_kind(f) &&
+    bool good = read_kind(f) && read_task(f) &&
                 mc_json_get_string(err, f->json, f->path, "base_model_name_or_path", &f->base) &&
                 mc_json_get_string(err, f->json, f->path, "revision", &f->revision) &&
                 read_modules(f) && (f->virtual_tokens ? read_prompt(f) : read_factors(f));
@@ -161,10 +180,67 @@ void mc_adapter_file_release(mc_adapter_file *f)
 
 /* ---- reading weights ------------------------------------------------------------------------- */
 
+/* ---- the task -------------------------------------------------------------------------------- */
+
+static bool task_is(const mc_adapter_file *f, const char *task)
+{
+    return f->task && strcmp(f->task, task) == 0;
+}
+
+static bool refuse_task(const mc_adapter_file *f, const char *why)
+{
+    return !mc_fail(f->ctx, MC_ERR_UNSUPPORTED, "%s: key \"task_type\": \"%s\": %s", f->path,
+                    f->task, why);
+}
+
+bool mc_adapter_file_fits(const mc_adapter_file *f, const mc_family *family)
+{
+    char why[160];
+    const char *expected = NULL;
+    if (task_is(f, SEQ_CLS) && !family->has.labels) expected = "one with a classifier";
+    if (task_is(f, CAUSAL_LM) && family->kind != MC_MODEL_DECODER) expected = "a decoder";
+    if (task_is(f, SEQ_2_SEQ_LM) && family->kind != MC_MODEL_ENCODER_DECODER)
+        expected = "an encoder-decoder";
+    if (!expected) return true;
+    snprintf(why, sizeof why, "the base is a %s, expected %s", family->title, expected);
+    return refuse_task(f, why);
+}
+
+bool mc_adapter_file_classifies(const mc_adapter_file *f)
+{
+    return !f->task || task_is(f, SEQ_CLS);
+}
+
+bool mc_adapter_file_accepts(const mc_adapter_file *f, const mc_model_heads *heads)
+{
+    return !task_is(f, SEQ_CLS) || heads->labels ||
+           refuse_task(f, "neither the adapter nor its base has a classifier");
+}
+
 int mc_adapter_file_classes(const mc_adapter_file *f, const mc_family *family)
 {
     mc_weight_map map = mc_adapter_map(family, f->virtual_tokens);
+    if (!mc_adapter_file_classifies(f)) return 0;
     return mc_classes_in_file(&map, f->weights, family->classifier);
+}
+
+const mc_tensor_entry *mc_adapter_file_find(const mc_adapter_file *f, const mc_family *family,
+                                            const char *ours)
+{
+    mc_weight_map map = mc_adapter_map(family, f->virtual_tokens);
+    return mc_weight_find(&map, 0, f->weights, ours);
+}
+
+mc_model_heads mc_adapter_file_heads(const mc_adapter_file *f, const mc_family *family)
+{
+    const char *lm = family->kind == MC_MODEL_ENCODER ? mc_family_lm_has(family) : NULL;
+    const char *pooler = family->has.pooler ? "pooler.dense.weight" : NULL;
+    const char *nsp = family->has.nsp ? "nsp_head.weight" : NULL;
+    const char *replaced = family->has.replaced ? "replaced_head.dense.weight" : NULL;
+    return (mc_model_heads){.lm = lm && mc_adapter_file_find(f, family, lm),
+                            .pooler = pooler && mc_adapter_file_find(f, family, pooler),
+                            .nsp = nsp && mc_adapter_file_find(f, family, nsp),
+                            .replaced = replaced && mc_adapter_file_find(f, family, replaced)};
 }
 
 bool mc_adapter_file_load(const mc_adapter_file *f, mc_model *m, const char *folder, bool new_head)
@@ -200,10 +276,10 @@ static bool add_names(cJSON *json, const char *key, const char *const *names)
  * there. */
 static const char *task_type(const mc_model *m)
 {
-    if (m->heads.labels) return "SEQ_CLS";
-    if (m->shape.kind == MC_MODEL_DECODER) return "CAUSAL_LM";
-    if (m->shape.kind == MC_MODEL_ENCODER_DECODER) return "SEQ_2_SEQ_LM";
-    return mc_virtual_tokens(m) ? "FEATURE_EXTRACTION" : NULL;
+    if (m->heads.labels) return SEQ_CLS;
+    if (m->shape.kind == MC_MODEL_DECODER) return CAUSAL_LM;
+    if (m->shape.kind == MC_MODEL_ENCODER_DECODER) return SEQ_2_SEQ_LM;
+    return mc_virtual_tokens(m) ? FEATURE_EXTRACTION : NULL;
 }
 
 /* Whether `transformers` stores the matrices of the targets as (in, out). */

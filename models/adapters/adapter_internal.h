@@ -19,8 +19,10 @@ typedef struct mc_model_adapter {
 } mc_model_adapter;
 
 /* Gives a model an adapter that holds nothing yet: freezes all but the modules to save (NULL: the
- * classification head). `base` NULL: what the model was loaded from. NULL after an error: the model
- * has an adapter, or names that no adapter can have; a module that it does not have. */
+ * classification head) and those of new parameters (mc_heads_mark_new), which become modules to
+ * save, since nothing else would keep their initial values. `base` NULL: what the model was loaded
+ * from. NULL after an error: the model has an adapter, or names that no adapter can have; a module
+ * that it does not have. */
 mc_model_adapter *mc_adapter_begin(mc_model *m, const char *kind, const char *const *modules,
                                    const char *base);
 /* A copy of a list that lives as long as the model. */
@@ -32,9 +34,6 @@ bool mc_adapter_module_name(const mc_model *m, const mc_parameter *p, char out[M
 bool mc_adapter_name_ends(const char *module, const char *name);
 /* Whether a module is `name` (see mc_adapter_name_ends) or within it. */
 bool mc_adapter_is_within(const char *module, const char *name);
-/* Before the base's weights are loaded: has what is not in its file, and so gets initial values,
- * trained and saved with the adapter, since nothing else would keep it. */
-bool mc_adapter_save_new(mc_model *m, const mc_model_file *f);
 /* A family's weight map for the files of an adapter, of virtual tokens or of factors. */
 mc_weight_map mc_adapter_map(const mc_family *family, bool virtual_tokens);
 
@@ -64,6 +63,7 @@ typedef struct mc_adapter_file {
     mc_lora_options lora;          /* points into these */
     mc_soft_prompt_options prompt; /* too */
     int64_t token_dim;             /* 0: not said */
+    const char *task;              /* task_type, one that is supported; NULL: not said */
     const char *base, *revision;   /* NULL: not said */
     mc_tensor_file *weights;
 } mc_adapter_file;
@@ -72,8 +72,20 @@ typedef struct mc_adapter_file {
  * case. */
 bool mc_adapter_file_open(mc_context *ctx, const char *folder, mc_adapter_file *out);
 void mc_adapter_file_release(mc_adapter_file *file);
-/* Classes of the classification head that is saved with the adapter; 0: none is. */
+/* Whether a model of the family can have the adapter's task_type; else the error names it. */
+bool mc_adapter_file_fits(const mc_adapter_file *file, const mc_family *family);
+/* Whether the adapter's model may classify texts, by its task_type. */
+bool mc_adapter_file_classifies(const mc_adapter_file *file);
+/* Whether the heads are those of the task_type: a classifier must have classes. Else an error. */
+bool mc_adapter_file_accepts(const mc_adapter_file *file, const mc_model_heads *heads);
+/* Classes of the classification head that is saved with the adapter; 0: none is, or its task_type
+ * is another. */
 int mc_adapter_file_classes(const mc_adapter_file *file, const mc_family *family);
+/* The tensor of a parameter, by our name for it; NULL: the adapter does not hold it. */
+const mc_tensor_entry *mc_adapter_file_find(const mc_adapter_file *file, const mc_family *family,
+                                            const char *ours);
+/* Heads of pretraining that are saved with the adapter as a whole. */
+mc_model_heads mc_adapter_file_heads(const mc_adapter_file *file, const mc_family *family);
 /* The base that an adapter names, or the one that the options ask for in its place; sets the
  * options' revision. NULL after an error. */
 const char *mc_adapter_file_base(const mc_adapter_file *file, mc_load_options *options);
@@ -87,11 +99,13 @@ char *mc_adapter_config_text(mc_model *m);
 /* ---- the base's tables (adapter_tables.c) ---------------------------------------------------- */
 
 #define MC_WORDS_WEIGHT "input_embedding.weight"
-#define MC_HEAD_WEIGHT "output_projection.weight"
+/* The language model's own matrix. */
+#define MC_HEAD_WEIGHT(family) \
+    ((family)->kind == MC_MODEL_ENCODER ? "lm_head.decoder.weight" : "output_projection.weight")
 
 /* Before a model's parts are declared: if the options' adapter has words or head for a module to
  * save, the two are no longer tied (in m->config), and m->untied is set. Returns it. */
-bool mc_adapter_untie(mc_model *m, const mc_load_options *options);
+bool mc_adapter_untie(mc_model *m, const mc_load_options *options, const mc_model_file *f);
 /* Whether a module to save may hold the parameter: not words that PEFT would use elsewhere. False
  * with the error. */
 bool mc_adapter_can_train(const mc_model *m, const char *kind, const mc_parameter *p);
@@ -101,7 +115,8 @@ typedef struct mc_adapter_tables {
     bool words, head;
 } mc_adapter_tables;
 
-/* Finds them, and gives the config as many words as they have. False after an error. */
+/* Finds them, gives the config as many words as they have, and unties an encoder's head that the
+ * file holds. False after an error. */
 bool mc_adapter_tables_find(const mc_adapter_file *file, const mc_family *family, void *config,
                             mc_adapter_tables *tables);
 /* Makes them parts of the model's adapter, that are not trained. A tied head is the words. */

@@ -3,14 +3,13 @@
 #include "models/files/keys_internal.h"
 
 /* Of both kinds. */
-#define COMMON                                                                        \
-    {"peft_type", MC_KEY_FOLLOWED}, {"modules_to_save", MC_KEY_FOLLOWED},             \
-        {"base_model_name_or_path", MC_KEY_FOLLOWED}, {"revision", MC_KEY_FOLLOWED},  \
-        {"task_type", MC_KEY_NO_EFFECT}, /* the model's class, which its heads say */ \
-        {"auto_mapping", MC_KEY_NO_EFFECT}, {"inference_mode", MC_KEY_NO_EFFECT},     \
-        {"peft_version", MC_KEY_NO_EFFECT},                                           \
-    {                                                                                 \
-        "runtime_config", MC_KEY_NO_EFFECT                                            \
+#define COMMON                                                                       \
+    {"peft_type", MC_KEY_FOLLOWED}, {"modules_to_save", MC_KEY_FOLLOWED},            \
+        {"base_model_name_or_path", MC_KEY_FOLLOWED}, {"revision", MC_KEY_FOLLOWED}, \
+        {"task_type", MC_KEY_FOLLOWED}, {"auto_mapping", MC_KEY_NO_EFFECT},          \
+        {"inference_mode", MC_KEY_NO_EFFECT}, {"peft_version", MC_KEY_NO_EFFECT},    \
+    {                                                                                \
+        "runtime_config", MC_KEY_NO_EFFECT                                           \
     }
 
 static const char initial[] = "others change the base's weights";

@@ -1,9 +1,10 @@
 /* Adapters and the tables of the base: of words, and of the head that may be the same table.
  *
  *   the adapter's file holds a table       it takes the base's place, with as many rows as it has;
- *                                          of a tied model in both places
+ *                                          of a tied decoder in both places
  *   modules_to_save names one of the two   that place alone has a table of its own: a tied model is
- *                                          no longer tied, and the other place keeps the base's
+ *                                          no longer tied, and the other place keeps the base's;
+ *                                          so does a masked language model's head that is new
  *
  * as PEFT has it, which loads what the file holds into the base, tied or not, and wraps a module to
  * save in a copy of it. */
@@ -24,15 +25,19 @@ static bool is_named(const mc_model *m, const char *weight, const char *const *m
     return false;
 }
 
-bool mc_adapter_untie(mc_model *m, const mc_load_options *o)
+bool mc_adapter_untie(mc_model *m, const mc_load_options *o, const mc_model_file *f)
 {
     const char *const *modules = o->lora          ? o->lora->modules_to_save
                                  : o->soft_prompt ? o->soft_prompt->modules_to_save
                                                   : NULL;
+    bool adapts = o->lora || o->soft_prompt, encoder = m->shape.kind == MC_MODEL_ENCODER;
     bool *tied = mc_config_member(m->family, m->config, "tie_word_embeddings");
-    if (!modules || !tied || !*tied || !m->heads.lm || m->shape.kind != MC_MODEL_DECODER)
+    if (!adapts || !tied || !*tied || !m->heads.lm || m->shape.kind == MC_MODEL_ENCODER_DECODER)
         return false;
-    if (!is_named(m, MC_WORDS_WEIGHT, modules) && !is_named(m, MC_HEAD_WEIGHT, modules))
+    bool is_new =
+        encoder && f && !mc_weight_find(f->map, f->layers, f->file, mc_family_lm_has(m->family));
+    if (!is_new && !is_named(m, MC_HEAD_WEIGHT(m->family), modules) &&
+        (encoder || !is_named(m, MC_WORDS_WEIGHT, modules)))
         return false;
     *tied = false;
     return m->untied = true;
@@ -62,22 +67,17 @@ bool mc_adapter_can_train(const mc_model *m, const char *kind, const mc_paramete
 
 /* ---- tables in an adapter's file ------------------------------------------------------------- */
 
-static const mc_tensor_entry *find_table(const mc_adapter_file *f, const mc_family *family,
-                                         const char *weight)
-{
-    mc_weight_map map = mc_adapter_map(family, f->virtual_tokens);
-    return mc_weight_find(&map, 0, f->weights, weight);
-}
-
 bool mc_adapter_tables_find(const mc_adapter_file *f, const mc_family *family, void *config,
                             mc_adapter_tables *out)
 {
     int64_t *rows = mc_config_member(family, config, "vocab_size");
-    const mc_tensor_entry *words = find_table(f, family, MC_WORDS_WEIGHT);
-    const mc_tensor_entry *head = find_table(f, family, MC_HEAD_WEIGHT);
+    bool *tied = mc_config_member(family, config, "tie_word_embeddings");
+    const mc_tensor_entry *words = mc_adapter_file_find(f, family, MC_WORDS_WEIGHT);
+    const mc_tensor_entry *head = mc_adapter_file_find(f, family, MC_HEAD_WEIGHT(family));
     const mc_tensor_entry *any = words ? words : head;
     *out = (mc_adapter_tables){.words = words, .head = head};
     if (any && rows && any->ndim == 2) *rows = any->shape[0];
+    if (head && tied && family->kind == MC_MODEL_ENCODER) *tied = false;
     return !mc_failed(f->ctx);
 }
 

@@ -114,6 +114,15 @@ static void add_heads(const mc_family *family, const mc_model_heads *asked, mc_m
     heads->pooler = heads->pooler || ((asked->pooler || asked->nsp) && family->has.pooler);
 }
 
+/* Heads of pretraining that an adapter's file holds whole: the base may lack them. */
+static void add_adapter_heads(const mc_family *family, const mc_adapter_file *adapter,
+                              mc_model_heads *heads)
+{
+    mc_model_heads saved = mc_adapter_file_heads(adapter, family);
+    if (saved.replaced) heads->lm = false;
+    add_heads(family, &saved, heads);
+}
+
 /* The class of a file whose classifier has the names of one of texts, and is of tokens or choices;
  * NULL: it is of texts, or there is none. */
 static const char *other_classifier(const mc_config_reader *r)
@@ -131,26 +140,30 @@ static const char *other_classifier(const mc_config_reader *r)
 /* The heads a file holds, and those asked for. Other heads are not kept where a classifier is asked
  * for: a fine-tune has no use for them. */
 static mc_model_heads find_heads(const mc_family *family, const mc_model_file *f,
-                                 const mc_config_reader *r, const mc_load_options *options)
+                                 const mc_config_reader *r, const mc_adapter_file *adapter,
+                                 const mc_load_options *options)
 {
     mc_model_heads heads = {.labels = options->num_labels};
     bool is_number =
         cJSON_IsNumber(cJSON_GetObjectItemCaseSensitive(r->json, "cls_head")); /* or false */
     int64_t units = 0;
     bool encoder = family->kind == MC_MODEL_ENCODER;
-    bool always = family->has.nsp && (!options->saved_heads || options->num_labels);
+    bool adapts = options->lora || options->soft_prompt; /* whose file a pooler would be in */
+    bool always = family->has.nsp && (options->num_labels || !(options->saved_heads || adapts));
     heads.pooler = family->has.pooler && (always || has_tensor(f, "pooler.dense.weight"));
     if (heads.labels) return heads;
-    if (family->has.labels && !other_classifier(r))
+    bool texts = !adapter || mc_adapter_file_classifies(adapter);
+    if (family->has.labels && texts && !other_classifier(r))
         heads.labels = mc_classes_in_file(f->map, f->file, family->classifier);
     if (r->form == MC_FORM_MC && is_number &&
         mc_json_get_int(&r->ctx->error, r->json, r->path, "cls_head", 0, INT32_MAX, &units))
         heads.token_labels = (int)units;
     heads.nsp = family->has.nsp && has_tensor(f, "nsp_head.weight");
-    heads.lm = encoder ? has_tensor(f, family->lm_has ? family->lm_has : "lm_head.dense.weight")
-                       : !heads.labels && !heads.token_labels;
+    heads.lm =
+        encoder ? has_tensor(f, mc_family_lm_has(family)) : !heads.labels && !heads.token_labels;
     heads.replaced =
         family->has.replaced && !heads.lm && has_tensor(f, "replaced_head.dense.weight");
+    if (adapter) add_adapter_heads(family, adapter, &heads);
     if (options->heads) add_heads(family, options->heads, &heads);
     return heads;
 }
@@ -223,7 +236,7 @@ static void leave(mc_weight_map *map, const mc_family *family, const mc_adapter_
     int count = 0;
     if (new_head) map->left_new[count++] = family->classifier;
     if (tables->words) map->left_new[count++] = MC_WORDS_WEIGHT;
-    if (tables->head) map->left_new[count++] = MC_HEAD_WEIGHT;
+    if (tables->head) map->left_new[count++] = MC_HEAD_WEIGHT(family);
 }
 
 /* Parameters that are initialised where a file has none of them, by the module that they are in. */
@@ -253,23 +266,46 @@ static bool lacks_head(const mc_model *m, const mc_model_file *f, const struct n
     for (size_t i = 0; i < root->parameter_count; i++) {
         const mc_parameter *p = root->parameters[i];
         if (p->is_factor || strncmp(p->name, head->pattern, head->length) != 0) continue;
+        if (m->untied && p == m->head_weight) continue; /* the file has the words */
         if (!(left && strncmp(p->name, left, module) == 0) && has_tensor(f, p->name)) return false;
         count++;
     }
     return count > 0;
 }
 
-/* The patterns of heads that the file lacks altogether, which may be new; one that it has in part
- * may not. */
-static void list_new(const mc_model *m, const mc_model_file *f, const mc_load_options *options,
-                     const char *left, const char *patterns[NEW_HEADS + 1])
+/* What a new classifier takes the place of in the file; NULL: nothing. */
+static const char *left_of(const mc_family *family, const mc_load_options *o)
+{
+    return o->new_head && o->num_labels ? family->classifier : NULL;
+}
+
+void mc_heads_mark_new(mc_model *m, const mc_model_file *f, const mc_load_options *o)
+{
+    const char *left = left_of(m->family, o);
+    size_t module = left ? (size_t)(strrchr(left, '.') + 1 - left) : 0;
+    for (int i = 0; i < NEW_HEADS; i++) {
+        const struct new_head *head = &new_heads[i];
+        bool lacks = lacks_head(m, f, head, left);
+        for (size_t k = 0; k < m->module.root->parameter_count; k++) {
+            mc_parameter *p = m->module.root->parameters[k];
+            if (strncmp(p->name, head->pattern, head->length) == 0)
+                p->is_new = lacks || (left && strncmp(p->name, left, module) == 0);
+        }
+    }
+}
+
+/* The patterns of heads that the file lacks altogether, which may be new or in the adapter's file
+ * (NULL: none); one that it has in part may not. */
+static void list_new(const mc_model *m, const mc_model_file *f, const mc_adapter_file *adapter,
+                     const mc_load_options *options, const char *left,
+                     const char *patterns[NEW_HEADS + 1])
 {
     int count = 0;
     for (int i = 0; i < NEW_HEADS; i++) {
         const struct new_head *head = &new_heads[i];
-        if ((head->title && !options->heads) || !lacks_head(m, f, head, left)) continue;
+        if ((head->title && !options->heads && !adapter) || !lacks_head(m, f, head, left)) continue;
         patterns[count++] = head->pattern;
-        if (head->title)
+        if (head->title && !adapter)
             mc_log(m->module.ctx, MC_LOG_WARNING,
                    "%s: the model has no %s head: a new one is made, which has to be trained",
                    f->folder, head->title);
@@ -291,7 +327,7 @@ static void load_weights(mc_model *m, const mc_model_file *f, const mc_adapter_f
     bool classes = adapter && mc_adapter_file_classes(adapter, m->family);
     classes = classes || (options->new_head && options->num_labels);
     leave(&map, m->family, tables, classes);
-    list_new(m, f, options, classes ? m->family->classifier : NULL, may_be_new);
+    list_new(m, f, adapter, options, classes ? m->family->classifier : NULL, may_be_new);
     mc_weights_load(&m->module, &map, f->layers, f->file, f->folder, may_be_new);
 }
 
@@ -321,11 +357,12 @@ static mc_model *build(const mc_family *family, const mc_config_reader *r, mc_te
                            .form = r->form,
                            .map = family->map,
                            .layers = (int)family->shape(config).layers};
-        mc_model_heads heads = find_heads(family, &f, r, options);
-        if ((!family->look || family->look(r->ctx, &f, config, &heads)) &&
+        mc_model_heads heads = find_heads(family, &f, r, adapter, options);
+        if ((!adapter || mc_adapter_file_accepts(adapter, &heads)) &&
+            (!family->look || family->look(r->ctx, &f, config, &heads)) &&
             (!adapter || mc_adapter_tables_find(adapter, family, config, &tables)))
-            m = mc_model_from_config(r->ctx, family, config, &heads, options);
-        if (m && mc_adapter_save_new(m, &f) && read_eos(m, r) && mc_config_keep_others(m, r) &&
+            m = mc_model_from_config_for(r->ctx, family, config, &heads, options, &f);
+        if (m && read_eos(m, r) && mc_config_keep_others(m, r) &&
             read_task(m, r, options->new_head) && mc_generation_config_read(m, folder) &&
             mc_image_form_read(m, folder))
             load_weights(m, &f, adapter, &tables, options);
@@ -353,6 +390,7 @@ static mc_model *open_weights(const mc_config_reader *r, const mc_family *asked,
     if (file) unwrap(r, file, path, asked);
     const mc_family *family = file ? choose_family(r, file, asked) : NULL;
     mc_load_options options = *given;
+    if (family && adapter && !mc_adapter_file_fits(adapter, family)) return NULL;
     if (family && adapter && !options.num_labels)
         options.num_labels = mc_adapter_file_classes(adapter, family);
     return family ? build(family, r, file, path, adapter, &options) : NULL;

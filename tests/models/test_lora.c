@@ -428,6 +428,48 @@ static void test_head(void **state)
     mc_context_free(ctx);
 }
 
+/* The task_type decides what a model the adapter's is: a base's classifier is left out of a
+ * language model's. */
+static void test_task_types(void **state)
+{
+    mc_context *ctx = *state;
+    static const struct {
+        const char *keys, *word;
+        int labels;
+    } cases[] = {{"", NULL, 3},
+                 {"\"task_type\": null, ", NULL, 3},
+                 {"\"task_type\": \"SEQ_CLS\", ", NULL, 3},
+                 {"\"task_type\": \"FEATURE_EXTRACTION\", ", NULL, 0},
+                 {"\"task_type\": \"TOKEN_CLS\", ", "\"TOKEN_CLS\" is not supported", 0},
+                 {"\"task_type\": \"CAUSAL_LM\", ", "expected a decoder", 0}};
+    temp_folder folder = temp_folder_new();
+    char base[512], adapter[512], path[1024], text[2048];
+    snprintf(base, sizeof base, "%s", temp_path(&folder, "base"));
+    snprintf(adapter, sizeof adapter, "%s", temp_path(&folder, "adapter"));
+    const mc_model_heads three = {.labels = 3};
+    mc_model *model = model_of(ctx, "roberta", tiny("roberta")->config, &three, NULL);
+    mc_lora_options lora = {.rank = 2, .modules_to_save = (const char *const[]){NULL}};
+    mc_model_save(model, base);
+    mc_model_save(load(ctx, base, &(mc_load_options){.lora = &lora}), adapter);
+    snprintf(path, sizeof path, "%s/adapter_config.json", adapter);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        snprintf(text, sizeof text,
+                 "{%s\"peft_type\": \"LORA\", \"r\": 2, \"target_modules\": [\"query\", "
+                 "\"value\"], \"base_model_name_or_path\": \"%s\"}",
+                 cases[i].keys, base);
+        write_text(path, text);
+        model = mc_model_from_pretrained(ctx, adapter, NULL);
+        if (cases[i].word) {
+            assert_null(model);
+            assert_error(ctx, MC_ERR_UNSUPPORTED, "\"task_type\"", cases[i].word);
+            continue;
+        }
+        assert_good(ctx);
+        assert_int_equal(mc_model_get_heads(model).labels, cases[i].labels);
+    }
+    temp_folder_free(&folder);
+}
+
 /* ---- tables of the base ---------------------------------------------------------------------- */
 
 enum { MORE_WORDS = 3 };
@@ -613,7 +655,8 @@ static void test_new_modules(void **state)
             model_of(ctx, cases[i].family, tiny(cases[i].family)->config, &bare, NULL);
         assert_int_equal(mc_model_save(model, base), MC_OK);
         mc_model_free(model);
-        const mc_lora_options lora = {.rank = 2};
+        /* what is trained whole gets no factors */
+        const mc_lora_options lora = everywhere;
         model = load(ctx, base, &(mc_load_options){.lora = &lora, .num_labels = 2});
         const char *const *modules = mc_model_lora(model)->modules_to_save;
         for (int k = 0; cases[i].modules[k] || modules[k]; k++)
@@ -634,6 +677,170 @@ static void test_new_modules(void **state)
         mc_context_free(other);
         temp_folder_free(&folder);
     }
+}
+
+/* ---- heads of pretraining -------------------------------------------------------------------- */
+
+/* The same names, in whatever order. */
+static void expect_names(const char *const *found, const char *const *expected)
+{
+    int count = 0, left = 0;
+    for (; found[left]; left++) count++;
+    for (; *expected; expected++, left--) {
+        bool listed = false;
+        for (int i = 0; i < count; i++) listed = listed || strcmp(found[i], *expected) == 0;
+        if (!listed) fail_msg("\"%s\" is not listed", *expected);
+    }
+    assert_int_equal(left, 0);
+}
+
+/* PEFT requires all tensors of a module to save, those that were tied included. */
+static void check_whole_cls(mc_context *ctx, const char *adapter)
+{
+    static const char *const names[] = {"decoder.weight", "decoder.bias", "bias",
+                                        "transform.dense.weight", "transform.LayerNorm.bias"};
+    char path[1024], name[128];
+    snprintf(path, sizeof path, "%s/adapter_model.safetensors", adapter);
+    mc_tensor_file *file = mc_tensor_file_open(ctx, path, NULL);
+    for (int i = 0; i < 5; i++) {
+        snprintf(name, sizeof name, "base_model.model.cls.predictions.%s", names[i]);
+        if (!mc_tensor_file_find(file, name)) fail_msg("%s is missing", name);
+    }
+    mc_tensor_file_free(file);
+}
+
+/* Trains an adapter with the heads that its base lacks, whose logits are those of the model that is
+ * read from its file, to the bit, and of the merged one. */
+static void check_new_heads(const char *family, const mc_model_heads *had,
+                            const mc_model_heads *asked, const char *const *modules)
+{
+    static float trained[MOST_LOGITS], found[MOST_LOGITS];
+    mc_context *ctx = mc_init_distributed(&(mc_init_options){.seed = 5, .log = keep_said});
+    mc_context *other = mc_init_distributed(&(mc_init_options){.seed = 6});
+    places at = {.folder = temp_folder_new()};
+    snprintf(at.base, sizeof at.base, "%s", temp_path(&at.folder, "base"));
+    snprintf(at.adapter, sizeof at.adapter, "%s", temp_path(&at.folder, "adapter"));
+    mc_model *model = model_of(ctx, family, tiny(family)->config, had, NULL);
+    assert_int_equal(mc_model_save(model, at.base), MC_OK);
+    mc_model_free(model);
+    *said = '\0';
+    model = load(ctx, at.base, &(mc_load_options){.lora = &everywhere, .heads = asked});
+    assert_non_null(strstr(said, "a new one is made"));
+    expect_names(mc_model_lora(model)->modules_to_save, modules);
+    mc_model_set_dropout(model, 0);
+    train_steps(ctx, model, &(mc_adam_options){.lr = 0.01f}, 3);
+    int64_t count = family_logits(model, (part){PACKED, -1}, trained);
+    assert_int_equal(mc_model_save(model, at.adapter), MC_OK);
+    if (strcmp(family, "bert") == 0 && !had->lm) check_whole_cls(ctx, at.adapter);
+    mc_model *again = load(other, at.adapter, NULL);
+    mc_model_heads heads = mc_model_get_heads(again);
+    assert_true(heads.lm && heads.nsp == asked->nsp);
+    family_logits(again, (part){PACKED, -1}, found);
+    assert_memory_equal(found, trained, (size_t)count * sizeof *found);
+    assert_int_equal(mc_lora_merge(again), MC_OK);
+    family_logits(again, (part){PACKED, -1}, found);
+    float limit = 2e-5f * largest_of(trained, count); /* the sums of products in another order */
+    for (int64_t i = 0; i < count; i++) assert_near(found[i], trained[i], limit);
+    mc_context_free(other);
+    mc_context_free(ctx);
+    temp_folder_free(&at.folder);
+}
+
+/* Under the names that `transformers` has for what is new, and nothing else. */
+static void test_new_language_heads(void **state)
+{
+    (void)state;
+    static const mc_model_heads bare = {.lm = false}, words = {.lm = true},
+                                both = {.lm = true, .pooler = true, .nsp = true};
+    static const struct {
+        const char *family, *modules[4];
+    } cases[] = {{"bert", {"cls"}},
+                 {"roberta", {"lm_head"}},
+                 {"distilbert", {"vocab_projector", "vocab_transform", "vocab_layer_norm"}},
+                 {"electra", {"generator_lm_head", "generator_predictions"}},
+                 {"mpnet", {"lm_head"}},
+                 {"modernbert", {"decoder", "head"}},
+                 {"longformer", {"lm_head"}},
+                 {"gptj", {"lm_head"}}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        check_new_heads(cases[i].family, &bare, &words, cases[i].modules);
+    /* of the pooler none has a use without next sentences */
+    check_new_heads("bert", &bare, &both, (const char *const[]){"pooler", "cls", NULL});
+    check_new_heads("bert", &words, &both,
+                    (const char *const[]){"pooler", "cls.seq_relationship", NULL});
+}
+
+/* Factors that are added later: what was new when the base was loaded is saved, too; but for a head
+ * that shares the words' table. */
+static void test_new_head_added_later(void **state)
+{
+    mc_context *ctx = *state;
+    static const mc_model_heads bare = {.lm = false}, words = {.lm = true};
+    places at = {.folder = temp_folder_new()};
+    snprintf(at.base, sizeof at.base, "%s", temp_path(&at.folder, "base"));
+    snprintf(at.adapter, sizeof at.adapter, "%s", temp_path(&at.folder, "adapter"));
+    mc_model *model = model_of(ctx, "distilbert", tiny("distilbert")->config, &bare, NULL);
+    assert_int_equal(mc_model_save(model, at.base), MC_OK);
+    model = load(ctx, at.base, &(mc_load_options){.num_labels = 2});
+    assert_int_equal(mc_lora_add(model, &everywhere), MC_OK);
+    expect_names(mc_model_lora(model)->modules_to_save,
+                 (const char *const[]){"classifier", "pre_classifier", NULL});
+    mc_parameter *p = mc_module_find_parameter(mc_model_module(model), "classifier.dense.weight");
+    float *expected = copy_of(p, false);
+    assert_int_equal(mc_model_save(model, at.adapter), MC_OK);
+    model = load(ctx, at.adapter, NULL);
+    p = mc_module_find_parameter(mc_model_module(model), "classifier.dense.weight");
+    expect_values(p, expected, true);
+    model = load(ctx, at.base, &(mc_load_options){.heads = &words});
+    assert_int_equal(mc_lora_add(model, &everywhere), MC_ERR_UNSUPPORTED);
+    assert_error(ctx, MC_ERR_UNSUPPORTED, "DistilBERT has the words' table", "mc_load_options");
+    free(expected);
+    temp_folder_free(&at.folder);
+}
+
+/* Reads what a base has of a model's parameters. */
+static void copy_base(mc_context *ctx, mc_model *model, const char *folder)
+{
+    mc_model *base = load(ctx, folder, NULL);
+    mc_parameter_iterator it = {0};
+    for (mc_parameter *p; (p = mc_module_next_parameter(mc_model_module(base), &it));) {
+        mc_parameter *to = mc_module_find_parameter(mc_model_module(model), p->name);
+        float *values = copy_of(p, false);
+        if (to) assert_int_equal(mc_parameter_write(to, values), MC_OK); /* it has no pooler */
+        free(values);
+    }
+    mc_model_free(base);
+}
+
+/* PEFT's copy of a module to save has a table of words of its own, which is trained: the head is no
+ * longer the base's words. */
+static void test_own_table_of_masked_head(void **state)
+{
+    mc_context *ctx = *state;
+    static float expected[MOST_LOGITS], found[MOST_LOGITS];
+    static const char *const cls[] = {"cls", NULL};
+    static const mc_model_heads words = {.lm = true};
+    places at = {.folder = temp_folder_new()};
+    snprintf(at.base, sizeof at.base, "%s", temp_path(&at.folder, "base"));
+    snprintf(at.adapter, sizeof at.adapter, "%s", temp_path(&at.folder, "adapter"));
+    const mc_lora_options lora = {.rank = 2, .modules_to_save = cls, .base = at.base};
+    mc_model *model = model_of(ctx, "bert", tiny("bert")->config, &words, NULL);
+    assert_int_equal(mc_model_save(model, at.base), MC_OK);
+    char untied[1024];
+    snprintf(untied, sizeof untied, "%.900s, \"tie_word_embeddings\": false}",
+             tiny("bert")->config);
+    *strstr(untied, "}, ") = ' ';
+    model = model_of(ctx, "bert", untied, &words, NULL);
+    copy_base(ctx, model, at.base);
+    assert_int_equal(mc_lora_add(model, &lora), MC_OK);
+    assert_true(mc_parameter_trainable(model->head_weight));
+    free(shift_values(model->head_weight));
+    int64_t count = family_logits(model, (part){PACKED, -1}, expected);
+    assert_int_equal(mc_model_save(model, at.adapter), MC_OK);
+    model = load(ctx, at.adapter, NULL);
+    family_logits(model, (part){PACKED, -1}, found);
+    assert_memory_equal(found, expected, (size_t)count * sizeof *found);
+    temp_folder_free(&at.folder);
 }
 
 /* ---- errors ---------------------------------------------------------------------------------- */
@@ -698,6 +905,13 @@ static void test_bad_files(void **state)
         {"\"bias\": \"all\"", MC_ERR_UNSUPPORTED, {"\"bias\"", "\"none\""}},
         {"\"peft_type\": \"IA3\"", MC_ERR_UNSUPPORTED, {"\"peft_type\"", "IA3"}},
         {"\"init_lora_weights\": \"pissa\"", MC_ERR_UNSUPPORTED, {"\"pissa\"", "gaussian"}},
+        {"\"task_type\": \"TOKEN_CLS\"", MC_ERR_UNSUPPORTED, {"\"task_type\"", "\"SEQ_CLS\""}},
+        {"\"task_type\": \"QUESTION_ANS\"", MC_ERR_UNSUPPORTED, {"\"QUESTION_ANS\"", "null"}},
+        {"\"task_type\": \"SEQ_2_SEQ_LM\"",
+         MC_ERR_UNSUPPORTED,
+         {"the base is a GPT-2", "an encoder-decoder"}},
+        {"\"task_type\": \"SEQ_CLS\"", MC_ERR_UNSUPPORTED, {"\"task_type\"", "a classifier"}},
+        {"\"task_type\": 3", MC_ERR_FORMAT, {"\"task_type\""}},
         {"\"r\": 0", MC_ERR_FORMAT, {"\"r\"", "1 to"}},
         {"\"r\": 3", MC_ERR_SHAPE, {"lora_A.weight", "(3, 16)"}},
         {"\"target_modules\": [\"c_attn\", \"c_fc\"]",
@@ -769,6 +983,10 @@ int main(void)
                                        TEST(test_head),
                                        TEST(test_head_of_other_classes),
                                        TEST(test_new_modules),
+                                       TEST(test_task_types),
+                                       TEST(test_new_language_heads),
+                                       TEST(test_new_head_added_later),
+                                       TEST(test_own_table_of_masked_head),
                                        TEST(test_words_saved),
                                        TEST(test_tables_in_files),
                                        TEST(test_tables_without_place),

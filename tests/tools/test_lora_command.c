@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <math.h>
 #include "core/modelcenter.h"
 #include <modelcenter/more.h>
 
@@ -44,6 +45,9 @@ static int set_up(void **state)
     c.init_std = c.embedding_std = c.ffn_std = 0.2f;
     c.bos_token_id = c.eos_token_id = 0;
     mc_model_save(mc_gpt2_new(ctx, &c, NULL, NULL), temp_path(&folder, "base"));
+    c.tied = false;
+    mc_model_save(mc_gpt2_new(ctx, &c, &(mc_model_heads){.lm = false}, NULL),
+                  temp_path(&folder, "bare"));
     int bad = mc_print_error(ctx, stderr);
     mc_context_free(ctx);
     write_tokens();
@@ -132,6 +136,25 @@ static void options_are_checked(void **state)
     must("$P --steps 1 --lora-targets all-linear --lora-save ln_f --lora-rslora");
 }
 
+/* A base without a language model's head: the new one is trained, saved, and there again. */
+static void head_that_the_base_lacks(void **state)
+{
+    (void)state;
+    must("$P --pretrained bare --output headed");
+    must_hold(err, "bare: the model has no language model head: a new one is made");
+    must("$P --pretrained bare --output halves --stop-after 7");
+    must("$P --pretrained bare --output halves --resume && "
+         "cmp headed/adapter_model.safetensors halves/adapter_model.safetensors");
+    must("$MC info headed --tensors");
+    must_hold(out, "base_model.model.lm_head.weight  F32 (61, 16)");
+    must("grep -A1 modules_to_save headed/adapter_config.json | grep lm_head");
+    must("$MC eval gpt2 --model headed --data train.bin --batch-size 2");
+    double adapted = number_after(out, "loss=");
+    must("$MC convert headed whole-headed --merge && "
+         "$MC eval gpt2 --model whole-headed --data train.bin --batch-size 2");
+    assert_true(fabs(number_after(out, "loss=") - adapted) < 1e-4 * adapted);
+}
+
 #define PROMPT "${P% --lora-rank*} --virtual-tokens 4 "
 
 /* The same of virtual tokens. */
@@ -181,6 +204,7 @@ int main(void)
                                        cmocka_unit_test(learns),
                                        cmocka_unit_test(adapters_are_models),
                                        cmocka_unit_test(options_are_checked),
+                                       cmocka_unit_test(head_that_the_base_lacks),
                                        cmocka_unit_test(prompts_go_on_to_the_bit),
                                        cmocka_unit_test(prompts_are_models),
                                        cmocka_unit_test(prompts_are_checked)};

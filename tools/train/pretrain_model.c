@@ -16,8 +16,7 @@ bool pretrain_find_model(pretrain *p, mc_model **model)
     const char *weights = train_run_source(run), *family = run->o.from.family;
     mc_load_options load = train_run_load_options(run);
     mc_model_heads heads = pretrain_heads(p);
-    bool adapts = load.lora || load.soft_prompt; /* whose base has to have its heads */
-    if (!run->resumed && !adapts) load.heads = &heads;
+    if (!run->resumed) load.heads = &heads;
     *model = weights ? mc_model_from_pretrained_of(run->ctx, family, weights, &load)
                      : mc_model_new(run->ctx, family, run->o.from.config, &heads, &load);
     p->shape = mc_model_get_shape(*model);
