@@ -389,6 +389,21 @@ typedef struct mc_strided_shape {
     int64_t size[MC_STRIDED_DIMS], x[MC_STRIDED_DIMS], y[MC_STRIDED_DIMS];
 } mc_strided_shape;
 
+/* `batch` products C(m,n) = alpha * op(A) op(B) + add, as gemm makes them. The matrices of product
+ * i lie i steps (in elements) after the first ones. A step of 0: all products share the operand;
+ * not allowed of c. add: of c's dtype, stride and step, either c.data or apart from it; NULL:
+ * nothing is added, and C is not read. */
+typedef struct mc_batched_gemm_call {
+    int64_t batch;
+    bool transpose_a, transpose_b;
+    int64_t m, n, k;
+    float alpha;
+    mc_matrix a, b;
+    const void *add;
+    mc_matrix c;
+    int64_t a_step, b_step, c_step;
+} mc_batched_gemm_call;
+
 /* Functions of one element. */
 typedef enum mc_unary {
     MC_UNARY_EXP,
@@ -685,11 +700,7 @@ typedef struct mc_kernels {
     /* y [+]= factor * x over the elements of `shape`; the strides of the matrices are not used. */
     mc_status (*strided_copy)(mc_device *d, const mc_strided_shape *shape, mc_matrix x,
                               float factor, mc_matrix y, bool accumulate);
-    /* `batch` products like gemm's. The matrices of product i start i steps (in elements) after the
-     * first ones. A step of 0 means that all products share the operand; not allowed for c. */
-    mc_status (*batched_gemm)(mc_device *d, int64_t batch, bool transpose_a, bool transpose_b,
-                              int64_t m, int64_t n, int64_t k, mc_matrix a, int64_t a_step,
-                              mc_matrix b, int64_t b_step, float beta, mc_matrix c, int64_t c_step);
+    mc_status (*batched_gemm)(mc_device *d, const mc_batched_gemm_call *call);
     /* y = f(x); dx [+]= dy f'(x). */
     mc_status (*unary)(mc_device *d, int64_t count, mc_unary kind, mc_matrix x, mc_matrix y);
     mc_status (*unary_backward)(mc_device *d, int64_t count, mc_unary kind, mc_matrix x,

@@ -497,19 +497,15 @@ static mc_status plan_strided_copy(mc_device *d, const mc_strided_shape *shape, 
 }
 
 /* Priced as one product of all rows: the same FLOP, and a GPU also runs the batch at once. */
-static mc_status plan_batched_gemm(mc_device *d, int64_t batch, bool transpose_a, bool transpose_b,
-                                   int64_t m, int64_t n, int64_t k, mc_matrix a, int64_t a_step,
-                                   mc_matrix b, int64_t b_step, float beta, mc_matrix c,
-                                   int64_t c_step)
+static mc_status plan_batched_gemm(mc_device *d, const mc_batched_gemm_call *c)
 {
     DO(d,
        product(d,
-               transpose_a   ? MC_WORK_PRODUCT_TN
-               : transpose_b ? MC_WORK_PRODUCT_NT
-                             : MC_WORK_PRODUCT_NN,
-               a.dtype, batch * m, n, k),
-       batched_gemm, batch, transpose_a, transpose_b, m, n, k, a, a_step, b, b_step, beta, c,
-       c_step);
+               c->transpose_a   ? MC_WORK_PRODUCT_TN
+               : c->transpose_b ? MC_WORK_PRODUCT_NT
+                                : MC_WORK_PRODUCT_NN,
+               c->a.dtype, c->batch * c->m, c->n, c->k),
+       batched_gemm, c);
 }
 
 static mc_status plan_unary(mc_device *d, int64_t count, mc_unary kind, mc_matrix x, mc_matrix y)

@@ -38,8 +38,21 @@ static void multiply(mc_tape *t, int64_t batch, int64_t m, int64_t n, int64_t k,
         batch = 1;
     }
     if (batch > 1 && c.step) {
-        MC_KERNEL(t, op, batched_gemm, batch, a.transpose, b.transpose, m, n, k, a.m, a.step, b.m,
-                  b.step, beta, c.m, c.step);
+        mc_batched_gemm_call call = {.batch = batch,
+                                     .transpose_a = a.transpose,
+                                     .transpose_b = b.transpose,
+                                     .m = m,
+                                     .n = n,
+                                     .k = k,
+                                     .alpha = 1,
+                                     .a = a.m,
+                                     .b = b.m,
+                                     .add = accumulate ? c.m.data : NULL,
+                                     .c = c.m,
+                                     .a_step = a.step,
+                                     .b_step = b.step,
+                                     .c_step = c.step};
+        MC_KERNEL(t, op, batched_gemm, &call);
         return;
     }
     for (int64_t i = 0; i < batch; i++) {

@@ -1275,6 +1275,42 @@ static void test_muon(void **state)
         for (int mode = 0; mode < 4; mode++) muon_case(sizes[n], float_types[i], layouts[l], mode);
 }
 
+/* Products that are added to another matrix than they are written to, in one call of cuBLASLt and,
+ * where it has none for the operands, one by one. */
+static void add_apart_case(mc_dtype dtype, layout l)
+{
+    enum { BATCH = 3, M = 24, N = 40, K = 16 };
+    both a = both_values(dtype, BATCH * M, K, l, -1, 1), b = both_values(dtype, N, K, l, -1, 1),
+         add = both_values(dtype, BATCH * M, N, l, -1, 1), c = both_output(dtype, BATCH * M, N, l);
+    FOR_SIDES(s)
+    {
+        mc_batched_gemm_call call = {.batch = BATCH,
+                                     .transpose_b = true,
+                                     .m = M,
+                                     .n = N,
+                                     .k = K,
+                                     .alpha = 0.25f,
+                                     .a = a.m[s],
+                                     .b = b.m[s],
+                                     .add = add.m[s].data,
+                                     .c = c.m[s],
+                                     .a_step = M * a.m[s].stride,
+                                     .c_step = M * c.m[s].stride};
+        CALL(s, batched_gemm, &call);
+    }
+    compare(&c, 1e-6, "batched_gemm, added apart");
+    compare(&add, EXACT, "what was added");
+    FREE(&a, &b, &add, &c);
+}
+
+static void test_add_apart(void **state)
+{
+    (void)state;
+    if (!sides[GPU]) skip();
+    for (int l = 0; l < 3; l++) FOR_TYPES(i)
+    add_apart_case(float_types[i], layouts[l]);
+}
+
 /* Infinity or NaN. */
 static void set_special(mc_matrix m, int64_t i, float value)
 {
@@ -1562,6 +1598,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_optimizers),
         cmocka_unit_test(test_adam8),
         cmocka_unit_test(test_muon),
+        cmocka_unit_test(test_add_apart),
         cmocka_unit_test(test_gradient_stats),
         cmocka_unit_test(test_tensor_stats),
         cmocka_unit_test(test_step),

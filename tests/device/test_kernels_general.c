@@ -151,12 +151,14 @@ static void test_batched_gemm(void **state)
     enum { BATCH = 40, M = 12, N = 9, K = 17, ROWS = 20 };
     FOR_TABLES(t)
     FOR_TYPES(type)
-    for (int way = 0; way < 8; way++) {
-        bool ta = way & 1, tb = way & 2, add = way & 4;
+    for (int way = 0; way < 16; way++) {
+        bool ta = way & 1, tb = way & 2, add = way & 4, apart = way & 8;
         mc_dtype dtype = float_types[type];
         matrix a = matrix_new(dtype, BATCH * ROWS, 18, 2, -1, 1);
         matrix b = matrix_new(dtype, ROWS, 18, 3, -1, 1); /* shared */
         matrix c = matrix_new(dtype, BATCH * ROWS, N, 5, -1, 1);
+        matrix other = matrix_new(dtype, BATCH * ROWS, N, 5, -1, 1);
+        float alpha = way & 1 ? 0.5f : 1;
         double *wanted = doubles(c.rows * N);
         memcpy(wanted, c.v, (size_t)(c.rows * N) * sizeof *wanted);
         for (int i = 0; i < BATCH; i++)
@@ -167,15 +169,30 @@ static void test_batched_gemm(void **state)
                         sum += a.v[(i * ROWS + (ta ? k : row)) * 18 + (ta ? row : k)] *
                                b.v[(tb ? column : k) * 18 + (tb ? k : column)];
                     double *to = &wanted[(i * ROWS + row) * N + column];
-                    *to = add ? *to + sum : sum;
+                    double before = apart ? other.v[to - wanted] : *to;
+                    *to = (double)alpha * sum + (add ? before : 0);
                 }
-        assert_int_equal(t->k->batched_gemm(device, BATCH, ta, tb, M, N, K, a.m, ROWS * a.m.stride,
-                                            b.m, 0, add, c.m, ROWS * c.m.stride),
-                         MC_OK);
+        mc_batched_gemm_call call = {.batch = BATCH,
+                                     .transpose_a = ta,
+                                     .transpose_b = tb,
+                                     .m = M,
+                                     .n = N,
+                                     .k = K,
+                                     .alpha = alpha,
+                                     .a = a.m,
+                                     .b = b.m,
+                                     .add = !add    ? NULL
+                                            : apart ? other.m.data
+                                                    : c.m.data,
+                                     .c = c.m,
+                                     .a_step = ROWS * a.m.stride,
+                                     .c_step = ROWS * c.m.stride};
+        assert_int_equal(t->k->batched_gemm(device, &call), MC_OK);
         assert_matrix(&c, wanted, 2e-6, t->name, "batched_gemm");
         matrix_free(&a);
         matrix_free(&b);
         matrix_free(&c);
+        matrix_free(&other);
         free(wanted);
     }
 }

@@ -165,13 +165,11 @@ static mc_status plan_gradient_stats(mc_device *d, int64_t count, mc_matrix grad
     ASK(d, gradient_stats, count, gradient, power, first, stats);
 }
 
-static mc_status plan_batched_gemm(mc_device *d, int64_t batch, bool transpose_a, bool transpose_b,
-                                   int64_t m, int64_t n, int64_t k, mc_matrix a, int64_t a_step,
-                                   mc_matrix b, int64_t b_step, float beta, mc_matrix c,
-                                   int64_t c_step)
+static mc_status plan_batched_gemm(mc_device *d, const mc_batched_gemm_call *c)
 {
-    (void)a_step, (void)b_step, (void)c_step;
-    return batch ? plan_gemm(d, transpose_a, transpose_b, m, n, k, 1, a, b, beta, c) : MC_OK;
+    if (!c->batch) return MC_OK;
+    return plan_gemm(d, c->transpose_a, c->transpose_b, c->m, c->n, c->k, c->alpha, c->a, c->b,
+                     c->add ? 1 : 0, c->c);
 }
 
 static mc_status plan_linear_quantized(mc_device *d, int64_t rows, float alpha, mc_matrix x,

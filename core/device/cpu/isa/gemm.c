@@ -172,18 +172,35 @@ mc_status MC_K(gemm)(mc_device *d, bool transpose_a, bool transpose_b, int64_t m
 /* Below this many multiplications a product uses one thread; the batch is then divided. */
 enum { SMALL_PRODUCT = 1 << 20 };
 
-mc_status MC_K(batched_gemm)(mc_device *d, int64_t batch, bool transpose_a, bool transpose_b,
-                             int64_t m, int64_t n, int64_t k, mc_matrix a, int64_t a_step,
-                             mc_matrix b, int64_t b_step, float beta, mc_matrix c, int64_t c_step)
+/* C = add, both of one form. */
+static void copy_rows(const mc_batched_gemm_call *g, int64_t product)
 {
-    bool direct = a.dtype == MC_F32 && b.dtype == MC_F32 && c.dtype == MC_F32; /* no scratch */
-    bool beside = direct && m * n * k < SMALL_PRODUCT && batch * m * n * k > MC_SERIAL;
+    const mc_matrix add = {(void *)(uintptr_t)g->add, g->c.dtype, g->c.stride};
+    const char *from = step_matrix(add, product * g->c_step).data;
+    char *to = step_matrix(g->c, product * g->c_step).data;
+    size_t size = mc_dtype_size(g->c.dtype), row = (size_t)g->c.stride * size;
+#pragma omp parallel for schedule(static) if (g->m * g->n > MC_SERIAL)
+    for (int64_t i = 0; i < g->m; i++)
+        memcpy(to + (size_t)i * row, from + (size_t)i * row, (size_t)g->n * size);
+}
+
+static mc_status multiply_one(mc_device *d, const mc_batched_gemm_call *g, int64_t i)
+{
+    if (g->add && g->add != g->c.data) copy_rows(g, i);
+    return MC_K(gemm)(d, g->transpose_a, g->transpose_b, g->m, g->n, g->k, g->alpha,
+                      step_matrix(g->a, i * g->a_step), step_matrix(g->b, i * g->b_step),
+                      g->add ? 1 : 0, step_matrix(g->c, i * g->c_step));
+}
+
+mc_status MC_K(batched_gemm)(mc_device *d, const mc_batched_gemm_call *g)
+{
+    bool direct = g->a.dtype == MC_F32 && g->b.dtype == MC_F32 && g->c.dtype == MC_F32;
+    int64_t each = g->m * g->n * g->k; /* direct: without scratch */
+    bool beside = direct && each < SMALL_PRODUCT && g->batch * each > MC_SERIAL;
     mc_status status = MC_OK;
 #pragma omp parallel for schedule(static) if (beside)
-    for (int64_t i = 0; i < batch; i++) {
-        mc_status one =
-            MC_K(gemm)(d, transpose_a, transpose_b, m, n, k, 1, step_matrix(a, i * a_step),
-                       step_matrix(b, i * b_step), beta, step_matrix(c, i * c_step));
+    for (int64_t i = 0; i < g->batch; i++) {
+        mc_status one = multiply_one(d, g, i);
         if (!one) continue;
 #pragma omp atomic write
         status = one;

@@ -112,9 +112,10 @@ cublasStatus_t mc_gemm_run(mc_cuda_device *cuda, const mc_gemm_descriptors *s,
                            const mc_gemm_call *c, void *to, const cublasLtMatmulAlgo_t *algorithm)
 {
     const float beta = c->key.accumulate ? 1 : 0;
+    const void *add = c->add ? c->add : to;
     struct mc_cuda_gemm *g = cuda->gemm;
-    return g->lt.Matmul(g->handle, s->operation, &c->alpha, c->a, s->a, c->b, s->b, &beta, to, s->c,
-                        to, s->c, algorithm, g->workspace, MC_GEMM_WORKSPACE, cuda->stream);
+    return g->lt.Matmul(g->handle, s->operation, &c->alpha, c->a, s->a, c->b, s->b, &beta, add,
+                        s->c, to, s->c, algorithm, g->workspace, MC_GEMM_WORKSPACE, cuda->stream);
 }
 
 /* ---- plans ----------------------------------------------------------------------------------- */
@@ -302,37 +303,52 @@ static int32_t alignment_of_steps(int32_t first, int64_t step, mc_dtype dtype)
     return first < between ? first : between;
 }
 
+static int32_t less_aligned(int32_t a, int32_t b) { return a < b ? a : b; }
+
 /* All products in one call; MC_ERR_UNSUPPORTED if cuBLASLt has none for these operands. */
-static mc_status gemm_together(mc_device *d, int64_t batch, bool transpose_a, bool transpose_b,
-                               int64_t m, int64_t n, int64_t k, mc_matrix a, int64_t a_step,
-                               mc_matrix b, int64_t b_step, float beta, mc_matrix c, int64_t c_step)
+static mc_status gemm_together(mc_device *d, const mc_batched_gemm_call *c)
 {
-    if (a.dtype != b.dtype || !is_supported(a.dtype, c.dtype) || k == 0 || batch > INT32_MAX)
+    if (c->a.dtype != c->b.dtype || !is_supported(c->a.dtype, c->c.dtype) || c->k == 0 ||
+        c->batch > INT32_MAX)
         return MC_ERR_UNSUPPORTED;
-    mc_gemm_call product = mc_gemm_call_of(transpose_a, transpose_b, m, n, k, 1, a, b, beta, c);
+    mc_gemm_call product = mc_gemm_call_of(c->transpose_a, c->transpose_b, c->m, c->n, c->k,
+                                           c->alpha, c->a, c->b, c->add ? 1 : 0, c->c);
     mc_gemm_key *key = &product.key;
-    key->batch = (int32_t)batch;
-    key->step[0] = b_step;
-    key->step[1] = a_step;
-    key->step[2] = c_step;
-    key->alignment[0] = alignment_of_steps(key->alignment[0], b_step, b.dtype);
-    key->alignment[1] = alignment_of_steps(key->alignment[1], a_step, a.dtype);
-    key->alignment[2] = alignment_of_steps(key->alignment[2], c_step, c.dtype);
+    if (c->add) {
+        product.add = c->add == c->c.data ? NULL : c->add;
+        key->alignment[2] = less_aligned(key->alignment[2], alignment_of(c->add));
+    }
+    key->batch = (int32_t)c->batch;
+    key->step[0] = c->b_step;
+    key->step[1] = c->a_step;
+    key->step[2] = c->c_step;
+    key->alignment[0] = alignment_of_steps(key->alignment[0], c->b_step, c->b.dtype);
+    key->alignment[1] = alignment_of_steps(key->alignment[1], c->a_step, c->a.dtype);
+    key->alignment[2] = alignment_of_steps(key->alignment[2], c->c_step, c->c.dtype);
     return mc_gemm_multiply(d, &product);
 }
 
-mc_status mc_cuda_batched_gemm(mc_device *d, int64_t batch, bool transpose_a, bool transpose_b,
-                               int64_t m, int64_t n, int64_t k, mc_matrix a, int64_t a_step,
-                               mc_matrix b, int64_t b_step, float beta, mc_matrix c, int64_t c_step)
+/* Product i by itself. */
+static mc_status gemm_of_batch(mc_device *d, const mc_batched_gemm_call *c, int64_t i)
 {
-    if (batch == 0 || m == 0 || n == 0) return MC_OK;
-    mc_status status = gemm_together(d, batch, transpose_a, transpose_b, m, n, k, a, a_step, b,
-                                     b_step, beta, c, c_step);
+    const mc_matrix to = step_matrix(c->c, i * c->c_step);
+    mc_matrix add = {(void *)(uintptr_t)c->add, c->c.dtype, c->c.stride};
+    mc_status status = MC_OK;
+    if (c->add && c->add != c->c.data)
+        status = copy_matrix(d, c->m, c->n, step_matrix(add, i * c->c_step), to, false);
+    if (status) return status;
+    return mc_cuda_gemm(d, c->transpose_a, c->transpose_b, c->m, c->n, c->k, c->alpha,
+                        step_matrix(c->a, i * c->a_step), step_matrix(c->b, i * c->b_step),
+                        c->add ? 1 : 0, to);
+}
+
+mc_status mc_cuda_batched_gemm(mc_device *d, const mc_batched_gemm_call *c)
+{
+    if (c->batch == 0 || c->m == 0 || c->n == 0) return MC_OK;
+    mc_status status = gemm_together(d, c);
     if (status != MC_ERR_UNSUPPORTED) return status;
     status = MC_OK;
-    for (int64_t i = 0; i < batch && !status; i++)
-        status = mc_cuda_gemm(d, transpose_a, transpose_b, m, n, k, 1, step_matrix(a, i * a_step),
-                              step_matrix(b, i * b_step), beta, step_matrix(c, i * c_step));
+    for (int64_t i = 0; i < c->batch && !status; i++) status = gemm_of_batch(d, c, i);
     return status;
 }
 

@@ -51,6 +51,7 @@ struct mc_cuda_gemm {
 typedef struct mc_gemm_call {
     mc_gemm_key key;
     const void *a, *b, *bias;
+    const void *add; /* what is added where it is not C itself, of C's form; else NULL */
     void *c, *aux;
     /* Factors of 8-bit operands, in device memory; NULL of others. */
     const float *a_scale, *b_scale;
