@@ -306,7 +306,7 @@ static void show_muon(const plan *p, double step_flops)
 {
     if (p->o.train.optimizer != TRAIN_MUON) return;
     double flops = mc_muon_flops(p->work.optimizer);
-    printf("Muon: %.4g FLOP an update, %.2f %% of a step's (about 5 x dim / tokens)\n", flops,
+    printf("Muon: %.4g FLOP an update, %.2f %% of a step's (about 4 x dim / tokens)\n", flops,
            100 * flops / step_flops);
 }
 

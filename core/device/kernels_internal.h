@@ -314,6 +314,13 @@ typedef struct mc_muon_step {
     float scale; /* factor of Newton-Schulz's result */
 } mc_muon_step;
 
+/* The first column after the strip of a row (muon_mirror). */
+MC_ANYWHERE int64_t mc_strip_end(int64_t n, int64_t strip, int64_t row)
+{
+    int64_t first = row / strip * strip;
+    return n - first < 2 * strip ? n : first + strip;
+}
+
 /* A linear layer: y (rows, out) = activation(alpha * x weight^T + bias), x (rows, in), weight (out,
  * in), bias (out) or NULL data. With an activation, pre receives its argument unless pre's data is
  * NULL; without one pre is ignored. */
@@ -622,6 +629,11 @@ typedef struct mc_kernels {
     /* x /= max(sqrt(stats->sum_squares), least); stats in device memory. */
     mc_status (*muon_normalize)(mc_device *d, int64_t count, const mc_gradient_stats *stats,
                                 float least, mc_matrix x);
+    /* Of each of `batch` matrices (n, n), `step` elements apart: x(i, j) = x(j, i) where column j
+     * is after the strip of row i. Rows 0 .. strip - 1 are the first strip, and so on; the last
+     * one has less than 2 * strip. strip: a multiple of 16, or n. x f32/bf16. */
+    mc_status (*muon_mirror)(mc_device *d, int64_t batch, int64_t n, int64_t strip, mc_matrix x,
+                             int64_t step);
     /* parameter = (1 - lr weight_decay) parameter - lr scale x. */
     mc_status (*muon_update)(mc_device *d, int64_t count, mc_muon_step step, mc_matrix x,
                              float *master /* NULL: the parameter is f32 itself */, void *parameter,

@@ -350,6 +350,14 @@ static mc_status plan_muon_normalize(mc_device *d, int64_t count, const mc_gradi
     DO(d, copied(d, x.dtype, 1, count, 2 * size_of(x)), muon_normalize, count, stats, least, x);
 }
 
+static mc_status plan_muon_mirror(mc_device *d, int64_t batch, int64_t n, int64_t strip,
+                                  mc_matrix x, int64_t step)
+{
+    double part = 1 - (double)strip / (double)(n ? n : 1); /* read, and written: half of it each */
+    DO(d, copied(d, x.dtype, batch * n, n, part * size_of(x)), muon_mirror, batch, n, strip, x,
+       step);
+}
+
 static mc_status plan_muon_update(mc_device *d, int64_t count, mc_muon_step step, mc_matrix x,
                                   float *master, void *parameter, mc_dtype parameter_dtype)
 {

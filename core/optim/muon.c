@@ -1,13 +1,14 @@
 /* Muon: the rule stands in optimizer.h.
  *
  * Vectors, embeddings and so on are stepped run by run, as by Adam (muon_step). Matrices are
- * stepped after them, whole, in waves that bound the memory of what is on its way (mc_muon_launch):
+ * stepped after them, whole, in waves of one shape that bound the memory of what is on its way
+ * (mc_muon_launch):
  *
  *   1. each rank that has elements of a matrix takes its momentum step there, which gives a part
  *      of X;
  *   2. the parts go to the matrix's owner, which has memory for all of X, unless every rank has
  *      all elements;
- *   3. the owner orthogonalizes X;
+ *   3. the owner orthogonalizes all X that it has in the wave, as one batch (newton_schulz.c);
  *   4. the parts go back, or the owner's X to all ranks;
  *   5. each rank updates the elements that it has.
  *
@@ -15,7 +16,9 @@
  * ranks come to the same list without asking. Only it multiplies, also where all have all elements:
  * products of two devices need not be equal to the bit. */
 #include <math.h>
+#include <stdlib.h>
 #include "core/dist/comm_internal.h"
+#include "core/optim/newton_schulz_internal.h"
 #include "core/optim/optimizer_internal.h"
 
 /* The settings of a Muon optimizer. */
@@ -28,21 +31,18 @@ typedef struct mc_muon {
     mc_dtype dtype; /* of X and the products */
 } mc_muon;
 
-enum { ITERATIONS = 5 };
-static const double A = 3.4445, B = -4.775, C = 2.0315;
-static const float LEAST_NORM = 1e-7f;
-
 /* ---- the list of matrices -------------------------------------------------------------------- */
 
 typedef struct matrix {
-    mc_run run; /* of its elements alone */
+    mc_run run;   /* of its elements alone */
+    size_t order; /* of the list before it was sorted */
     int64_t rows, columns;
     bool shared;               /* ranks have parts of it; else each has all */
     int first_rank, last_rank; /* those that have elements */
     int owner;
     int64_t first, count; /* elements of the bucket that this rank has */
     mc_matrix x;          /* the owner's: all of it; else the part. NULL data: none yet */
-    size_t bytes;         /* of x.data */
+    size_t bytes;         /* of x.data; 0 of an owner's, which lies in the wave's */
 } matrix;
 
 typedef struct list {
@@ -50,17 +50,16 @@ typedef struct list {
     const mc_muon *muon;
     mc_device *device;
     const mc_rank_group *group;
-    matrix *items;
+    matrix *items; /* those of a shape together */
     size_t count, capacity;
+    int64_t *owned; /* matrices of each rank in a wave */
 } list;
-
-static int64_t least(const matrix *m) { return m->rows < m->columns ? m->rows : m->columns; }
 
 /* FLOP of its products. */
 static double work_of(const matrix *m)
 {
-    double n = (double)least(m), all = (double)m->rows * (double)m->columns;
-    return ITERATIONS * (4 * n * all + 2 * n * n * n);
+    mc_newton_schulz one = mc_newton_schulz_of(1, m->rows, m->columns);
+    return mc_newton_schulz_flops(&one);
 }
 
 static mc_status add_matrix(void *user, const mc_run *run)
@@ -72,6 +71,7 @@ static mc_status add_matrix(void *user, const mc_run *run)
         return mc_fail_nomem(l->optimizer->ctx, "Muon's list of matrices");
     matrix *m = &l->items[l->count++];
     *m = (matrix){.run = *run,
+                  .order = l->count,
                   .rows = run->matrix->shape.dim[0],
                   .columns = run->matrix->shape.dim[1],
                   .shared = b->level->state == MC_SHARE,
@@ -86,6 +86,14 @@ static mc_status add_matrix(void *user, const mc_run *run)
         m->count = mine.count;
     }
     return MC_OK;
+}
+
+static int compare(const void *x, const void *y)
+{
+    const matrix *a = x, *b = y;
+    if (a->rows != b->rows) return a->rows < b->rows ? -1 : 1;
+    if (a->columns != b->columns) return a->columns < b->columns ? -1 : 1;
+    return a->order < b->order ? -1 : 1;
 }
 
 /* Chooses owners: those without a choice first. */
@@ -109,7 +117,11 @@ static mc_status choose_owners(list *l)
 static mc_status list_matrices(list *l)
 {
     mc_status status = mc_optimizer_each_run(l->optimizer, add_matrix, l);
-    return status ? status : choose_owners(l);
+    if (status) return status;
+    if (l->count) qsort(l->items, l->count, sizeof *l->items, compare);
+    l->owned = mc_calloc((size_t)l->group->size, sizeof *l->owned);
+    if (!l->owned) return mc_fail_nomem(l->optimizer->ctx, "Muon's list of matrices");
+    return choose_owners(l);
 }
 
 double mc_muon_flops(mc_optimizer *o)
@@ -123,84 +135,16 @@ double mc_muon_flops(mc_optimizer *o)
     return flops;
 }
 
-/* ---- Newton-Schulz --------------------------------------------------------------------------- */
-
-/* What is left out of X in memory: the products are taken of X / A^k after k iterations, since gemm
- * adds to what is there with a factor of 1. */
-static double left_out(int iterations) { return pow(A, iterations); }
-
-/* Buffers of an orthogonalization. */
-typedef struct products {
-    mc_device *device;
-    int64_t rows, columns, n; /* n: the smaller of the two */
-    mc_matrix x, y;           /* (rows, columns) */
-    mc_matrix gram, square;   /* (n, n) */
-} products;
-
-static mc_status copy(mc_device *d, int64_t count, mc_matrix from, mc_matrix to)
-{
-    return d->kernels->scale(d, count, from, 1, to, false);
-}
-
-/* y = x + (b s^2 / a) Z x, Z = G + (c s^2 / b) G G, G = x x^T: of a tall x the same of x^T. */
-static mc_status iterate(const products *p, double s)
-{
-    mc_device *d = p->device;
-    const mc_kernels *k = d->kernels;
-    bool tall = p->rows > p->columns;
-    float square = (float)(C * s * s / B), whole = (float)(B * s * s / A);
-    mc_status status =
-        k->gemm(d, tall, !tall, p->n, p->n, tall ? p->rows : p->columns, 1, p->x, p->x, 0, p->gram);
-    if (!status) status = copy(d, p->n * p->n, p->gram, p->square);
-    if (!status)
-        status = k->gemm(d, false, false, p->n, p->n, p->n, square, p->gram, p->gram, 1, p->square);
-    if (!status) status = copy(d, p->rows * p->columns, p->x, p->y);
-    if (!status)
-        status = k->gemm(d, false, false, p->rows, p->columns, p->n, whole, tall ? p->x : p->square,
-                         tall ? p->square : p->x, 1, p->y);
-    return status;
-}
-
-/* x /= its norm; `stats` is device memory. */
-static mc_status normalize(mc_device *d, int64_t count, mc_matrix x, mc_gradient_stats *stats)
-{
-    mc_status status = d->kernels->zero(d, stats, sizeof *stats);
-    if (!status) status = d->kernels->gradient_stats(d, count, x, 2, 0, stats);
-    return status ? status : d->kernels->muon_normalize(d, count, stats, LEAST_NORM, x);
-}
-
-/* X in place, but for the factor left_out(ITERATIONS). */
-static mc_status orthogonalize(const list *l, matrix *m)
-{
-    mc_device *d = l->device;
-    int64_t n = least(m), count = m->rows * m->columns;
-    size_t size = mc_dtype_size(m->x.dtype), squares = 2 * (size_t)(n * n) * size;
-    products p = {.device = d, .rows = m->rows, .columns = m->columns, .n = n};
-    mc_gradient_stats *stats = d->alloc(d, sizeof *stats);
-    char *memory = d->alloc(d, squares), *other = d->alloc(d, m->bytes);
-    p.x = m->x;
-    p.y = (mc_matrix){other, m->x.dtype, m->columns};
-    p.gram = (mc_matrix){memory, m->x.dtype, n};
-    p.square = (mc_matrix){memory ? memory + squares / 2 : NULL, m->x.dtype, n};
-    mc_status status = stats && memory && other ? MC_OK : MC_ERR_NOMEM;
-    if (status)
-        mc_fail_memory(l->optimizer->ctx, d, squares + m->bytes, MC_HELP_MODEL,
-                       "Muon's products of \"%s\"", m->run.matrix->name);
-    if (!status) status = normalize(d, count, p.x, stats);
-    for (int i = 0; i < ITERATIONS && !status; i++) {
-        status = iterate(&p, left_out(i));
-        mc_matrix swap = p.x;
-        p.x = p.y;
-        p.y = swap;
-    }
-    m->x = p.x;
-    d->free(d, p.y.data, m->bytes);
-    d->free(d, memory, squares);
-    d->free(d, stats, sizeof *stats);
-    return status;
-}
-
 /* ---- a wave ---------------------------------------------------------------------------------- */
+
+/* Matrices of one shape. */
+typedef struct wave {
+    matrix *items;
+    size_t count;
+    mc_newton_schulz own; /* those that this rank owns */
+    mc_matrix x;          /* theirs, one after another */
+    size_t bytes;         /* of x.data */
+} wave;
 
 static bool owns(const list *l, const matrix *m) { return m->owner == l->group->rank; }
 
@@ -227,7 +171,7 @@ static mc_muon_step step_of(const list *l, const matrix *m)
                           .nesterov = l->muon->nesterov,
                           .lr_factor = m->run.lr_factor,
                           .weight_decay = m->run.weight_decay,
-                          .scale = (float)(scale * left_out(ITERATIONS))};
+                          .scale = (float)(scale * mc_newton_schulz_factor())};
 }
 
 static mc_matrix held_x(const list *l, const matrix *m)
@@ -235,20 +179,61 @@ static mc_matrix held_x(const list *l, const matrix *m)
     return (mc_matrix){part_of(m, begin_of(l, m), m->first), m->x.dtype, m->count};
 }
 
-/* Allocates x where this rank takes part, and takes the momentum step of its elements. */
+/* Points the matrices that this rank owns to where they lie. */
+static void place_own(const list *l, const wave *w)
+{
+    char *next = w->x.data;
+    for (size_t i = 0; i < w->count; i++) {
+        matrix *m = &w->items[i];
+        if (!owns(l, m)) continue;
+        m->x = (mc_matrix){next, w->x.dtype, m->columns};
+        next += (size_t)m->run.count * mc_dtype_size(w->x.dtype);
+    }
+}
+
+static mc_status allocate_own(const list *l, wave *w)
+{
+    const matrix *m = w->items;
+    int64_t count = 0;
+    for (size_t i = 0; i < w->count; i++) count += owns(l, &m[i]);
+    w->own = mc_newton_schulz_of(count, m->rows, m->columns);
+    w->bytes = (size_t)(count * m->rows * m->columns) * mc_dtype_size(l->muon->dtype);
+    w->x = (mc_matrix){NULL, l->muon->dtype, m->columns};
+    if (!w->bytes) return MC_OK;
+    if (!(w->x.data = l->device->alloc(l->device, w->bytes)))
+        return mc_fail_memory(l->optimizer->ctx, l->device, w->bytes, MC_HELP_MODEL,
+                              "Muon's updates of \"%s\" and others", m->run.matrix->name);
+    place_own(l, w);
+    return MC_OK;
+}
+
+/* Allocates a part that this rank has of another's matrix, and takes the momentum step of its
+ * elements. */
 static mc_status begin(const list *l, matrix *m)
 {
     mc_device *d = l->device;
     const mc_bucket *b = m->run.bucket;
-    int64_t elements = owns(l, m) ? m->run.count : m->count;
-    if (!elements) return MC_OK;
-    m->bytes = (size_t)elements * mc_dtype_size(l->muon->dtype);
-    m->x = (mc_matrix){d->alloc(d, m->bytes), l->muon->dtype, m->columns};
-    if (!m->x.data)
-        return mc_fail_memory(l->optimizer->ctx, d, m->bytes, MC_HELP_MODEL,
-                              "Muon's update of \"%s\"", m->run.matrix->name);
+    if (!owns(l, m) && m->count) {
+        m->bytes = (size_t)m->count * mc_dtype_size(l->muon->dtype);
+        m->x = (mc_matrix){d->alloc(d, m->bytes), l->muon->dtype, m->columns};
+        if (!m->x.data)
+            return mc_fail_memory(l->optimizer->ctx, d, m->bytes, MC_HELP_MODEL,
+                                  "Muon's update of \"%s\"", m->run.matrix->name);
+    }
+    if (!m->x.data) return MC_OK;
     return d->kernels->muon_momentum(d, m->count, step_of(l, m), mc_bucket_gradient(b, m->first),
                                      mc_bucket_state_at(b, MC_STATE_M, m->first), held_x(l, m));
+}
+
+static mc_status orthogonalize(const list *l, wave *w)
+{
+    if (!w->own.count) return MC_OK;
+    mc_status status = mc_newton_schulz_run(l->device, &w->own, &w->x);
+    place_own(l, w);
+    if (status != MC_ERR_NOMEM) return status;
+    return mc_fail_memory(l->optimizer->ctx, l->device, mc_newton_schulz_bytes(&w->own, w->x.dtype),
+                          MC_HELP_MODEL, "Muon's products of \"%s\" and others",
+                          w->items->run.matrix->name);
 }
 
 /* What a matrix's rank r, not the owner, has of it goes to the owner, or comes back. */
@@ -296,28 +281,53 @@ static mc_status update(const list *l, const matrix *m)
         mc_bucket_value_at(b, m->first), b->dtype);
 }
 
-static mc_status run_wave(const list *l, matrix *items, size_t count)
+static mc_status run_wave(const list *l, wave *w)
 {
-    mc_status status = MC_OK;
-    for (size_t i = 0; i < count && !status; i++) status = begin(l, &items[i]);
-    if (!status) status = exchange(l, items, count, true);
-    for (size_t i = 0; i < count && !status; i++)
-        if (owns(l, &items[i])) status = orthogonalize(l, &items[i]);
-    if (!status) status = exchange(l, items, count, false);
-    for (size_t i = 0; i < count && !status; i++) status = update(l, &items[i]);
-    for (size_t i = 0; i < count; i++) l->device->free(l->device, items[i].x.data, items[i].bytes);
+    matrix *items = w->items;
+    mc_device *d = l->device;
+    mc_status status = allocate_own(l, w);
+    for (size_t i = 0; i < w->count && !status; i++) status = begin(l, &items[i]);
+    if (!status) status = exchange(l, items, w->count, true);
+    if (!status) status = orthogonalize(l, w);
+    if (!status) status = exchange(l, items, w->count, false);
+    for (size_t i = 0; i < w->count && !status; i++) status = update(l, &items[i]);
+    for (size_t i = 0; i < w->count; i++)
+        if (items[i].bytes) d->free(d, items[i].x.data, items[i].bytes);
+    d->free(d, w->x.data, w->bytes);
     return status;
 }
 
-/* Matrices of the next wave: one, or of several ranks as many as keep all of them busy. */
-static size_t wave_of(const list *l, size_t first)
+/* Counts those of `items` that each rank owns, until one owns more than `limit`, and how many these
+ * are. Returns the most of a rank. */
+static int64_t count_owned(const list *l, const matrix *items, size_t count, int64_t limit,
+                           size_t *counted)
 {
-    enum { ELEMENTS = 1 << 24 /* of a rank */ };
-    int64_t elements = l->items[first].run.count, most = (int64_t)ELEMENTS * l->group->size;
-    size_t count = 1;
-    for (; l->group->comm && first + count < l->count; count++)
-        if ((elements += l->items[first + count].run.count) > most) break;
-    return count;
+    int64_t most = 0;
+    for (int r = 0; r < l->group->size; r++) l->owned[r] = 0;
+    for (*counted = 0; *counted < count; ++*counted) {
+        int64_t n = ++l->owned[items[*counted].owner];
+        if (n > limit) break;
+        if (n > most) most = n;
+    }
+    return most;
+}
+
+/* The next wave. An owner has one matrix, or as many as fill a GPU: in bf16 128 MiB of X, and 3
+ * times as much for the products at most. Waves of a shape are of about one size, so that none is
+ * too small and few kinds of products are tuned. */
+static wave wave_from(const list *l, size_t first)
+{
+    enum { ELEMENTS = 1 << 26 };
+    wave w = {.items = &l->items[first]};
+    const matrix *m = w.items;
+    int64_t fit = ELEMENTS / (m->rows * m->columns);
+    size_t same = 1;
+    while (first + same < l->count && m[same].rows == m->rows && m[same].columns == m->columns)
+        same++;
+    int64_t most = count_owned(l, m, same, INT64_MAX, &w.count);
+    int64_t waves = fit > 1 ? (most + fit - 1) / fit : most;
+    count_owned(l, m, same, (most + waves - 1) / waves, &w.count);
+    return w;
 }
 
 mc_status mc_muon_launch(mc_optimizer *o)
@@ -325,9 +335,13 @@ mc_status mc_muon_launch(mc_optimizer *o)
     mc_context *ctx = o->ctx;
     list l = {.optimizer = o, .muon = o->muon, .device = ctx->device, .group = &ctx->mesh.shard};
     mc_status status = list_matrices(&l);
-    for (size_t i = 0, n; i < l.count && !status; i += n)
-        status = run_wave(&l, &l.items[i], n = wave_of(&l, i));
+    for (size_t i = 0; i < l.count && !status;) {
+        wave w = wave_from(&l, i);
+        status = run_wave(&l, &w);
+        i += w.count;
+    }
     mc_free(l.items);
+    mc_free(l.owned);
     const char *why = l.device->failure;
     if (!status || mc_failed(ctx)) return status;
     return mc_fail(ctx, status, "optimizer muon failed at step %lld%s%s", (long long)o->steps + 1,

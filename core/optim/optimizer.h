@@ -159,7 +159,7 @@ typedef struct mc_muon_options {
  *     X = u / max(|u|, 1e-7)                 |u|: the root of the sum of squares
  *     five times: A = X X^T, X = 3.4445 X + (-4.775 A + 2.0315 A A) X
  *     W = W - lr weight_decay W - lr scale X
- * as in torch.optim.Muon; X has singular values near 1. The products take about 5 x min(rows,
+ * as in torch.optim.Muon; X has singular values near 1. The products take about 4 x min(rows,
  * columns) / tokens of a step's time. State: momentum_buffer (m) of matrices, exp_avg and
  * exp_avg_sq of the others, and master for f16 and bf16.
  *

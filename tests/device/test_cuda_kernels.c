@@ -1275,6 +1275,27 @@ static void test_muon(void **state)
         for (int mode = 0; mode < 4; mode++) muon_case(sizes[n], float_types[i], layouts[l], mode);
 }
 
+static void mirror_case(int64_t batch, int64_t n, int64_t strip, mc_dtype dtype, layout l)
+{
+    both x = both_values(dtype, batch * n, n, l, -1, 1);
+    FOR_SIDES(s) CALL(s, muon_mirror, batch, n, strip, x.m[s], n * x.m[s].stride);
+    compare(&x, EXACT, "muon_mirror");
+    FREE(&x);
+}
+
+/* Strips of whole tiles, and others; a last one that is larger. */
+static void test_muon_mirror(void **state)
+{
+    (void)state;
+    if (!sides[GPU]) skip();
+    static const int cases[][2] = {{1, 1}, {40, 16}, {48, 16}, {208, 64}, {200, 64}, {150, 48}};
+    for (int l = 0; l < 3; l++)
+        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+            mirror_case(3, cases[i][0], cases[i][1], MC_F32, layouts[l]);
+            mirror_case(3, cases[i][0], cases[i][1], MC_BF16, layouts[l]);
+        }
+}
+
 /* Products that are added to another matrix than they are written to, in one call of cuBLASLt and,
  * where it has none for the operands, one by one. */
 static void add_apart_case(mc_dtype dtype, layout l)
@@ -1598,6 +1619,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_optimizers),
         cmocka_unit_test(test_adam8),
         cmocka_unit_test(test_muon),
+        cmocka_unit_test(test_muon_mirror),
         cmocka_unit_test(test_add_apart),
         cmocka_unit_test(test_gradient_stats),
         cmocka_unit_test(test_tensor_stats),

@@ -1290,6 +1290,40 @@ static void test_muon(void **state)
         muon_case(t, mode & 1, float_types[i], mode & 2 ? MC_BF16 : MC_F32);
 }
 
+/* Two matrices with rows and a distance that leave gaps: exactly what the rule says, and nothing
+ * else. */
+static void mirror_case(const isa_table *t, int n, int strip, mc_dtype dtype)
+{
+    enum { BATCH = 2, GAP = 3 };
+    matrix x = matrix_new(dtype, (int64_t)BATCH * (n + 1), n, GAP, -1, 1);
+    int64_t step = (n + 1) * x.m.stride;
+    double *wanted = doubles(x.rows * n);
+    memcpy(wanted, x.v, (size_t)(x.rows * n) * sizeof *wanted);
+    for (int b = 0; b < BATCH; b++)
+        for (int i = 0; i < n; i++)
+            for (int j = 0; j < n; j++) {
+                int strips = n / strip, last = strips - 1;
+                int of_i = i / strip < last ? i / strip : last,
+                    of_j = j / strip < last ? j / strip : last;
+                if (of_j > of_i) wanted[(b * (n + 1) + i) * n + j] = x.v[(b * (n + 1) + j) * n + i];
+            }
+    assert_int_equal(t->k->muon_mirror(device, BATCH, n, strip, x.m, step), MC_OK);
+    assert_matrix(&x, wanted, 0, t->name, "muon_mirror");
+    free(wanted);
+    matrix_free(&x);
+}
+
+static void test_muon_mirror(void **state)
+{
+    (void)state;
+    static const int cases[][2] = {{1, 1}, {40, 16}, {48, 16}, {200, 64}, {150, 48}, {64, 64}};
+    FOR_TABLES(t)
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        mirror_case(t, cases[i][0], cases[i][1], MC_F32);
+        mirror_case(t, cases[i][0], cases[i][1], MC_BF16);
+    }
+}
+
 enum { STATS = 100003 };
 
 static void test_gradient_stats(void **state)
@@ -1422,6 +1456,7 @@ int main(void)
         cmocka_unit_test(test_dynamic_map),
         cmocka_unit_test(test_sgd),
         cmocka_unit_test(test_muon),
+        cmocka_unit_test(test_muon_mirror),
         cmocka_unit_test(test_gradient_stats),
         cmocka_unit_test(test_gradient_stats_16),
         cmocka_unit_test(test_loss_add_counts),

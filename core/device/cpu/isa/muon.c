@@ -53,6 +53,40 @@ mc_status MC_K(muon_normalize)(mc_device *d, int64_t count, const mc_gradient_st
     return MC_OK;
 }
 
+/* A tile from row `top` and column `left` on, where its columns are after the row's strip. */
+#define MIRROR(E)                                                                       \
+    static void mirror_##E(int64_t n, int64_t strip, E *x, int64_t stride, int64_t top, \
+                           int64_t left)                                                \
+    {                                                                                   \
+        int64_t bottom = top + TILE < n ? top + TILE : n;                               \
+        int64_t right = left + TILE < n ? left + TILE : n;                              \
+        for (int64_t i = top; i < bottom; i++) {                                        \
+            int64_t end = mc_strip_end(n, strip, i);                                    \
+            for (int64_t j = left > end ? left : end; j < right; j++)                   \
+                x[i * stride + j] = x[j * stride + i];                                  \
+        }                                                                               \
+    }
+enum { TILE = 64 }; /* both sides of it stay in the first cache */
+MIRROR(uint16_t)
+MIRROR(uint32_t)
+
+mc_status MC_K(muon_mirror)(mc_device *d, int64_t batch, int64_t n, int64_t strip, mc_matrix x,
+                            int64_t step)
+{
+    (void)d;
+    const int64_t tiles = (n + TILE - 1) / TILE;
+#pragma omp parallel for schedule(static) if (batch * n * n > MC_SERIAL)
+    for (int64_t i = 0; i < batch * tiles * tiles; i++) {
+        int64_t first = i / (tiles * tiles) * step, top = i / tiles % tiles * TILE,
+                left = i % tiles * TILE;
+        if (x.dtype == MC_F32)
+            mirror_uint32_t(n, strip, (uint32_t *)x.data + first, x.stride, top, left);
+        else
+            mirror_uint16_t(n, strip, (uint16_t *)x.data + first, x.stride, top, left);
+    }
+    return MC_OK;
+}
+
 mc_status MC_K(muon_update)(mc_device *d, int64_t count, mc_muon_step step, mc_matrix x,
                             float *master, void *parameter, mc_dtype parameter_dtype)
 {

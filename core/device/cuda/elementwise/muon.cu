@@ -1,10 +1,10 @@
 /* Muon's elementwise parts over flat arrays. Bytes an element, with 16-bit gradients and x:
- * muon_momentum 12, muon_normalize 4, muon_update 12 on a master with a 16-bit parameter. The
- * products between them are gemm's. */
+ * muon_momentum 12, muon_normalize 4, muon_update 12 on a master with a 16-bit parameter; and
+ * muon_mirror, 4 of what it writes. The products between them are batched_gemm's. */
 #include <math.h>
 #include "core/device/cuda/runtime/kernels.cuh"
 
-enum { THREADS = 256, WIDTH = 4 };
+enum { THREADS = 256, WIDTH = 4, MIRROR_TILE = 64 };
 
 static mc_view flat_view(const void *data, mc_dtype dtype)
 {
@@ -85,6 +85,72 @@ extern "C" mc_status mc_cuda_muon_normalize(mc_device *d, int64_t count,
     normalize<<<flat_grid(d, normalize, count), THREADS, 0, mc_cuda_of(d)->stream>>>(
         count, stats, least, flat_view(x.data, x.dtype));
     return mc_cuda_launched(d, "muon_normalize");
+}
+
+/* Chunk `chunk` of column r of a tile in shared memory. Its rows are a word longer than what they
+ * have, so that the threads of a warp write to different banks, and read two at a time from one. */
+template <class T> __device__ __forceinline__ mc_bits turned(const uint32_t *tile, int r, int chunk)
+{
+    constexpr int width = mc_width<T>, pitch = MIRROR_TILE * 4 / width + 1;
+    mc_bits b = {{0, 0, 0, 0}};
+#pragma unroll
+    for (int k = 0; k < width; k++) {
+        const uint32_t *row = &tile[(chunk * width + k) * pitch];
+        if (width == 4)
+            b.word[k % 4] = row[r];
+        else
+            b.word[k / 2] |= (row[r / 2] >> r % 2 * 16 & 0xffff) << k % 2 * 16;
+    }
+    return b;
+}
+
+/* A block fills a tile of a matrix from the one across the diagonal. */
+template <class T>
+static __global__ void __launch_bounds__(THREADS)
+    mirror(int64_t batch, int64_t n, int64_t strip, mc_view x, int64_t step)
+{
+    constexpr int width = mc_width<T>, across = MIRROR_TILE / width, down = THREADS / across,
+                  pitch = MIRROR_TILE * 4 / width + 1;
+    __shared__ uint32_t tile[MIRROR_TILE * pitch];
+    const int64_t row0 = (int64_t)blockIdx.y * MIRROR_TILE,
+                  column0 = (int64_t)blockIdx.x * MIRROR_TILE;
+    const int chunk = (int)threadIdx.x % across, first = (int)threadIdx.x / across;
+    if (column0 + MIRROR_TILE <= mc_strip_end(n, strip, row0)) return;
+    for (int64_t i = blockIdx.z; i < batch; i += gridDim.z) {
+        for (int r = first; r < MIRROR_TILE; r += down) {
+            int64_t row = column0 + r, column = row0 + chunk * width;
+            int size = row < n && column < n ? (int)(n - column < width ? n - column : width) : 0;
+            mc_bits b = mc_load_bits<T>(x, i * step + row * x.stride + column, size);
+#pragma unroll
+            for (int k = 0; k < 4; k++) tile[r * pitch + chunk * 4 + k] = b.word[k];
+        }
+        __syncthreads();
+        for (int r = first; r < MIRROR_TILE; r += down) {
+            int64_t row = row0 + r, column = column0 + chunk * width;
+            if (row >= n || column >= n || column < mc_strip_end(n, strip, row)) continue;
+            int size = (int)(n - column < width ? n - column : width);
+            mc_store_bits<T>(x, i * step + row * x.stride + column, size,
+                             turned<T>(tile, r, chunk));
+        }
+        __syncthreads();
+    }
+}
+
+extern "C" mc_status mc_cuda_muon_mirror(mc_device *d, int64_t batch, int64_t n, int64_t strip,
+                                         mc_matrix x, int64_t step)
+{
+    if (batch == 0 || mc_strip_end(n, strip, 0) == n) return MC_OK;
+    const int width = x.dtype == MC_F32 ? 4 : 8;
+    mc_view view = mc_view_of(x, n, width);
+    view.whole = view.whole && step % width == 0;
+    unsigned tiles = (unsigned)mc_ceil_div(n, MIRROR_TILE);
+    dim3 grid(tiles, tiles, (unsigned)mc_least(batch, 65535));
+    if (x.dtype == MC_F32)
+        mirror<float><<<grid, THREADS, 0, mc_cuda_of(d)->stream>>>(batch, n, strip, view, step);
+    else
+        mirror<__nv_bfloat16>
+            <<<grid, THREADS, 0, mc_cuda_of(d)->stream>>>(batch, n, strip, view, step);
+    return mc_cuda_launched(d, "muon_mirror");
 }
 
 /* stored: the parameter beside a master; data NULL: there is none. */
