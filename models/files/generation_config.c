@@ -27,6 +27,10 @@ static bool read_eos(mc_model *m, const cJSON *json, const char *path)
         double id = cJSON_IsNumber(item) ? item->valuedouble : -1;
         good = id >= 0 && id <= INT32_MAX && id == (double)(int32_t)id;
         if (good) g->eos[g->eos_count++] = (int32_t)id;
+        if (good && id >= (double)m->shape.vocab_size)
+            mc_log(m->module.ctx, MC_LOG_WARNING,
+                   "%s: key \"eos_token_id\": %.0f is no token of the vocabulary of %lld", path, id,
+                   (long long)m->shape.vocab_size);
     }
     return good || !mc_fail(m->module.ctx, MC_ERR_FORMAT,
                             "%s: key \"eos_token_id\": expected a token or up to %d of them", path,

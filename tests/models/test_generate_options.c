@@ -257,6 +257,28 @@ static void test_end_tokens(void **state)
     temp_folder_free(&folder);
 }
 
+static void keep_line(void *user, mc_log_level level, const char *line)
+{
+    if (level == MC_LOG_WARNING) snprintf(user, 256, "%s", line);
+}
+
+/* An end token that no answer can have is a warning, as in config.json. */
+static void test_foreign_end_token(void **state)
+{
+    (void)state;
+    char said[256] = "";
+    mc_context *ctx = mc_init_distributed(&(mc_init_options){.log = keep_line, .log_user = said});
+    folder = temp_folder_new();
+    mc_model_save(new_gpt2(ctx, MC_F32, 0), temp_path(&folder, "model"));
+    assert_non_null(load_with(ctx, "{\"eos_token_id\": [7]}"));
+    assert_string_equal(said, "");
+    assert_non_null(load_with(ctx, "{\"eos_token_id\": [7, 99999]}"));
+    assert_non_null(
+        strstr(said, "generation_config.json: key \"eos_token_id\": 99999 is no token"));
+    mc_context_free(ctx);
+    temp_folder_free(&folder);
+}
+
 static bool at_stop_text(void *user, int prompt, const int32_t *ids, int count)
 {
     (void)user, (void)prompt, (void)ids;
@@ -334,9 +356,10 @@ static void test_wrong_files(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(test_several_draws), TEST(test_several_beams), TEST(test_max_length),
-        TEST(test_stop),          TEST(test_refusals),      TEST(test_file),
-        TEST(test_end_tokens),    TEST(test_keys),          TEST(test_wrong_files),
+        TEST(test_several_draws), TEST(test_several_beams),     TEST(test_max_length),
+        TEST(test_stop),          TEST(test_refusals),          TEST(test_file),
+        TEST(test_end_tokens),    TEST(test_foreign_end_token), TEST(test_keys),
+        TEST(test_wrong_files),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
