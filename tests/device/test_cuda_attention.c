@@ -691,20 +691,29 @@ static const mc_route *route_of(attention_case c)
     return route;
 }
 
-/* Windows and queries that end where the keys end come to cuDNN where it is named only. */
-static void test_cudnn_is_named(void **state)
+/* Causal windows of a grid, and queries that end where the keys end, come to cuDNN; other windows
+ * to Hopper's kernels where there are any, and else, without a backward pass, to cuDNN. */
+static void test_cudnn_order(void **state)
 {
     (void)state;
-    const int32_t dense[] = {128, 128}, keys[] = {448, 448};
+    const int32_t dense[] = {128, 128}, keys[] = {448, 448}, longer[] = {8192};
     attention_case window = {dense, 2, 4, 64, .causal = true, .dtype = MC_BF16, .window_left = 30};
     attention_case end = {dense, 2, 4, 64, .causal = true, .dtype = MC_BF16, .key_length = keys};
+    attention_case both = {dense, 2, 4, 64, .dtype = MC_BF16, .window_left = 30};
+    attention_case far = {longer, 1, 4, 64, .dtype = MC_BF16, .window_left = 30};
     end.bottom_right = true;
-    force("");
-    assert_string_not_equal(route_of(window)->name, "cudnn");
-    assert_string_not_equal(route_of(end)->name, "cudnn");
+    both.window_right = far.window_right = 30;
     if (!with_cudnn()) return;
-    assert_non_null(route_of(window));
-    assert_non_null(route_of(end));
+    assert_non_null(route_of(far));
+    bool hopper = mc_cuda_of(gpu)->capability == 90 && !mc_routes_read(gpu, "attention:hopper");
+    gpu->failure[0] = '\0';
+    force("");
+    assert_string_equal(route_of(window)->name, "cudnn");
+    assert_string_equal(route_of(end)->name, "cudnn");
+    window.count = 6, window.length = ragged;
+    if (hopper) assert_string_equal(route_of(both)->name, "hopper");
+    if (hopper) assert_string_equal(route_of(window)->name, "hopper");
+    assert_string_equal(route_of(far)->name, "portable"); /* its backward */
 }
 
 /* Windows of a grid, of grouped heads, with a bias, of packed sequences. */
@@ -1256,7 +1265,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_contract_refusals),
         cmocka_unit_test(test_cudnn_dense),
         cmocka_unit_test(test_cudnn_grouped),
-        cmocka_unit_test(test_cudnn_is_named),
+        cmocka_unit_test(test_cudnn_order),
         cmocka_unit_test(test_cudnn_windows),
         cmocka_unit_test(test_cudnn_bottom_right),
         cmocka_unit_test(test_cudnn_ragged),

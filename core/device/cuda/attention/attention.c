@@ -18,6 +18,8 @@ static const mc_route routes[] = {
     {"hopper", mc_tensor_attention_takes, mc_tensor_attention,
      "bench/RESULTS.md#training-on-one-gpu", mc_tensor_attention_backward},
 #endif
+    {"cudnn_rest", mc_cudnn_attention_takes_rest, mc_cudnn_attention,
+     "bench/notebook/2026-11-29-one-h200.md#windows-and-offsets", mc_cudnn_attention_backward},
     {"portable", NULL, mc_portable_attention, NULL, mc_portable_attention_backward},
 };
 

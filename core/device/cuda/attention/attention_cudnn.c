@@ -349,19 +349,36 @@ mc_status mc_cudnn_forward_takes(mc_device *d, const mc_attention_call *c)
     return find_plans(d, c, &forward, NULL);
 }
 
-/* Some graphs get plans, but their results have not been compared with our kernels on a GPU: ragged
- * ones with a bias or with other keys, windows, and queries that end where the keys end. They are
- * taken only if MC_ROUTE names cuDNN. Forward is taken only if there is a backward plan too, which
- * has to read forward's log-sum-exp. */
+/* Forward is taken only if there is a backward plan too, since that reads its log-sum-exp. */
+static mc_status takes(mc_device *d, const mc_attention_call *c)
+{
+    sdpa_plan *forward, *backward;
+    return find_plans(d, c, &forward, c->log_sum_exp ? &backward : NULL);
+}
+
+/* Hopper's kernels are faster for the windows that are refused unless asked, as far as they take
+ * them. Packed sequences with a bias or other keys were not compared with them. */
 mc_status mc_cudnn_attention_takes(mc_device *d, const void *call, bool asked)
 {
     const mc_attention_call *c = call;
-    sdpa_plan *forward, *backward;
-    if (!asked && (c->shape->bias.data || c->shape->key_lengths) && mc_sdpa_is_ragged(c->shape))
+    const mc_attention_shape *s = c->shape;
+    bool ragged = mc_sdpa_is_ragged(s);
+    if (!asked && ragged && (s->bias.data || s->key_lengths))
         return mc_cuda_fail(d, MC_ERR_UNSUPPORTED, "packed sequences with a bias or other keys");
-    if (!asked && (has_windows(c->shape) || c->shape->bottom_right))
-        return mc_cuda_fail(d, MC_ERR_UNSUPPORTED, "windows or bottom right, unless it is named");
-    return find_plans(d, c, &forward, c->log_sum_exp ? &backward : NULL);
+    if (!asked && has_windows(s) && (ragged || !s->causal))
+        return mc_cuda_fail(d, MC_ERR_UNSUPPORTED, "windows of packed sequences or on both sides");
+    return takes(d, c);
+}
+
+/* What Hopper's kernels do not take. Backward with windows on both sides computes all keys: from
+ * 8,192 tokens on it is slower than the portable kernels, which skip those outside. */
+mc_status mc_cudnn_attention_takes_rest(mc_device *d, const void *call, bool asked)
+{
+    const mc_attention_call *c = call;
+    const mc_attention_shape *s = c->shape;
+    if (!asked && has_windows(s) && !s->causal && c->log_sum_exp)
+        return mc_cuda_fail(d, MC_ERR_UNSUPPORTED, "training with windows on both sides");
+    return takes(d, c);
 }
 
 /* ---- running --------------------------------------------------------------------------------- */

@@ -25,6 +25,7 @@ void mc_cuda_attention_prepare(mc_device *d, const mc_attention_shape *shape, mc
 
 /* By cuDNN (attention_cudnn.c). */
 mc_status mc_cudnn_attention_takes(mc_device *d, const void *call, bool asked);
+mc_status mc_cudnn_attention_takes_rest(mc_device *d, const void *call, bool asked);
 mc_status mc_cudnn_attention(mc_device *d, const void *call);
 mc_status mc_cudnn_attention_backward(mc_device *d, const void *call);
 /* Whether its forward kernel takes the call, whatever there is for backward. */
