@@ -16,7 +16,7 @@
  * and tokens a second count theirs alone), marks=1 (CPM-1's context:
  * the first half of each sequence), clip (1; 0: none), layers (of the config's, 0: all), lora (rank
  * of LoRA's factors, 0: none; alpha is twice that), targets (of LoRA, with commas between; those of
- * the family), base (float, int8, fp8: of the frozen layers, with lora).
+ * the family), base (float, int8, fp8: of the frozen layers, with lora), fp8 (none, all).
  *
  * Everything of a step is done: upload of new tokens, forward, the language model's loss, backward,
  * norm and clipping, AdamW, and the loss of the step before is read. Steps are timed on the host
@@ -168,13 +168,16 @@ static void make(run *r, int argc, char **argv)
 {
     static const char *const dtypes[] = {"f32", "f16", "bf16", NULL};
     static const mc_dtype values[] = {MC_F32, MC_F16, MC_BF16};
+    static const char *const fp8_names[] = {"none", "all", NULL};
+    static const mc_fp8_choice choices[] = {MC_FP8_NONE, MC_FP8_ALL};
     static const char *const recomputes[] = {"none", "selective", "full", NULL};
     static const mc_recompute kinds[] = {MC_RECOMPUTE_NONE, MC_RECOMPUTE_SELECTIVE,
                                          MC_RECOMPUTE_FULL};
     bool rounded = strcmp(option(argc, argv, "grads", "f32"), "param") == 0;
-    mc_load_options load = {.dtype = values[one_of(option(argc, argv, "dtype", "f32"), dtypes)],
-                            .recompute =
-                                kinds[one_of(option(argc, argv, "recompute", "none"), recomputes)]};
+    mc_load_options load = {
+        .dtype = values[one_of(option(argc, argv, "dtype", "f32"), dtypes)],
+        .recompute = kinds[one_of(option(argc, argv, "recompute", "none"), recomputes)],
+        .recipe.fp8 = choices[one_of(option(argc, argv, "fp8", "none"), fp8_names)]};
     mc_lora_options lora;
     if (read_lora(argc, argv, &lora)) load.lora = &lora;
     r->ctx = mc_init_distributed(&(mc_init_options){
