@@ -134,6 +134,7 @@ static void test_attention(void **state)
     assert_string_equal(route_of(&f32, "attention:hopper?"), "portable");
     force("attention:hopper");
     assert_int_equal(attend(&f32), MC_ERR_UNSUPPORTED);
+    assert_null(f32.shape.route); /* not the one of the call before */
     assert_string_equal(gpu->failure, "MC_ROUTE=attention:hopper: attention of 1 sequences with 2 "
                                       "tokens, 1 heads of 8, f32: it does not take f32");
     force("attention:cudnn");

@@ -90,11 +90,12 @@ mc_status mc_route_choose(mc_device *d, mc_route_kernel kernel, const void *call
     const mc_route_list *list = mc_route_lists[kernel];
     const mc_route_asked asked = mc_cuda_of(d)->asked[kernel];
     const mc_route *r = asked.route;
+    *route = NULL;
     mc_status status = r ? takes(d, r, call, true) : MC_ERR_UNSUPPORTED;
     if (status == MC_ERR_UNSUPPORTED && r && !asked.prefers)
         return mc_route_refuse(d, kernel, call, d->failure);
     for (int i = 0; i < list->count && status == MC_ERR_UNSUPPORTED; i++)
         if (&list->routes[i] != asked.route) status = takes(d, r = &list->routes[i], call, false);
-    *route = status ? NULL : r;
+    if (!status) *route = r;
     return status;
 }
