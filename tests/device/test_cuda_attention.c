@@ -692,11 +692,11 @@ static const mc_route *route_of(attention_case c)
 }
 
 /* Causal windows of a grid, and queries that end where the keys end, come to cuDNN; other windows
- * to Hopper's kernels where there are any, and else, without a backward pass, to cuDNN. */
+ * to Hopper's kernels where there are any, and else, up to 8,192 tokens, to cuDNN. */
 static void test_cudnn_order(void **state)
 {
     (void)state;
-    const int32_t dense[] = {128, 128}, keys[] = {448, 448}, longer[] = {8192};
+    const int32_t dense[] = {128, 128}, keys[] = {448, 448}, longer[] = {8192}, most[] = {8256};
     attention_case window = {dense, 2, 4, 64, .causal = true, .dtype = MC_BF16, .window_left = 30};
     attention_case end = {dense, 2, 4, 64, .causal = true, .dtype = MC_BF16, .key_length = keys};
     attention_case both = {dense, 2, 4, 64, .dtype = MC_BF16, .window_left = 30};
@@ -713,7 +713,9 @@ static void test_cudnn_order(void **state)
     window.count = 6, window.length = ragged;
     if (hopper) assert_string_equal(route_of(both)->name, "hopper");
     if (hopper) assert_string_equal(route_of(window)->name, "hopper");
-    assert_string_equal(route_of(far)->name, "portable"); /* its backward */
+    assert_string_equal(route_of(far)->name, "cudnn_rest");
+    far.length = most;
+    assert_string_equal(route_of(far)->name, "portable");
 }
 
 /* Windows of a grid, of grouped heads, with a bias, of packed sequences. */

@@ -3,6 +3,7 @@
 #ifndef MC_TESTS_COMMAND_TEST_H
 #define MC_TESTS_COMMAND_TEST_H
 
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
