@@ -247,11 +247,15 @@ static void assert_close(const attention_data *d, distance x, double least, cons
 {
     double size = x.reference > least ? x.reference : least, limit = limit_of(d->c.dtype);
     if (x.difference <= limit * size) return; /* not true of NaN */
-    fail_msg("%s, %s: %d sequences, %d heads of %d, longest %d and %d, causal %d, masked %d, "
-             "dropout %g, bias %d: error %.3g of %.3g, at most %.3g of it expected",
-             what, mc_dtype_name(d->c.dtype), d->c.count, d->c.heads, d->c.dim,
-             d->queries.lengths.longest, d->keys->lengths.longest, d->c.causal, d->c.masked,
-             (double)d->c.dropout, d->c.bias, x.difference, size, limit);
+    fail_msg(
+        "%s, %s: %d sequences, %d heads of %d, longest %d and %d, causal %d, masked %d, "
+        "dropout %g, bias %d, window %d and %d, bottom right %d, %d heads a group, values of %d "
+        "more, by %s: error %.3g of %.3g, at most %.3g of it expected",
+        what, mc_dtype_name(d->c.dtype), d->c.count, d->c.heads, d->c.dim,
+        d->queries.lengths.longest, d->keys->lengths.longest, d->c.causal, d->c.masked,
+        (double)d->c.dropout, d->c.bias, (int)d->c.window_left, (int)d->c.window_right,
+        d->c.bottom_right, d->c.group, d->c.value_more,
+        d->shape.route ? d->shape.route->name : "none", x.difference, size, limit);
 }
 
 /* Rows past the total are zeros in columns first .. end; what lies between rows is as it was. */
@@ -587,7 +591,7 @@ static void test_contract_refusals(void **state)
     assert_refused(grouped, "heads that share keys");
     attention_case other = end;
     other.dropout = 0.1f;
-    assert_refused(other, "with a bias or dropout");
+    assert_refused(other, "where the keys end, with dropout");
     other = end;
     other.key_length = fewer;
     assert_refused(other, "more queries than keys");
