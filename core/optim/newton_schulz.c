@@ -66,38 +66,45 @@ static mc_matrix from_element(mc_matrix x, int64_t first)
     return x;
 }
 
-/* A call whose C is the symmetric matrices `c` from row `first` on: of a strip of rows, up to the
- * column where it ends. */
-static mc_batched_gemm_call strip_call(const mc_newton_schulz *n, int64_t first, mc_matrix c)
+/* The products of a call, which are symmetric: strips of rows, each up to the column where it ends,
+ * and the rest from across the diagonal. `a_row`: elements from a row of op(a) to the next. */
+static mc_status multiply_symmetric(mc_device *d, const mc_newton_schulz *n,
+                                    const mc_batched_gemm_call *whole, int64_t a_row)
 {
-    int64_t size = least(n), rows = size - first < 2 * n->strip ? size - first : n->strip;
-    return (mc_batched_gemm_call){.batch = n->count,
-                                  .m = rows,
-                                  .n = first + rows,
-                                  .alpha = 1,
-                                  .c = from_element(c, first * size),
-                                  .c_step = size * size};
+    int64_t size = least(n);
+    mc_status status = MC_OK;
+    for (int64_t first = 0, next; first < size && !status; first = next) {
+        mc_batched_gemm_call call = *whole;
+        next = size - first < 2 * n->strip ? size : first + n->strip;
+        call.m = next - first;
+        call.n = next;
+        call.a = from_element(whole->a, first * a_row);
+        call.c = from_element(whole->c, first * size);
+        if (whole->add)
+            call.add =
+                (const char *)whole->add + first * size * (int64_t)mc_dtype_size(whole->c.dtype);
+        status = d->kernels->batched_gemm(d, &call);
+    }
+    if (status || n->strip == size) return status;
+    return d->kernels->muon_mirror(d, n->count, size, n->strip, whole->c, size * size);
 }
 
 /* gram = x x^T, of a tall x x^T x. */
 static mc_status make_gram(mc_device *d, const mc_newton_schulz *n, const buffers *b)
 {
-    int64_t size = least(n);
     bool tall = n->rows > n->columns;
-    mc_status status = MC_OK;
-    for (int64_t first = 0, next; first < size && !status; first = next) {
-        mc_batched_gemm_call call = strip_call(n, first, b->gram);
-        call.transpose_a = tall;
-        call.transpose_b = !tall;
-        call.k = tall ? n->rows : n->columns;
-        call.a = from_element(b->x, tall ? first : first * n->columns);
-        call.b = b->x;
-        call.a_step = call.b_step = n->rows * n->columns;
-        status = d->kernels->batched_gemm(d, &call);
-        next = first + call.m;
-    }
-    if (status || n->strip == size) return status;
-    return d->kernels->muon_mirror(d, n->count, size, n->strip, b->gram, size * size);
+    const mc_batched_gemm_call call = {.batch = n->count,
+                                       .transpose_a = tall,
+                                       .transpose_b = !tall,
+                                       .k = tall ? n->rows : n->columns,
+                                       .alpha = 1,
+                                       .a = b->x,
+                                       .b = b->x,
+                                       .c = b->gram,
+                                       .a_step = n->rows * n->columns,
+                                       .b_step = n->rows * n->columns,
+                                       .c_step = least(n) * least(n)};
+    return multiply_symmetric(d, n, &call, tall ? 1 : n->columns);
 }
 
 /* square = gram + factor gram gram. */
@@ -105,20 +112,17 @@ static mc_status make_square(mc_device *d, const mc_newton_schulz *n, const buff
                              double factor)
 {
     int64_t size = least(n);
-    mc_status status = MC_OK;
-    for (int64_t first = 0, next; first < size && !status; first = next) {
-        mc_batched_gemm_call call = strip_call(n, first, b->square);
-        call.k = size;
-        call.alpha = (float)factor;
-        call.a = from_element(b->gram, first * size);
-        call.b = b->gram;
-        call.add = call.a.data;
-        call.a_step = call.b_step = size * size;
-        status = d->kernels->batched_gemm(d, &call);
-        next = first + call.m;
-    }
-    if (status || n->strip == size) return status;
-    return d->kernels->muon_mirror(d, n->count, size, n->strip, b->square, size * size);
+    const mc_batched_gemm_call call = {.batch = n->count,
+                                       .k = size,
+                                       .alpha = (float)factor,
+                                       .a = b->gram,
+                                       .b = b->gram,
+                                       .add = b->gram.data,
+                                       .c = b->square,
+                                       .a_step = size * size,
+                                       .b_step = size * size,
+                                       .c_step = size * size};
+    return multiply_symmetric(d, n, &call, size);
 }
 
 /* y = x + (b s^2 / a) Z x, Z = G + (c s^2 / b) G G, G = x x^T: of a tall x the same of x^T. */
