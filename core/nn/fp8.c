@@ -98,16 +98,22 @@ static bool make_state(mc_module_root *root, mc_fp8_state *f)
     return good;
 }
 
+/* No open tape uses the tree; else an error. */
+static bool is_free(const mc_module_root *root)
+{
+    if (!mc_is_on_open_tape(root->ctx, root, NULL)) return true;
+    return !mc_fail(root->ctx, MC_ERR_STATE,
+                    "fp8: a tape is open that uses model \"%s\": end the tape first",
+                    root->module->name);
+}
+
 mc_status mc_module_set_recipe(mc_module *module, const mc_recipe *recipe)
 {
     if (!module) return MC_ERR_ARGUMENT;
     mc_module_root *root = module->root;
     mc_context *ctx = root->ctx;
     if (mc_failed(ctx) || (recipe && !check_recipe(root, recipe))) return mc_error_status(ctx);
-    if (mc_is_on_open_tape(ctx, root, NULL))
-        return mc_fail(ctx, MC_ERR_STATE,
-                       "fp8: a tape is open that uses model \"%s\": end the tape first",
-                       root->module->name);
+    if (!is_free(root)) return mc_error_status(ctx);
     mc_fp8_free(root);
     if (!recipe || !recipe->fp8) return MC_OK;
     mc_fp8_state *f = root->fp8 = mc_calloc(1, sizeof *f);
@@ -319,10 +325,7 @@ mc_status mc_module_calibrate_fp8(mc_module *module)
         return mc_fail(ctx, MC_ERR_STATE,
                        "fp8: model \"%s\" is calibrated already: set its recipe again before",
                        name);
-    if (mc_is_on_open_tape(ctx, root, NULL))
-        return mc_fail(ctx, MC_ERR_STATE,
-                       "fp8: a tape is open that uses model \"%s\": end the tape first", name);
-    if (!check_seen(root) || advance(root, NULL)) return mc_error_status(ctx);
+    if (!is_free(root) || !check_seen(root) || advance(root, NULL)) return mc_error_status(ctx);
     mc_step_forget(ctx); /* its recordings scale each tensor by itself */
     f->epoch = root->values_epoch;
     return MC_OK;
