@@ -1087,29 +1087,54 @@ static void test_choice(void **state)
 
 enum { IN_ORDER, PLACED, PAGED, LAYOUTS };
 
+enum { PAGE_SHIFT = 3, MOST_CACHED = 64, MOST_PAGES = 1024 };
+
+/* Where the sequences of a cache lie: any rows, and some of them twice, or any pages. Returns the
+ * number of the last page. */
+static int place_sequences(int sequences, int capacity, int longest, int layout, int32_t *lengths,
+                           int32_t *first, int32_t *pages)
+{
+    int each = (capacity >> PAGE_SHIFT) + 1, last = sequences * capacity >> PAGE_SHIFT;
+    assert_true(sequences <= MOST_CACHED && sequences * each <= MOST_PAGES);
+    for (int i = 0; i < sequences; i++) lengths[i] = i == 0 ? longest : i == 1 ? 0 : longest / i;
+    for (int i = 0; i < sequences; i++)
+        first[i] = (int32_t)(random_bits() % (uint32_t)((sequences - 1) * capacity + 1));
+    for (int i = 0; i < sequences && layout == PAGED; i++) {
+        first[i] = i * each;
+        for (int j = 0; j < each; j++) pages[i * each + j] = random_bits() % (uint32_t)(last + 1);
+    }
+    return last;
+}
+
+/* The matrices of a call that GPU and CPU have computed: keys and values to the bit, the output
+ * nearly. */
+static void compare_cached(const mc_cached_attention *shape, mc_dtype dtype, int64_t rows,
+                           const matrix *k, const matrix *v, const matrix *out, const matrix r[4])
+{
+    assert_true(distance_of(k, &r[1], rows, 0, k->columns).difference == 0);
+    assert_true(distance_of(v, &r[2], rows, 0, v->columns).difference == 0);
+    distance error = distance_of(out, &r[3], shape->sequences, 0, out->columns);
+    if (!(error.difference <= limit_of(dtype) * error.reference))
+        fail_msg("cached, %s, %d sequences, %d heads of %d, %d keys: error %.3g of %.3g",
+                 mc_dtype_name(dtype), (int)shape->sequences, (int)shape->heads,
+                 (int)shape->head_dim, (int)shape->longest, error.difference, error.reference);
+    assert_gaps(out, "out");
+}
+
 /* gap: elements between rows of queries and of results, of which 8 keep whole chunks aligned. more:
  * heads of the keys, head size of the values, window; or nothing. */
 static void run_cached_with(int sequences, int heads, int dim, int capacity, int longest,
                             mc_dtype dtype, bool biased, int layout, int gap,
                             mc_cached_attention more)
 {
-    enum { SHIFT = 3, MOST_PAGES = 1024 };
     int key_heads = more.key_heads ? more.key_heads : heads;
     int value_dim = more.value_dim ? more.value_dim : dim;
     int64_t width = (int64_t)heads * dim, limit = longest + 2, out_width = heads * value_dim;
-    int32_t lengths[64], first[64], pages[MOST_PAGES] = {0};
-    for (int i = 0; i < sequences; i++) lengths[i] = i == 0 ? longest : i == 1 ? 0 : longest / i;
-    for (int i = 0; i < sequences; i++) /* any rows, and some of them twice */
-        first[i] = (int32_t)(random_bits() % (uint32_t)((sequences - 1) * capacity + 1));
-    int each = (capacity >> SHIFT) + 1, last = sequences * capacity >> SHIFT;
-    assert_true(sequences * each <= MOST_PAGES);
-    for (int i = 0; i < sequences && layout == PAGED; i++) {
-        first[i] = i * each;
-        for (int j = 0; j < each; j++) pages[i * each + j] = random_bits() % (uint32_t)(last + 1);
-    }
+    int32_t lengths[MOST_CACHED], first[MOST_CACHED], pages[MOST_PAGES] = {0};
+    int last = place_sequences(sequences, capacity, longest, layout, lengths, first, pages);
     matrix bias = matrix_new(MC_F32, heads, 2 * limit - 1, 0, -2, 2);
     matrix q = matrix_new(dtype, sequences, width, gap, -2, 2);
-    int64_t rows = (int64_t)(last + 1) << SHIFT;
+    int64_t rows = (int64_t)(last + 1) << PAGE_SHIFT;
     matrix k = matrix_new(dtype, rows, key_heads * dim, 0, -2, 2),
            v = matrix_new(dtype, rows, key_heads * value_dim, 0, -2, 2);
     matrix out = matrix_new(dtype, sequences, out_width, gap, -2, 2);
@@ -1128,7 +1153,7 @@ static void run_cached_with(int sequences, int heads, int dim, int capacity, int
                                  .first = layout == IN_ORDER ? NULL : first,
                                  .capacity = capacity,
                                  .pages = layout == PAGED ? pages : NULL,
-                                 .page_shift = SHIFT,
+                                 .page_shift = PAGE_SHIFT,
                                  .longest = longest,
                                  .position_bias = biased ? bias.m.data : NULL,
                                  .position_limit = limit};
@@ -1161,14 +1186,7 @@ static void run_cached_with(int sequences, int heads, int dim, int capacity, int
     take_matrix(x[3], &out);
     take_matrix(new_x[0], &new_k);
     take_matrix(new_x[1], &new_v);
-    assert_true(distance_of(&k, &r[1], rows, 0, k.columns).difference == 0);
-    assert_true(distance_of(&v, &r[2], rows, 0, v.columns).difference == 0);
-    distance error = distance_of(&out, &r[3], sequences, 0, out_width);
-    if (!(error.difference <= limit_of(dtype) * error.reference))
-        fail_msg("cached, %s, %d sequences, %d heads of %d, %d keys: error %.3g of %.3g",
-                 mc_dtype_name(dtype), sequences, heads, dim, longest, error.difference,
-                 error.reference);
-    assert_gaps(&out, "out");
+    compare_cached(&shape, dtype, rows, &k, &v, &out, r);
     matrix *all[] = {&q,    &k,    &v,     &out,   &bias,     &r[0],    &r[1],
                      &r[2], &r[3], &new_k, &new_v, &r_new[0], &r_new[1]};
     for (int i = 0; i < 13; i++) matrix_free(all[i]);
