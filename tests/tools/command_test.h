@@ -3,26 +3,19 @@
 #ifndef MC_TESTS_COMMAND_TEST_H
 #define MC_TESTS_COMMAND_TEST_H
 
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <time.h>
 #include "tests/temp_folder.h"
+#include "tests/test_part.h"
 
 #ifndef COMMAND_VARIABLES
 #define COMMAND_VARIABLES ""
 #endif
 
 enum { TEXT_ROOM = 1 << 18 };
-
-/* Where commands run slowly, and a test begins one of a kind in place of several. */
-#ifdef MC_TEST_SANITIZED
-enum { SANITIZED = true };
-#else
-enum { SANITIZED = false };
-#endif
 
 static temp_folder folder; /* of most tests */
 

