@@ -337,9 +337,9 @@ void mc_comm_mark(mc_comm *c, const char *what)
 void mc_comm_watch(mc_comm *c)
 {
     if (atomic_load(&c->aborted)) return;
-    bool told = c->hooks.stop && c->hooks.stop(c->hooks.user, &c->late);
-    if (!told && !c->transport->watch(c, &c->late)) return;
-    if (!told && c->hooks.tell) c->hooks.tell(c->hooks.user, &c->late);
+    bool stops = c->hooks.stop && c->hooks.stop(c->hooks.user, &c->late);
+    if (!stops && !c->transport->watch(c, &c->late)) return;
+    if (!stops && c->hooks.tell) c->hooks.tell(c->hooks.user, &c->late);
     __atomic_store_n(&c->ctx->device->given_up, c->late.message, __ATOMIC_RELEASE);
     mc_comm_abort(c);
 }

@@ -210,14 +210,14 @@ static uint64_t hash_whole(uint64_t hash, const char *text)
 /* Returns whether the environment distinguishes one job from another. */
 static bool read_job(const variables *v, mc_launch *l)
 {
-    bool told = false;
+    bool found = false;
     l->job = hash_whole(MC_HASH_START, v->which);
     for (int i = 0; i < NAMES; i++) {
         const char *value = value_of(v->job[i]);
         l->job = hash_whole(l->job, value ? value : "");
-        told = told || value;
+        found = found || value;
     }
-    return told;
+    return found;
 }
 
 static bool read_port(mc_error *error, const variables *v, mc_launch *l)

@@ -83,10 +83,10 @@ mc_status mc_ranks_work_tick(void *user)
 {
     enum { SECONDS = 1 }; /* less than any timeout that makes sense */
     mc_ranks_work *work = user;
-    if (!work->ctx->mesh.world.comm || now() - work->told < SECONDS)
+    if (!work->ctx->mesh.world.comm || now() - work->last_sign < SECONDS)
         return mc_error_status(work->ctx);
     uint8_t goes_on = 1;
-    work->told = now();
+    work->last_sign = now();
     return mc_ranks_share(work->ctx, &goes_on, sizeof goes_on);
 }
 

@@ -25,7 +25,7 @@ mc_status mc_ranks_any(mc_context *ctx, uint8_t *flags, size_t count);
  * and then, and `end` when it is done; meanwhile the others are in `wait`. */
 typedef struct mc_ranks_work {
     mc_context *ctx;
-    double told; /* when the others last got a sign of life */
+    double last_sign; /* when the others last got a sign of life */
 } mc_ranks_work;
 void mc_ranks_work_begin(mc_ranks_work *work, mc_context *ctx);
 mc_status mc_ranks_work_tick(void *work);

@@ -11,10 +11,10 @@
 typedef struct mc_hub_watch {
     mc_context *ctx;
     mc_download progress;
-    double shown;  /* when the callback was called last */
-    bool waited;   /* the log has reported that another process holds the lock */
-    bool together; /* see mc_hub_request */
-    double told;   /* when the other ranks last heard from this one */
+    double shown;     /* when the callback was called last */
+    bool waited;      /* the log has reported that another process holds the lock */
+    bool together;    /* see mc_hub_request */
+    double last_sign; /* when the other ranks last heard from this one */
 } mc_hub_watch;
 
 /* Seconds of a monotonic clock. */

@@ -29,8 +29,8 @@ static void tell_ranks(mc_hub_watch *w)
 {
     enum { SECONDS = 1 }; /* less than any sensible timeout */
     uint8_t busy = 1;
-    if (!w->together || mc_hub_now() - w->told < SECONDS) return;
-    w->told = mc_hub_now();
+    if (!w->together || mc_hub_now() - w->last_sign < SECONDS) return;
+    w->last_sign = mc_hub_now();
     mc_ranks_any(w->ctx, &busy, 1);
 }
 

@@ -19,7 +19,8 @@ mc_status mc_host_measure_sum(mc_zero *zero, mc_bucket *bucket, double power);
  * is the number of the first of these elements. */
 void mc_host_add_stats(const mc_bucket *bucket, int64_t first, int64_t count, int64_t number,
                        mc_gradient_stats *stats);
-/* An Adam update of elements of this rank's share, as step->update decides (mc_offload_tell). */
+/* An Adam update of elements of this rank's share, as step->update decides
+ * (mc_offload_copy_update). */
 mc_status mc_host_update(mc_zero *zero, mc_bucket *bucket, int64_t first, int64_t count,
                          const mc_adam_step *step);
 

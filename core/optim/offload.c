@@ -16,12 +16,12 @@ enum {
     ENDS = 1 << 14   /* of a plan: jobs whose end is kept */
 };
 
-typedef enum job_kind { GRADIENT, UPDATE, TELL } job_kind;
+typedef enum job_kind { GRADIENT, UPDATE, COPY_UPDATE } job_kind;
 
-typedef struct tell_job {
+typedef struct copy_job {
     const mc_update *update;
-    mc_update *told;
-} tell_job;
+    mc_update *host_update;
+} copy_job;
 
 typedef struct offload_job {
     job_kind kind;
@@ -29,7 +29,7 @@ typedef struct offload_job {
     union {
         mc_gradient_job gradient;
         mc_update_job update;
-        tell_job tell;
+        copy_job copy;
     };
 } offload_job;
 
@@ -243,12 +243,12 @@ static void run_update(mc_offload *e, const mc_update_job *j)
     good(e, e->device->lanes->fence_set(e->device, j->uploaded, e->up.lane), "sending parameters");
 }
 
-static void run_tell(mc_offload *e, const tell_job *j)
+static void run_copy(mc_offload *e, const copy_job *j)
 {
     const mc_lanes *lanes = e->device->lanes;
     mc_fence *copied = e->down.slot[0].copied; /* unused now: its last copy was waited for */
     const char *complaint =
-        lanes->copy_out(e->device, e->down.lane, j->told, j->update, sizeof *j->told);
+        lanes->copy_out(e->device, e->down.lane, j->host_update, j->update, sizeof *j->host_update);
     if (!complaint) complaint = lanes->fence_set(e->device, copied, e->down.lane);
     if (!complaint) complaint = lanes->wait(e->device, copied);
     good(e, complaint, "what a step decided");
@@ -262,7 +262,7 @@ static void run_job(mc_offload *e, const offload_job *job)
     switch (job->kind) {
     case GRADIENT: run_gradient(e, &job->gradient); break;
     case UPDATE: run_update(e, &job->update); break;
-    case TELL: run_tell(e, &job->tell); break;
+    case COPY_UPDATE: run_copy(e, &job->copy); break;
     }
 }
 
@@ -308,7 +308,7 @@ static double planned_end(mc_offload *e, const offload_job *job)
 {
     const mc_gradient_job *g = &job->gradient;
     const mc_update_job *u = &job->update;
-    if (job->kind == TELL) return mc_plan_host_work(e->device, 0, 0, true);
+    if (job->kind == COPY_UPDATE) return mc_plan_host_work(e->device, 0, 0, true);
     if (job->kind == UPDATE) { /* Adam reads and writes m, v, master; reads the gradient */
         double count = (double)u->count, size = (double)mc_dtype_size(u->dtype);
         double touched = 24 + (double)mc_dtype_size(u->gradient.dtype) + size;
@@ -360,9 +360,9 @@ uint64_t mc_offload_update(mc_offload *e, const mc_update_job *update)
     return give(e, &(offload_job){.kind = UPDATE, .update = *update});
 }
 
-uint64_t mc_offload_tell(mc_offload *e, const mc_update *update, mc_update *told)
+uint64_t mc_offload_copy_update(mc_offload *e, const mc_update *update, mc_update *host_update)
 {
-    offload_job job = {.kind = TELL, .tell = {update, told}};
+    offload_job job = {.kind = COPY_UPDATE, .copy = {update, host_update}};
     return mark_launched(e, &job.ready) ? give(e, &job) : 0;
 }
 

@@ -48,7 +48,7 @@ typedef struct mc_gradient_job {
 /* An Adam update of `count` consecutive elements. All but `parameter` are in host memory. */
 typedef struct mc_update_job {
     int64_t count;
-    mc_adam_step step; /* step.update: see mc_offload_tell */
+    mc_adam_step step; /* step.update: see mc_offload_copy_update */
     mc_matrix gradient;
     float *m, *v, *master;
     void *parameter;    /* device memory */
@@ -75,8 +75,9 @@ uint64_t mc_offload_pinned_needed(const mc_context *ctx);
  * earlier launches leave it. `from` and all arrays must stay valid until the job is done. */
 uint64_t mc_offload_gradient(mc_offload *e, const mc_gradient_job *job);
 uint64_t mc_offload_update(mc_offload *e, const mc_update_job *job);
-/* Copies *update from the device to *told, memory of host_alloc; later update jobs follow it. */
-uint64_t mc_offload_tell(mc_offload *e, const mc_update *update, mc_update *told);
+/* Copies *update from the device to *host_update, memory of host_alloc; later update jobs wait for
+ * it. */
+uint64_t mc_offload_copy_update(mc_offload *e, const mc_update *update, mc_update *host_update);
 
 /* Pins host memory so that gradients can be copied there (job.direct), until mc_offload_unpin,
  * before which all jobs must be done; that waits for copies. False if the system refuses: this is

@@ -65,7 +65,7 @@ static void optimizer_release(void *object)
     }
     if (o->manager) mc_optim_manager_forget_optimizer(o->manager, o);
     device->free(device, o->memory, sizeof *o->memory);
-    device->host_free(device, o->told, sizeof *o->told);
+    device->host_free(device, o->host_update, sizeof *o->host_update);
     mc_free(o->roots);
     mc_free(o->groups);
     mc_free(o);
@@ -505,7 +505,8 @@ mc_status mc_optimizer_prepare(mc_optimizer *o)
     mc_device *device = o->ctx->device;
     if (!o->memory && !(o->memory = device->alloc(device, sizeof *o->memory)))
         return mc_fail_nomem(o->ctx, "an optimizer");
-    if (o->on_host && !o->told && !(o->told = device->host_alloc(device, sizeof *o->told)))
+    if (o->on_host && !o->host_update &&
+        !(o->host_update = device->host_alloc(device, sizeof *o->host_update)))
         return mc_fail_nomem(o->ctx, "an optimizer");
     for (size_t i = 0; i < o->root_count; i++) {
         mc_status status = mc_module_need_gradients(o->roots[i], passes);
@@ -521,7 +522,7 @@ static mc_status update_on_host(const mc_optimizer *o, const mc_run *whole)
     b->values.updating = true;
     if (!mc_run_within(&run, b->first, b->share)) return MC_OK;
     mc_adam_step step = *o->on_host;
-    step.update = o->told;
+    step.update = o->host_update;
     step.lr_factor = run.lr_factor;
     step.weight_decay = run.weight_decay;
     step.step_offset = run.steps - o->steps;
@@ -623,7 +624,7 @@ mc_status mc_optimizer_launch(mc_optimizer *o)
     mc_status status = each_bucket(o, outdate, NULL);
     for (size_t i = 0; i < o->root_count; i++) o->roots[i]->values_epoch++;
     if (!status) status = mc_offload_wait(offload, o->last_job); /* the job reads the copy */
-    if (!status && offload && !mc_offload_tell(offload, &o->memory->update, o->told))
+    if (!status && offload && !mc_offload_copy_update(offload, &o->memory->update, o->host_update))
         status = mc_error_status(o->ctx);
     if (!status) status = mc_optimizer_each_run(o, update_run, o);
     if (offload) o->last_job = mc_offload_given(offload);

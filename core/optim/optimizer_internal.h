@@ -38,7 +38,7 @@ struct mc_optimizer {
     float gpu_share;
     const mc_adam_step *eight_bit; /* Adam with 8-bit state; NULL: any other optimizer */
     const struct mc_muon *muon;    /* in `settings`; NULL: any other optimizer */
-    mc_update *told;               /* memory of the device's host_alloc */
+    mc_update *host_update;        /* memory of the device's host_alloc */
     uint64_t last_job;             /* the job of mc_offload that reads it */
     /* in device memory, created by mc_optimizer_prepare: the settings of its next step, and the
      * guess of a manager from which they are computed */

@@ -108,7 +108,7 @@ bool train_run_restore(train_run *run)
     run->kind->place_state(run, false);
     mc_checkpoint_restore(then, run->work.optim);
     if (mc_failed(run->ctx)) return false;
-    run->step = run->saved = run->told = mc_checkpoint_step(then);
+    run->step = run->saved = run->reported = mc_checkpoint_step(then);
     run_log_line(&run->log, "resumed after step %" PRId64 " from %s", run->step,
                  mc_checkpoint_folder(then));
     return true;
@@ -195,8 +195,8 @@ void train_run_save(train_run *run)
 void train_run_tell_saved(train_run *run)
 {
     int64_t step;
-    if (mc_checkpoint_poll(run->ctx, &step) != MC_OK || step <= run->told) return;
-    run->told = step;
+    if (mc_checkpoint_poll(run->ctx, &step) != MC_OK || step <= run->reported) return;
+    run->reported = step;
     run_log_line(&run->log, "saved step %" PRId64 " to %s (training paused for %.0f ms)", step,
                  run->o.output, 1e3 * run->pause);
 }

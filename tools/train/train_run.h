@@ -105,13 +105,13 @@ struct train_run {
     mc_tokenizer *tokenizer;  /* that is saved with the model; NULL: none */
     train_work work;
     /* what is saved */
-    mc_checkpoint *resumed; /* NULL: a new run */
-    uint64_t fp8_kinds;     /* TRAIN_RUN_ALL_KINDS but where --fp8 auto has chosen */
-    bool only_model;        /* at its end, without a checkpoint */
-    bool keeps_best;        /* the run's model is the best one, which `evaluate` saves */
-    int64_t best;           /* its checkpoint: mc_checkpoint_options.best */
-    int64_t saved, told;    /* the last that was or is being saved, and that was reported */
-    double pause;           /* seconds that saving took from the steps */
+    mc_checkpoint *resumed;  /* NULL: a new run */
+    uint64_t fp8_kinds;      /* TRAIN_RUN_ALL_KINDS but where --fp8 auto has chosen */
+    bool only_model;         /* at its end, without a checkpoint */
+    bool keeps_best;         /* the run's model is the best one, which `evaluate` saves */
+    int64_t best;            /* its checkpoint: mc_checkpoint_options.best */
+    int64_t saved, reported; /* the last that was or is being saved, and that was reported */
+    double pause;            /* seconds that saving took from the steps */
     /* the loop */
     int64_t step, stop, steps; /* the last that was launched, to stop after, of the run */
     int64_t shown;             /* the last that was logged */

@@ -18,7 +18,7 @@ typedef struct mc_control_client {
     mc_conn *conn;           /* NULL: not connected */
     bool answered;           /* a frame came from rank 0 */
     bool server_left;        /* rank 0 has said BYE */
-    bool told;               /* the failure was sent to rank 0 or came from it */
+    bool failure_known;      /* to rank 0: it was sent there, or came from there */
     uint32_t taken, asked;   /* last blob acknowledged with TAKEN; last question sent */
     double next_beat, retry; /* when to send the next heartbeat; when to connect again */
     double leaving;          /* deadline for rank 0's BYE; 0: not leaving */
@@ -136,7 +136,7 @@ static void on_refuse(mc_control_client *k, mc_frame *f)
     if (when != MC_COME_NEVER && mc_control_now() - c->begun < patience) return;
     mc_control_fail(c, MC_ERR_STATE, MC_NO_RANK, "rank 0 at %s turns this process away: %s",
                     c->where, text);
-    k->told = true;
+    k->failure_known = true;
 }
 
 static void on_start(mc_control_client *k, mc_frame *f)
@@ -173,7 +173,7 @@ static void on_error(mc_control_client *k, mc_frame *f)
     uint32_t status = (uint32_t)mc_frame_get(f, 4), whose = (uint32_t)mc_frame_get(f, 4);
     mc_frame_get_text(f, text, sizeof text);
     if (f->bad) return;
-    k->told = true;
+    k->failure_known = true;
     mc_control_fail(k->c, (mc_status)status, whose > INT_MAX ? MC_NO_RANK : (int)whose, "%s", text);
 }
 
@@ -367,11 +367,11 @@ static void pass_question(mc_control_client *k, double now)
 
 static void tell_failure(mc_control_client *k)
 {
-    if (!has_failed(k) || k->told || !k->conn || !k->answered) return;
+    if (!has_failed(k) || k->failure_known || !k->conn || !k->answered) return;
     mc_frame f;
     mc_control_error_frame(k->c, &f);
     mc_conn_send(k->conn, &f);
-    k->told = true;
+    k->failure_known = true;
 }
 
 static void check_all(mc_control_client *k, double now)

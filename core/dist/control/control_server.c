@@ -37,7 +37,7 @@ typedef struct mc_control_server {
     uint32_t shared;            /* the last blob that was sent */
     double next_beat, rest;     /* when the next heartbeat is due; until when to accept nobody */
     double leaving;             /* deadline for the other ranks' BYE; 0: not leaving */
-    bool told;                  /* the failure has been sent */
+    bool failure_sent;          /* the failure has been sent */
     char refused[2 * LIST_MAX]; /* the last refused peer, and why; "" */
 } mc_control_server;
 
@@ -113,11 +113,11 @@ static void send_all(mc_control_server *s, const mc_frame *f)
 
 static void tell_failure(mc_control_server *s)
 {
-    if (s->told || !atomic_load(&s->c->failed)) return;
+    if (s->failure_sent || !atomic_load(&s->c->failed)) return;
     mc_frame f;
     mc_control_error_frame(s->c, &f);
     send_all(s, &f);
-    s->told = true;
+    s->failure_sent = true;
 }
 
 static bool has_failed(const mc_control_server *s) { return atomic_load(&s->c->failed); }
@@ -617,7 +617,7 @@ void *mc_control_serve(void *argument)
         }
         drop_ended(s);
         if (s->leaving && (s->count == 0 || now >= s->leaving)) return NULL;
-        if (!s->leaving && !s->told) tell_failure(s);
+        if (!s->leaving && !s->failure_sent) tell_failure(s);
         poll_all(s, now);
     }
 }
