@@ -5,7 +5,7 @@
 #     scripts/quickstart.sh --model FOLDER --data FOLDER [--output FOLDER] ...
 #
 # Without arguments a small BERT is trained from scratch on the data set in datasets/quickstart, in
-# under two minutes on 2 cores. Building takes two minutes more. Without a GPU no CUDA code is built;
+# about two minutes on 2 cores. Building takes two minutes more. Without a GPU no CUDA code is built;
 # with one, CUDA code is built for its architecture alone, which takes some minutes. (CMake's default is
 # code for every GPU.) Arguments are those of `modelcenter finetune`, and override the settings of the
 # quick start; with --model only they and the command's own defaults are used. Progress goes to stderr;
