@@ -83,9 +83,10 @@ static bool measure(const bench *b, size_t shape, int64_t rows)
     cudaGraph_t graph = NULL;
     cudaGraphExec_t exec = NULL;
     cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
-    b->d->decoding = true;
+    mc_list_open(b->d);
     mc_status status = record(b, rows, terms, columns, products);
-    b->d->decoding = false;
+    mc_status launched = mc_list_close(b->d);
+    if (!status) status = launched;
     cudaStreamEndCapture(stream, &graph);
     if (!status && !cudaGraphInstantiate(&exec, graph, 0)) {
         double us = replayed(exec, stream) / products;

@@ -83,6 +83,13 @@ struct mc_device {
     void *(*record_end)(mc_device *d);
     mc_status (*replay)(mc_device *d, void *recording);
     void (*recording_free)(mc_device *d, void *recording);
+    /* For a generation step, in which no parameter changes. Kernels called between list_open and
+     * list_close form a list: they may run later, in another order or as one kernel, and may read
+     * parameters while earlier launches are still running. Any other work for the stream launches
+     * the calls before it; list_close launches the rest. A recording contains whole lists. NULL on
+     * devices that run every call at once: use mc_list_open and mc_list_close. */
+    void (*list_open)(mc_device *d);
+    mc_status (*list_close)(mc_device *d);
     /* Named ranges for profilers; NULL if not supported. */
     void (*range_begin)(mc_device *d, const char *name);
     void (*range_end)(mc_device *d);
@@ -104,9 +111,6 @@ struct mc_device {
     size_t workspace;     /* bytes of `memory` for itself, allocated at first use at the latest */
     int64_t logits_chunk; /* elements of the logits buffer of mc_linear_cross_entropy */
     bool recording;       /* between record_begin and record_end */
-    /* A generation step is being launched, in which no parameter changes: kernels may read
-     * parameters while earlier launches are still running. */
-    bool decoding;
     bool linked; /* NVLink to all GPUs of the host; false if not queried, see mc_cuda_open */
     mc_device_memory memory;
     uint64_t waits; /* number of waits for all launches */
@@ -124,6 +128,16 @@ static inline void mc_range_begin(mc_device *d, const char *name)
 static inline void mc_range_end(mc_device *d)
 {
     if (d->range_end) d->range_end(d);
+}
+
+/* See mc_device.list_open; nothing on other devices. */
+static inline void mc_list_open(mc_device *d)
+{
+    if (d->list_open) d->list_open(d);
+}
+static inline mc_status mc_list_close(mc_device *d)
+{
+    return d->list_close ? d->list_close(d) : MC_OK;
 }
 
 /* See mc_device.enter; does nothing on other devices. */

@@ -380,11 +380,12 @@ static void recorded_step(mc_context *ctx, void *batch)
     mc_batch_model *b = batch;
     const mc_chooser *c = b->chooser;
     mc_tape *t = mc_tape_begin_eval(ctx);
-    ctx->device->decoding = true;
-    mc_tensor *logits = t ? run_rows(t, b, c) : NULL;
+    if (!t) return;
+    mc_list_open(ctx->device);
+    mc_tensor *logits = run_rows(t, b, c);
     if (logits) MC_KERNEL(t, "generation", choose_tokens, &c->call, mc_matrix_of(logits));
     if (logits && c->best.rows) find_best(t, c, 0, c->best.rows, mc_matrix_of(logits));
-    ctx->device->decoding = false;
+    mc_op_ok(t, "generation", mc_list_close(ctx->device));
     mc_tape_end(t);
 }
 

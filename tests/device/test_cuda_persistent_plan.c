@@ -14,43 +14,53 @@ enum { BLOCKS = 5, WIDE = 40, FEW = 4, HEADS = 5, HEAD = 8, ROUNDS = 20 };
 
 /* ---- lists ----------------------------------------------------------------------------------- */
 
-/* What steps read and write: addresses that nobody looks at, far enough from each other. */
-typedef char result[2 * MC_PERSISTENT_WIDEST];
-static result memory[MC_PERSISTENT_MOST], sums[MC_PERSISTENT_MOST];
-static void *residual; /* the last sum of a norm */
+static struct {
+    int from, at;
+} residual; /* the last sum of a norm: mc_persistent_step.from and .at */
+
+/* Number 0 is memory from before the list, number n the result of step n - 1. */
+static void reads(mc_persistent_step *s, int input, int number, int column)
+{
+    s->from[input] = (int16_t)(number - 1);
+    s->at[input] = (uint16_t)column;
+}
 
 static mc_persistent_step *add(mc_persistent_list *list, mc_persistent_kind kind)
 {
     mc_persistent_step *s = &list->step[list->count++];
     s->kind = kind, s->rows = 1;
+    for (int i = 0; i < 3; i++) reads(s, i, 0, 0);
     return s;
 }
 
 /* Each returns its result's number. */
 static int linear(mc_persistent_list *list, int x, int in, int out)
 {
-    mc_persistent_linear *l = &add(list, MC_PERSISTENT_LINEAR)->linear;
-    l->x = memory[x], l->y = memory[list->count];
-    l->in = (uint16_t)in, l->out = out;
+    mc_persistent_step *s = add(list, MC_PERSISTENT_LINEAR);
+    reads(s, 0, x, 0);
+    s->linear.in = (uint16_t)in, s->linear.out = out;
     return list->count;
 }
 
 /* Of the residual sum and f, where f is not 0. */
 static int norm(mc_persistent_list *list, int f, int columns)
 {
-    mc_persistent_norm *n = &add(list, MC_PERSISTENT_NORM)->norm;
-    n->x = residual, n->weight = memory[0];
-    n->y = memory[list->count], n->columns = columns;
-    if (f) n->f = memory[f], n->s = residual = sums[list->count];
+    static char somewhere; /* in memory, which the plan does not look at */
+    mc_persistent_step *s = add(list, MC_PERSISTENT_NORM);
+    mc_persistent_norm *n = &s->norm;
+    n->weight = n->y = &somewhere, n->columns = columns;
+    reads(s, 0, residual.from, residual.at);
+    if (!f) return list->count;
+    n->f = &somewhere;
+    reads(s, 1, f, 0);
+    residual.from = list->count, residual.at = columns;
     return list->count;
 }
 
 static int attention(mc_persistent_list *list, int qkv)
 {
-    mc_persistent_attention *a = &add(list, MC_PERSISTENT_ATTENTION)->attention;
-    a->q = memory[qkv], a->out = memory[list->count];
-    a->new_k = memory[qkv] + 2 * HEADS * HEAD, a->new_v = memory[qkv] + 4 * HEADS * HEAD;
-    a->rotary[0] = a->rotary[1] = -1;
+    mc_persistent_step *s = add(list, MC_PERSISTENT_ATTENTION);
+    for (int i = 0; i < 3; i++) reads(s, i, qkv, i * HEADS * HEAD);
     return list->count;
 }
 
@@ -58,7 +68,7 @@ static mc_persistent_list *list_new(void)
 {
     mc_persistent_list *list = calloc(1, sizeof *list);
     assert_non_null(list);
-    residual = sums[0];
+    residual.from = 0, residual.at = 1;
     list->shapes = 1;
     list->shape[0] = (mc_persistent_shape){
         .heads = HEADS, .sharing = 1, .head_dim = HEAD, .longest = 64, .capacity = 64};
@@ -83,8 +93,8 @@ typedef struct world {
  * never is: the block waits for ever. */
 static bool is_there(const world *w, const mc_persistent_step *s, int i, int first, int columns)
 {
-    const int *at = w->place[s->words[i] / (MC_PERSISTENT_WIDEST / 4)] +
-                    s->words[i] % (MC_PERSISTENT_WIDEST / 4) * 4 + first;
+    const int *at = w->place[s->at[i] / (MC_PERSISTENT_WIDEST / 4)] +
+                    s->at[i] % (MC_PERSISTENT_WIDEST / 4) * 4 + first;
     for (int c = 0; c < columns; c++)
         if (at[c] != s->from[i] + 1) return false;
     return true;
@@ -192,6 +202,96 @@ static int check(mc_persistent_list *list)
 
 /* ---- tests ----------------------------------------------------------------------------------- */
 
+enum { MEMORY = MC_PERSISTENT_IN_MEMORY, RESIDENT = MC_PERSISTENT_RESIDENT };
+
+static void assert_input(const mc_persistent_list *list, int step, int input, int from, int column)
+{
+    const mc_persistent_step *s = &list->step[step];
+    assert_int_equal(s->from[input], from);
+    if (from < 0) return;
+    const int slot = list->step[from].publish;
+    assert_true(slot >= 0);
+    assert_int_equal(s->at[input], slot * (MC_PERSISTENT_WIDEST / 4) + column / 4);
+}
+
+/* Where the steps of two branches find their inputs. */
+static void test_inputs(void **state)
+{
+    (void)state;
+    mc_persistent_list *list = list_new();
+    const int y = norm(list, 0, WIDE), qkv = linear(list, y, WIDE, 3 * WIDE);
+    const int up = linear(list, y, WIDE, 4 * WIDE);
+    const int out = linear(list, attention(list, qkv), WIDE, WIDE);
+    norm(list, out, WIDE);
+    norm(list, linear(list, up, 4 * WIDE, WIDE), WIDE);
+    linear(list, y, WIDE, WIDE);
+    mc_persistent_plan(list, BLOCKS, true);
+    assert_input(list, 0, 0, MEMORY, 0);
+    assert_input(list, 1, 0, RESIDENT, 0);
+    assert_input(list, 2, 0, RESIDENT, 0);
+    for (int i = 0; i < 3; i++) assert_input(list, 3, i, 1, i * HEADS * HEAD);
+    assert_input(list, 4, 0, 3, 0);
+    assert_input(list, 5, 0, RESIDENT, 0); /* the sum is x still */
+    assert_input(list, 5, 1, 4, 0);
+    assert_input(list, 6, 0, 2, 0);
+    assert_input(list, 7, 0, RESIDENT, 0);
+    assert_input(list, 7, 1, 6, 0);
+    assert_input(list, 8, 0, MEMORY, 0); /* another norm's rows have taken the place of y */
+    assert_int_equal(barriers_of(list), 1);
+    assert_true(list->step[8].barrier);
+    free(list);
+}
+
+static mc_persistent_step *rotation(mc_persistent_list *list, int x, int column, int heads)
+{
+    mc_persistent_step *s = add(list, MC_PERSISTENT_ROTARY);
+    reads(s, 0, x, column);
+    s->rotary.heads = (int16_t)heads, s->rotary.head_dim = HEAD;
+    return s;
+}
+
+/* An attention does the rotations before it, of some heads each, and has their inputs then; not
+ * those of heads that it does not read. */
+static void test_rotations(void **state)
+{
+    (void)state;
+    for (int more = 0; more < 2; more++) {
+        mc_persistent_list *list = list_new();
+        const int qkv = linear(list, 0, WIDE, 4 * WIDE);
+        rotation(list, qkv, WIDE, HEADS + more);
+        rotation(list, qkv, 0, HEADS);
+        mc_persistent_step *s = &list->step[attention(list, qkv) - 1];
+        reads(s, 0, 3, 0);
+        reads(s, 1, 2, 0);
+        mc_persistent_plan(list, BLOCKS, true);
+        assert_true(list->step[2].skip);
+        assert_int_equal(list->step[1].skip, !more);
+        assert_int_equal(s->attention.rotary[0], 2);
+        assert_int_equal(s->attention.rotary[1], more ? -1 : 1);
+        assert_input(list, 3, 0, 0, 0);
+        assert_input(list, 3, 1, more ? MEMORY : 0, WIDE);
+        assert_input(list, 3, 2, 0, 2 * WIDE);
+        assert_int_equal(s->barrier, more);
+        free(list);
+    }
+}
+
+/* Rows of several results, or of none's columns, come from memory when all steps have ended. */
+static void test_nowhere(void **state)
+{
+    (void)state;
+    mc_persistent_list *list = list_new();
+    const int x = linear(list, 0, WIDE, WIDE);
+    for (int i = 0; i < 2; i++) {
+        mc_persistent_step *s = &list->step[linear(list, x, 2 * WIDE, WIDE) - 1];
+        s->at[0] = MC_PERSISTENT_NOWHERE;
+    }
+    mc_persistent_plan(list, BLOCKS, true);
+    for (int k = 1; k < 3; k++) assert_input(list, k, 0, MEMORY, 0);
+    assert_true(list->step[1].barrier);
+    free(list);
+}
+
 /* Layers of GPT-2 never make all blocks wait. */
 static void test_serial(void **state)
 {
@@ -272,9 +372,10 @@ static void test_any(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_serial), cmocka_unit_test(test_parallel),
-        cmocka_unit_test(test_cross),  cmocka_unit_test(test_few),
-        cmocka_unit_test(test_any),
+        cmocka_unit_test(test_inputs),   cmocka_unit_test(test_rotations),
+        cmocka_unit_test(test_nowhere),  cmocka_unit_test(test_serial),
+        cmocka_unit_test(test_parallel), cmocka_unit_test(test_cross),
+        cmocka_unit_test(test_few),      cmocka_unit_test(test_any),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -81,9 +81,9 @@ extern "C" mc_status mc_quantized_by_copies(mc_device *d, const mc_product *p)
     size_t bytes = mc_quantized_copy_bytes(p);
     if (!(copy.data = d->alloc(d, bytes))) return MC_ERR_NOMEM;
     mc_status status = MC_OK;
-    const bool decoding = d->decoding;
-    d->decoding =
-        false; /* products of a decode step read weights before preceding kernels have ended */
+    bool &listing = mc_cuda_of(d)->listing;
+    const bool listed = listing;
+    listing = false; /* its products read weights before preceding kernels have ended */
     for (int64_t j = 0; j < q.rows && !status; j += most) {
         mc_matrix8 part = q;
         part.rows = mc_least(most, q.rows - j);
@@ -96,7 +96,7 @@ extern "C" mc_status mc_quantized_by_copies(mc_device *d, const mc_product *p)
         if (bias.data) c.bias.data = (char *)bias.data + j * (int64_t)mc_dtype_size(bias.dtype);
         status = mc_cuda_linear(d, &c);
     }
-    d->decoding = decoding;
+    listing = listed;
     d->free(d, copy.data, bytes);
     return status;
 }

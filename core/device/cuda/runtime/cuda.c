@@ -334,16 +334,11 @@ static const mc_lanes lanes = {.lane_new = cuda_lane_new,
 /* ---- recording ------------------------------------------------------------------------------- */
 
 static void cuda_step_begin(mc_device *d) { mc_cuda_of(d)->in_step = true; }
-static void cuda_step_end(mc_device *d)
-{
-    mc_cuda_catch_up_later(d);
-    mc_cuda_of(d)->in_step = false;
-}
+static void cuda_step_end(mc_device *d) { mc_cuda_of(d)->in_step = false; }
 
 static bool cuda_record_begin(mc_device *d)
 {
     mc_cuda_device *c = mc_cuda_of(d);
-    if (mc_cuda_catch_up(d)) return false;
     cudaError_t error = cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeRelaxed);
     d->recording = error == cudaSuccess;
     c->upload_lost = false;
@@ -355,11 +350,9 @@ static void *cuda_record_end(mc_device *d)
     mc_cuda_device *c = mc_cuda_of(d);
     cudaGraph_t graph = NULL;
     cudaGraphExec_t exec = NULL;
-    mc_status late = mc_cuda_catch_up(d);
     d->recording = false;
     cudaError_t error = cudaStreamEndCapture(c->stream, &graph);
-    if (late) c->upload_lost = false; /* one failure is reported */
-    if (!error && !late && !c->upload_lost) error = cudaGraphInstantiate(&exec, graph, 0);
+    if (!error && !c->upload_lost) error = cudaGraphInstantiate(&exec, graph, 0);
     if (graph) cudaGraphDestroy(graph);
     if (!error && c->upload_lost)
         mc_cuda_fail(d, MC_ERR_NOMEM, "no pinned memory for an upload of the step");
@@ -369,8 +362,6 @@ static void *cuda_record_end(mc_device *d)
 
 static mc_status cuda_replay(mc_device *d, void *recording)
 {
-    mc_status status = mc_cuda_catch_up(d);
-    if (status) return status;
     return mc_cuda_check(d, cudaGraphLaunch(recording, mc_cuda_of(d)->stream),
                          "running a recorded step");
 }
@@ -379,6 +370,14 @@ static void cuda_recording_free(mc_device *d, void *recording)
 {
     (void)d;
     if (recording) cudaGraphExecDestroy(recording);
+}
+
+static void cuda_list_open(mc_device *d) { mc_cuda_of(d)->listing = true; }
+static mc_status cuda_list_close(mc_device *d)
+{
+    mc_status status = mc_cuda_catch_up(d);
+    mc_cuda_of(d)->listing = false;
+    return status;
 }
 
 static void cuda_range_begin(mc_device *d, const char *name)
@@ -588,6 +587,8 @@ const mc_device mc_cuda_plain = {.name = "cuda",
                                  .record_end = cuda_record_end,
                                  .replay = cuda_replay,
                                  .recording_free = cuda_recording_free,
+                                 .list_open = cuda_list_open,
+                                 .list_close = cuda_list_close,
                                  .range_begin = cuda_range_begin,
                                  .range_end = cuda_range_end,
                                  .stream = cuda_stream,

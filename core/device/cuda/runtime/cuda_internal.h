@@ -60,6 +60,7 @@ typedef struct mc_cuda_device {
     /* MC_CUDA_ARRIVALS counters in device memory, with which a kernel's blocks find out which of
      * them ends last; 0 between kernels */
     unsigned *arrivals;
+    bool listing;                   /* between list_open and list_close */
     struct mc_cuda_defer *deferred; /* calls to launch later; NULL: deferring is not possible */
     mc_cuda_planning planning;
     /* MC_PERSISTENT_MEMORY bytes on the device: persistent_internal.h */

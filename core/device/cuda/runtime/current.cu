@@ -155,6 +155,7 @@ extern "C" mc_device mc_cuda_guarded(void)
     GUARD(record_end)
     GUARD(replay)
     GUARD(recording_free)
+    GUARD(list_close)
     GUARD(close)
 #undef GUARD
     return d;

@@ -560,7 +560,7 @@ static inline int64_t mc_resident_blocks(mc_device *d, K kernel, int threads, si
     return (int64_t)each * mc_cuda_of(d)->multiprocessors;
 }
 
-/* In a generation step (d->decoding) a kernel can begin before the preceding one has ended, and
+/* In a generation step (mc_device.list_open) a kernel can begin before the preceding one has ended, and
  * load parameters meanwhile. Launched by MC_LAUNCH_EARLY, a kernel calls mc_wait_for_earlier in
  * every thread before it reads the results of others, and before it writes; mc_let_next_begin lets
  * the next kernel begin. In a normal launch, such as that of a step's first kernel, both do
@@ -597,7 +597,7 @@ static inline void mc_launch_early(mc_device *d, void (*kernel)(P...), dim3 grid
     config.dynamicSmemBytes = shared;
     config.stream = mc_cuda_of(d)->stream;
     config.attrs = &early;
-    config.numAttrs = d->decoding && mc_cuda_of(d)->capability >= 90 ? 1 : 0;
+    config.numAttrs = mc_cuda_of(d)->listing && mc_cuda_of(d)->capability >= 90 ? 1 : 0;
     cudaLaunchKernelEx(&config, kernel, static_cast<P>(arguments)...);
 }
 #endif

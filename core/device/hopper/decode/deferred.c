@@ -13,17 +13,19 @@ enum { ALWAYS_ROWS = 2, LEAST_WIDTH = 1024, MOST_WIDTH = 2048 };
  * 8-bit weights 2.73 and 3.88 ms (one row, an H200). */
 enum { MOST_GATES = 8192 };
 
-enum { READS = 5, WRITES = 3, PARAMETERS = 3, FREES = 4 * MC_PERSISTENT_MOST };
+enum { INPUTS = 3, READS = 5, WRITES = 3, PARAMETERS = 3, FREES = 4 * MC_PERSISTENT_MOST };
 
-/* Memory from begin to end; empty for no memory. */
-typedef struct range {
+/* Rows of `width` bytes, `pitch` bytes apart (0: one row); all zeros for no memory. */
+typedef struct area {
     uintptr_t begin, end;
-} range;
+    size_t width, pitch;
+} area;
 
-/* What a call reads (of what other calls may have computed), writes, and uses as parameters, which
- * a launch may read before the preceding calls have run. */
+/* What a call reads (of what other calls may have computed; the step's inputs first), writes (the
+ * step's result first, of a norm y and then s), and uses as parameters, which a launch may read
+ * before the preceding calls have run. */
 typedef struct touched {
-    range reads[READS], writes[WRITES], parameters[PARAMETERS];
+    area reads[READS], writes[WRITES], parameters[PARAMETERS];
 } touched;
 
 /* A call's arguments, in case it is launched by itself after all. */
@@ -118,22 +120,36 @@ void mc_cuda_defer_end(mc_device *d)
 
 /* ---- memory that calls touch ----------------------------------------------------------------- */
 
-static range range_of(const void *data, size_t bytes)
+static area bytes_of(const void *data, size_t bytes)
 {
     uintptr_t at = (uintptr_t)data;
-    return data ? (range){at, at + bytes} : (range){0};
+    return data ? (area){at, at + bytes, bytes, 0} : (area){0};
 }
 
-static range rows_of(mc_matrix m, int64_t rows, int64_t columns)
+static area rows_of(mc_matrix m, int64_t rows, int64_t columns)
 {
-    return range_of(m.data, (size_t)((rows - 1) * m.stride + columns) * mc_dtype_size(m.dtype));
+    const size_t size = mc_dtype_size(m.dtype);
+    area a = bytes_of(m.data, (size_t)((rows - 1) * m.stride + columns) * size);
+    if (!m.data || rows == 1) return a;
+    a.width = (size_t)columns * size;
+    a.pitch = (size_t)m.stride * size;
+    return a;
 }
 
-static bool meet(const range *a, int a_count, const range *b, int b_count)
+static bool overlap(const area *a, const area *b)
+{
+    if (a->begin >= b->end || b->begin >= a->end) return false;
+    if (a->begin > b->begin) return overlap(b, a);
+    if (a->pitch != b->pitch || !a->pitch) return true;
+    size_t column = (b->begin - a->begin) % a->pitch;
+    return column < a->width || column + b->width > a->pitch;
+}
+
+static bool meet(const area *a, int a_count, const area *b, int b_count)
 {
     for (int i = 0; i < a_count; i++)
         for (int k = 0; k < b_count; k++)
-            if (a[i].begin < b[k].end && b[k].begin < a[i].end) return true;
+            if (overlap(&a[i], &b[k])) return true;
     return false;
 }
 
@@ -178,7 +194,7 @@ static late_call *next_call(mc_device *d, int64_t rows, int64_t norm_width)
 {
     struct mc_cuda_defer *p = list_of(d);
     const mc_route *route = NULL;
-    if (!p || !d->decoding || p->one_by_one || mc_cuda_is_planning(d)) return NULL;
+    if (!p || !mc_cuda_of(d)->listing || p->one_by_one || mc_cuda_is_planning(d)) return NULL;
     const mc_decode_call call = {rows, norm_width, p->count > 0};
     if (!p->failed) fail_later(d, mc_route_choose(d, MC_ROUTE_DECODE, &call, &route));
     if (!route || route->takes != mc_cuda_defer_takes) return NULL;
@@ -205,17 +221,46 @@ static bool has_phase(const late_call *c)
     return c->step.kind == MC_PERSISTENT_LINEAR || c->step.kind == MC_PERSISTENT_ATTENTION;
 }
 
-/* The first level after those of all calls whose results the call reads. */
-static int level_of(const struct mc_cuda_defer *p, const late_call *c)
+/* The column of an input in a call's results, which are side by side; MC_PERSISTENT_NOWHERE if the
+ * input is not some columns of one result. */
+static uint16_t column_of(const area *input, const touched *call)
 {
-    int level = 0;
-    for (int i = p->count - 1; i >= 0; i--) {
-        const late_call *e = &p->call[i];
-        int behind = e->level + has_phase(e);
-        if (behind > level && meet(c->memory.reads, READS, e->memory.writes, WRITES))
-            level = behind;
+    size_t before = 0;
+    for (const area *w = call->writes; w < call->writes + WRITES; before += w++->width) {
+        size_t first = input->begin - w->begin, column = (before + first) / 2;
+        if (input->begin >= w->begin && first + input->width <= w->width &&
+            input->pitch == w->pitch && column < MC_PERSISTENT_NOWHERE)
+            return (uint16_t)column;
     }
-    return level;
+    return MC_PERSISTENT_NOWHERE;
+}
+
+/* The number of the list's first input that begins there; the newest call is after the list. */
+static uint16_t number_of(const struct mc_cuda_defer *p, uintptr_t begin)
+{
+    int n = 0;
+    while (p->call[n / INPUTS].memory.reads[n % INPUTS].begin != begin) n++;
+    return (uint16_t)n;
+}
+
+/* Finds the steps that compute the call's inputs: of all that write to one, the last to run. The
+ * call's level is the first one after those of all calls whose results it reads. */
+static void find_sources(const struct mc_cuda_defer *p, late_call *c)
+{
+    c->level = 0;
+    for (int r = 0; r < READS; r++) {
+        const area *input = &c->memory.reads[r];
+        const late_call *from = NULL;
+        for (int i = p->count - 1; i >= 0; i--) {
+            const late_call *e = &p->call[i];
+            if (!meet(input, 1, e->memory.writes, WRITES)) continue;
+            if (c->level < e->level + has_phase(e)) c->level = e->level + has_phase(e);
+            if (!from || e->level > from->level) from = e;
+        }
+        if (r >= INPUTS) continue;
+        c->step.from[r] = (int16_t)(from ? from - p->call : MC_PERSISTENT_IN_MEMORY);
+        c->step.at[r] = from ? column_of(input, &from->memory) : number_of(p, input->begin);
+    }
 }
 
 /* Launches the list, and begins a new one with the call that was at its end. */
@@ -243,19 +288,26 @@ static bool put(mc_device *d, const late_call *c)
     for (int i = 0; i < p->count && fits; i++) fits = !reuses(c, &p->call[i]);
     if (!fits && !begin_anew(d, c)) return false;
     late_call *last = &p->call[p->count];
-    last->level = level_of(p, last);
+    find_sources(p, last);
     if (last->level >= p->levels) p->levels = last->level + 1;
     p->count++;
     return true;
 }
 
-/* Sorts steps by level; those of a level keep their order. */
+/* Sorts steps by level; those of a level keep their order. So a step's inputs are before it. */
 static void sort(struct mc_cuda_defer *p)
 {
+    int16_t place[MC_PERSISTENT_MOST];
     p->list.count = 0;
     for (int level = 0; level < p->levels; level++)
-        for (int i = 0; i < p->count; i++)
-            if (p->call[i].level == level) p->list.step[p->list.count++] = p->call[i].step;
+        for (int i = 0; i < p->count; i++) {
+            if (p->call[i].level != level) continue;
+            mc_persistent_step *s = &p->list.step[p->list.count];
+            *s = p->call[i].step;
+            for (int k = 0; k < INPUTS; k++)
+                if (s->from[k] >= 0) s->from[k] = place[s->from[k]];
+            place[i] = (int16_t)p->list.count++;
+        }
 }
 
 static void free_late(mc_device *d)
@@ -308,13 +360,11 @@ static mc_status launch_one_by_one(mc_device *d)
 {
     struct mc_cuda_defer *p = list_of(d);
     const int count = p->count;
-    const bool decoding = d->decoding;
     mc_status status = MC_OK;
-    p->one_by_one = d->decoding = true;
+    p->one_by_one = true;
     p->count = 0; /* empties the list: these launches need not flush it */
     for (int i = 0; i < count && !status; i++) status = call_now(d, &p->call[i]);
     p->one_by_one = false;
-    d->decoding = decoding;
     return status;
 }
 
@@ -387,8 +437,8 @@ bool mc_cuda_defer_linear_quantized(mc_device *d, int64_t rows, float alpha, mc_
     c->call = (arguments){.quantized = {rows, alpha, x, q, bias, activation, y}};
     c->memory = (touched){.reads = {rows_of(x, rows, q.columns)},
                           .writes = {rows_of(y, rows, q.rows)},
-                          .parameters = {range_of(q.data, (size_t)(q.rows * q.columns)),
-                                         range_of(q.scale, (size_t)q.rows * sizeof *q.scale),
+                          .parameters = {bytes_of(q.data, (size_t)(q.rows * q.columns)),
+                                         bytes_of(q.scale, (size_t)q.rows * sizeof *q.scale),
                                          rows_of(bias, 1, q.rows)}};
     return put(d, c);
 }
@@ -402,7 +452,7 @@ bool mc_cuda_defer_residual_norm(mc_device *d, const mc_residual_norm_call *call
     c->call.norm = *call;
     c->memory =
         (touched){.reads = {rows_of(n.x, n.rows, n.columns), rows_of(n.f, n.rows, n.columns)},
-                  .writes = {rows_of(n.s, n.rows, n.columns), rows_of(n.y, n.rows, n.columns)},
+                  .writes = {rows_of(n.y, n.rows, n.columns), rows_of(n.s, n.rows, n.columns)},
                   .parameters = {rows_of(n.weight, 1, n.columns), rows_of(n.bias, 1, n.columns)}};
     return put(d, c);
 }
@@ -415,7 +465,7 @@ bool mc_cuda_defer_residual_sum(mc_device *d, int64_t rows, int64_t columns, mc_
         return leave(d, c, rows);
     c->call = (arguments){.sum = {rows, columns, x, f, dropout, s}};
     c->memory = (touched){.reads = {rows_of(x, rows, columns), rows_of(f, rows, columns)},
-                          .writes = {rows_of(s, rows, columns)}};
+                          .writes = {{0}, rows_of(s, rows, columns)}};
     return put(d, c);
 }
 
@@ -437,7 +487,7 @@ bool mc_cuda_defer_rotary(mc_device *d, int64_t rows, mc_rotation rotation,
     if (!c || !mc_persistent_take_rotary(d, rows, rotation, positions, x, &c->step))
         return leave(d, c, rows);
     c->call = (arguments){.rotary = {rows, rotation, positions, x}};
-    range turned = rows_of(x, rows, (int64_t)rotation.heads * rotation.head_dim);
+    area turned = rows_of(x, rows, (int64_t)rotation.heads * rotation.head_dim);
     c->memory = (touched){.reads = {turned}, .writes = {turned}};
     return put(d, c);
 }
@@ -454,7 +504,7 @@ bool mc_cuda_defer_attention_cached(mc_device *d, const mc_cached_attention *sha
     if (!c || !mc_persistent_take_attention(d, &list_of(d)->list, shape, q, k, v, out, &c->step))
         return leave(d, c, rows);
     c->call = (arguments){.attention = {*shape, q, k, v, out}};
-    range keys = rows_of(k, kept, kept_width), values = rows_of(v, kept, kept_width), none = {0};
+    area keys = rows_of(k, kept, kept_width), values = rows_of(v, kept, kept_width), none = {0};
     bool grows = shape->new_k.data;
     c->memory = (touched){
         .reads = {rows_of(q, rows, width), rows_of(shape->new_k, rows, kept_width),

@@ -1,13 +1,14 @@
-/* Calls of the kernel table that are deferred while a generation step of few rows is launched
- * (mc_device.decoding), to be launched together as one kernel (persistent_internal.h). The device's
- * tables call these functions first (current.cu): a call is added to the list, or the list is
- * launched and then the call. All other work for the stream launches the list first, too. Models
- * and operations know nothing of it.
+/* The list of a generation step's calls (mc_device.list_open), which are launched together as one
+ * kernel (persistent_internal.h). The device's tables call these functions first (current.cu): a
+ * call is added to the list, or the list is launched and then the call. All other work for the
+ * stream launches the list first, too. Models and operations know nothing of it.
  *
- * A call's place on the list is the first one after the calls whose results it reads, so
- * independent calls are next to each other. Memory freed meanwhile is freed after the launch:
- * within a list it is used for one thing. A call that would overwrite what an earlier one reads or
- * writes, or whose parameters an earlier one writes, begins a new list.
+ * The data flow is found once, when a call is added: which calls of the list compute its inputs. It
+ * is found by addresses, as the arguments of kernels have no tensors; from then on an input is the
+ * step that computes it and a column there. A call's place on the list is the first one after the
+ * calls whose results it reads, so independent calls are next to each other. Memory freed meanwhile
+ * is freed after the launch: within a list it is used for one thing. A call begins a new list if it
+ * would overwrite what an earlier one reads or writes, or if an earlier one writes its parameters.
  *
  * Only attention reads and writes a cache's keys and values while a step is launched. With several
  * ranks every call is launched by itself: a kernel that fills the GPU would delay the collectives'

@@ -299,7 +299,7 @@ __device__ __forceinline__ input input_of(const place &b, const mc_persistent_st
 {
     if (s.from[i] < 0) return {(const char *)data, stride * 2, NULL, 0, false};
     constexpr int SLOT = MC_PERSISTENT_WIDEST / 4;
-    const uint32_t *words = b.words(s.words[i] / SLOT) + s.words[i] % SLOT * 4;
+    const uint32_t *words = b.words(s.at[i] / SLOT) + s.at[i] % SLOT * 4;
     words += (blockIdx.x & (copies_of(s.rows) - 1)) * s.rows * MC_PERSISTENT_WIDEST;
     return {NULL, MC_PERSISTENT_WIDEST, words, b.tag(s.from[i]), false};
 }

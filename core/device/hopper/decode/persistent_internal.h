@@ -2,8 +2,8 @@
  * table are steps of a list, which one launch runs in order (persistent.cu). One block runs on each
  * multiprocessor through all steps, so weights are read without a break.
  *
- * A step may read what earlier steps write. Memory that a step reads or writes is not used for
- * anything else within the list. */
+ * A step may read what earlier steps write, and names these steps (`from`). Memory that a step
+ * reads or writes is not used for anything else within the list. */
 #ifndef MC_DEVICE_HOPPER_PERSISTENT_INTERNAL_H
 #define MC_DEVICE_HOPPER_PERSISTENT_INTERNAL_H
 
@@ -89,15 +89,22 @@ typedef struct mc_persistent_attention {
     int16_t parts;            /* of the keys of a (sequence, head) (planned) */
 } mc_persistent_attention;
 
+/* mc_persistent_step.from of an input that is not published, and .at of one that is not some
+ * columns of a result. */
+enum { MC_PERSISTENT_IN_MEMORY = -1, MC_PERSISTENT_RESIDENT = -2, MC_PERSISTENT_NOWHERE = 0xffff };
+
 typedef struct mc_persistent_step {
     uint8_t kind, rows, dtype, format, activation; /* format: mc_weight_format */
-    /* planned by mc_persistent_run */
-    uint8_t barrier : 1;   /* all blocks finish the preceding steps first */
-    uint8_t skip : 1;      /* another step does its work */
-    uint8_t turn : 3;      /* see mc_persistent_divide */
-    int8_t publish;        /* the result's slot in the exchange; -1: not published */
-    int16_t from[3];       /* of inputs: the step that publishes it, or see persistent.cu */
-    uint16_t words[3];     /* where it publishes it: slot * 8192 + the first column / 4 */
+    uint8_t barrier : 1; /* planned: all blocks finish the preceding steps first */
+    uint8_t skip : 1;    /* planned: another step does its work */
+    uint8_t turn : 3;    /* see mc_persistent_divide */
+    int8_t publish;      /* planned: the result's slot in the exchange; -1: not published */
+    /* Of x; x and f; q, new_k and new_v: the step that computes it, and the first column of that
+     * step's result (a norm's are y and then s). Of an input from before the list: IN_MEMORY, and a
+     * number that only inputs with the same address have. Planned: the step that publishes it, and
+     * where (slot * 8192 + the first column / 4), IN_MEMORY, or RESIDENT (in shared memory). */
+    int16_t from[3];
+    uint16_t at[3];
     uint8_t chunks, split; /* of a weight's row, see mc_persistent_divide */
     uint16_t next;         /* the next linear after this step, or the list's end */
     union {

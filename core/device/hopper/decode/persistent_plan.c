@@ -1,9 +1,8 @@
-/* Plans where each step of a list finds its inputs. Blocks don't run in step, so a right result
- * depends on the plan:
- *
- * - the result of a linear or an attention is published if a later step reads it, and that step
- * polls for it; - the result of a norm or a gate is in every block's shared memory, for the next
- * steps; - where neither is possible, the grid waits for all preceding steps (barrier).
+/* Plans where each step of a list finds its inputs, which it names (mc_persistent_step.from).
+ * Blocks don't run in step, so a right result depends on the plan. The result of a linear or an
+ * attention is published if a later step reads it, and that step polls for it. The result of a norm
+ * or a gate is in every block's shared memory, for the next steps. Where neither is possible, the
+ * grid waits for all preceding steps (barrier).
  *
  * A slot of the exchange is reused MC_PERSISTENT_SLOTS results later. By then no block may wait for
  * the old words. A block that has read a whole result to which every block contributed knows that
@@ -12,11 +11,16 @@
 
 #include <string.h>
 
+/* Rows that a step reads or computes: `from` and `at` as in mc_persistent_step. */
+typedef struct value {
+    int from, at, rows, columns;
+} value;
+
 typedef struct plan {
     mc_persistent_list *list;
     int blocks;
     bool together;
-    const void *x, *s;               /* in shared memory: rows for linears, the residual sum */
+    value x, s;                      /* in shared memory: rows for linears, the residual sum */
     int barrier;                     /* the last step that waited for all blocks; 0: none */
     int known;                       /* all blocks have reached this step; -1: unknown */
     int split;                       /* the last attention with parts; -1: none */
@@ -24,142 +28,68 @@ typedef struct plan {
     int reader[MC_PERSISTENT_SLOTS]; /* the last step that reads the slot's result */
 } plan;
 
-/* ---- who writes what ------------------------------------------------------------------------- */
+/* ---- inputs ---------------------------------------------------------------------------------- */
 
-typedef struct range {
-    const char *data;
-    int64_t bytes;
-} range;
-
-static bool has(range r, const void *p)
+/* Columns of a result that can be published; 0: it cannot. */
+static int result_columns(const mc_persistent_list *list, int k)
 {
-    return r.data && (const char *)p >= r.data && (const char *)p < r.data + r.bytes;
-}
-
-static range rows_of(const void *data, int rows, int64_t stride, int64_t columns)
-{
-    return (range){data, 2 * ((rows - 1) * stride + columns)};
-}
-
-/* What a step writes for other steps; *second: a norm's residual sum. */
-static range result_of(const mc_persistent_list *list, const mc_persistent_step *s, range *second)
-{
-    *second = (range){0};
-    switch ((mc_persistent_kind)s->kind) {
-    case MC_PERSISTENT_LINEAR:
-        return rows_of(s->linear.y, s->rows, s->linear.y_stride, s->linear.out);
-    case MC_PERSISTENT_NORM:
-        *second = rows_of(s->norm.s, s->rows, s->norm.columns, s->norm.columns);
-        return rows_of(s->norm.y, s->rows, s->norm.columns, s->norm.columns);
-    case MC_PERSISTENT_GATED: return rows_of(s->gated.y, s->rows, s->gated.y_stride, s->gated.n);
-    case MC_PERSISTENT_ROTARY:
-        return rows_of(s->rotary.x, s->rows, s->rotary.x_stride,
-                       (int64_t)s->rotary.heads * s->rotary.head_dim);
-    case MC_PERSISTENT_ATTENTION: {
-        const mc_persistent_shape *h = &list->shape[s->attention.shape];
-        return rows_of(s->attention.out, s->rows, h->out_stride, (int64_t)h->heads * h->head_dim);
-    }
-    }
-    return (range){0};
-}
-
-/* The last step before k that writes to p; -1: no step does. */
-static int writer_of(const mc_persistent_list *list, int k, const void *p)
-{
-    for (int i = k - 1; i >= 0 && p; i--) {
-        range second, first = result_of(list, &list->step[i], &second);
-        if (!list->step[i].skip && (has(first, p) || has(second, p))) return i;
-    }
-    return -1;
-}
-
-/* Columns and stride of a result that can be published; 0: it cannot. */
-static int columns_of(const mc_persistent_list *list, const mc_persistent_step *s, int *stride)
-{
-    if (s->kind == MC_PERSISTENT_LINEAR) {
-        *stride = s->linear.y_stride;
-        return s->linear.out;
-    }
+    const mc_persistent_step *s = &list->step[k];
+    if (s->kind == MC_PERSISTENT_LINEAR) return s->linear.out;
     if (s->kind != MC_PERSISTENT_ATTENTION) return 0;
     const mc_persistent_shape *h = &list->shape[s->attention.shape];
-    *stride = h->out_stride;
     return h->heads * h->head_dim;
 }
 
-/* ---- inputs ---------------------------------------------------------------------------------- */
-
-typedef struct input {
-    const void *data; /* NULL: no such input */
-    int columns, stride;
-} input;
-
-static void inputs_of(const mc_persistent_list *list, const mc_persistent_step *s, input in[3])
+/* Columns of the first input, and of a norm's second. */
+static int input_columns(const mc_persistent_step *s)
 {
-    in[0] = in[1] = in[2] = (input){0};
-    switch ((mc_persistent_kind)s->kind) {
-    case MC_PERSISTENT_LINEAR:
-        in[0] = (input){s->linear.x, s->linear.in, s->linear.x_stride};
-        break;
-    case MC_PERSISTENT_NORM:
-        in[0] = (input){s->norm.x, s->norm.columns, s->norm.columns};
-        in[1] = (input){s->norm.f, s->norm.columns, s->norm.columns};
-        break;
-    case MC_PERSISTENT_GATED: in[0] = (input){s->gated.x, 2 * s->gated.n, s->gated.x_stride}; break;
-    case MC_PERSISTENT_ROTARY: /* too wide to publish: from memory only */
-        in[0] = (input){s->rotary.x, MC_PERSISTENT_WIDEST + 1, s->rotary.x_stride};
-        break;
-    case MC_PERSISTENT_ATTENTION: {
-        const mc_persistent_attention *a = &s->attention;
-        const mc_persistent_shape *h = &list->shape[a->shape];
-        in[0] = (input){a->q, h->heads * h->head_dim, h->q_stride};
-        in[1] = (input){a->new_k, h->heads / h->sharing * h->head_dim, h->new_k_stride};
-        in[2] = (input){a->new_v, h->heads / h->sharing * h->head_dim, h->new_v_stride};
-    }
-    }
+    if (s->kind == MC_PERSISTENT_LINEAR) return s->linear.in;
+    if (s->kind == MC_PERSISTENT_NORM) return s->norm.columns;
+    return s->kind == MC_PERSISTENT_GATED ? 2 * s->gated.n : 0;
 }
 
-/* Whether input i of a step is in the blocks' shared memory. */
-static bool is_resident(const plan *p, const mc_persistent_step *s, int i, const void *data)
+static value first_input(const mc_persistent_step *s)
 {
-    return data && i == 0 &&
-           ((s->kind == MC_PERSISTENT_LINEAR && data == p->x) ||
-            (s->kind == MC_PERSISTENT_NORM && data == p->s));
+    return (value){s->from[0], s->at[0], s->rows, input_columns(s)};
 }
 
-static void keep_resident(plan *p, const mc_persistent_step *s)
+/* Whether a step's first input is in the blocks' shared memory. */
+static bool is_resident(const plan *p, const mc_persistent_step *s)
 {
-    if (s->kind == MC_PERSISTENT_LINEAR) p->x = s->linear.x;
-    if (s->kind == MC_PERSISTENT_GATED) p->x = s->gated.y;
+    const value in = first_input(s), *kept = s->kind == MC_PERSISTENT_LINEAR ? &p->x : &p->s;
+    return (s->kind == MC_PERSISTENT_LINEAR || s->kind == MC_PERSISTENT_NORM) &&
+           in.at != MC_PERSISTENT_NOWHERE && memcmp(&in, kept, sizeof in) == 0;
+}
+
+/* Updates what is in shared memory after step k, which read `in`. */
+static void keep_resident(plan *p, int k, value in)
+{
+    const mc_persistent_step *s = &p->list->step[k];
+    const int columns = s->norm.columns;
+    if (s->kind == MC_PERSISTENT_LINEAR) p->x = in;
+    if (s->kind == MC_PERSISTENT_GATED) p->x = (value){k, 0, s->rows, s->gated.n};
     if (s->kind != MC_PERSISTENT_NORM) return;
-    p->s = s->norm.f ? s->norm.s : s->norm.x;
-    if (s->norm.weight) p->x = s->norm.y;
+    p->s = s->norm.f ? (value){k, s->norm.y ? columns : 0, s->rows, columns} : in;
+    if (s->norm.weight) p->x = (value){k, 0, s->rows, columns};
 }
 
-/* Number of results between steps `from` and k that could be published. */
-static int results_between(const mc_persistent_list *list, int from, int k)
+/* Whether step k can read columns from `at` on from the published result of step `from`. */
+static bool is_published(const mc_persistent_list *list, int from, int at, int k)
 {
-    int count = 0, stride;
-    for (int i = from + 1; i < k; i++) count += columns_of(list, &list->step[i], &stride) > 0;
-    return count;
-}
-
-/* Whether step k can read an input from the published result of step `from`. */
-static bool is_published(const mc_persistent_list *list, int from, int k, input in)
-{
-    const mc_persistent_step *s = &list->step[from];
-    range second, result = result_of(list, s, &second);
-    int stride, all = columns_of(list, s, &stride);
-    int64_t at = ((const char *)in.data - result.data) / 2;
-    return all && all <= MC_PERSISTENT_WIDEST && at % 4 == 0 && at + in.columns <= all &&
-           s->rows == list->step[k].rows && (s->rows == 1 || stride == in.stride) &&
-           results_between(list, from, k) < MC_PERSISTENT_SLOTS;
+    const int all = from < 0 ? 0 : result_columns(list, from);
+    if (list->step[k].kind == MC_PERSISTENT_ROTARY || all > MC_PERSISTENT_WIDEST || at >= all ||
+        at % 4 != 0 || list->step[from].rows != list->step[k].rows)
+        return false;
+    int results = 0; /* between the two steps that could be published */
+    for (int i = from + 1; i < k; i++) results += result_columns(list, i) > 0;
+    return results < MC_PERSISTENT_SLOTS;
 }
 
 static void wait_for_all(plan *p, int k)
 {
     p->list->step[k].barrier = 1;
     p->barrier = k;
-    if (!p->together) p->x = p->s = NULL; /* a new launch begins with empty shared memory */
+    if (!p->together) p->x = p->s = (value){0}; /* a new launch begins with empty shared memory */
 }
 
 /* Whether step k has to wait for all preceding steps. Without `together`: whether it reads a result
@@ -167,33 +97,26 @@ static void wait_for_all(plan *p, int k)
 static bool has_to_wait(const plan *p, int k)
 {
     const mc_persistent_step *s = &p->list->step[k];
-    input in[3];
-    inputs_of(p->list, s, in);
-    for (int i = 0; i < 3; i++) {
-        int from = is_resident(p, s, i, in[i].data) ? -1 : writer_of(p->list, k, in[i].data);
-        if (from >= p->barrier && !(p->together && is_published(p->list, from, k, in[i])))
+    for (int i = is_resident(p, s); i < 3; i++)
+        if (s->from[i] >= p->barrier &&
+            !(p->together && is_published(p->list, s->from[i], s->at[i], k)))
             return true;
-    }
     return false;
 }
 
 static void find_inputs(plan *p, int k)
 {
     mc_persistent_step *s = &p->list->step[k];
-    input in[3];
-    inputs_of(p->list, s, in);
+    const value in = first_input(s);
     if (has_to_wait(p, k)) wait_for_all(p, k);
-    for (int i = 0; i < 3; i++) {
-        int from = writer_of(p->list, k, in[i].data);
-        s->from[i] = MC_PERSISTENT_IN_MEMORY;
-        if (is_resident(p, s, i, in[i].data)) {
-            s->from[i] = MC_PERSISTENT_RESIDENT;
-        } else if (from >= 0 && is_published(p->list, from, k, in[i])) {
-            s->from[i] = (int16_t)from;
-            p->list->step[from].publish = 0; /* give_slot chooses its slot */
-        }
-    }
-    keep_resident(p, s);
+    const bool resident = is_resident(p, s);
+    for (int i = resident; i < 3; i++)
+        if (is_published(p->list, s->from[i], s->at[i], k))
+            p->list->step[s->from[i]].publish = 0; /* give_slot chooses its slot */
+        else
+            s->from[i] = MC_PERSISTENT_IN_MEMORY;
+    if (resident) s->from[0] = MC_PERSISTENT_RESIDENT;
+    keep_resident(p, k, in);
 }
 
 /* ---- attention ------------------------------------------------------------------------------- */
@@ -205,51 +128,58 @@ static bool same_turns(const mc_persistent_rotary *a, const mc_persistent_rotary
            a->factor == b->factor && memcmp(a->keep, b->keep, sizeof a->keep) == 0;
 }
 
-/* Whether a rotation covers all heads of an attention's rows at `data`. */
-static bool turns(const mc_persistent_step *s, const mc_persistent_shape *h, int heads,
-                  const void *data, int stride)
+/* Whether rotation r computes input i of attention k: all heads of it. */
+static bool turns(const mc_persistent_list *list, int r, int k, int i, int heads)
 {
-    const mc_persistent_rotary *r = &s->rotary;
-    int64_t at = ((const char *)data - (const char *)r->x) / 2, size = (int64_t)r->head_dim;
-    return data && r->head_dim == h->head_dim && at >= 0 && at % size == 0 &&
-           at / size + heads <= r->heads && (s->rows == 1 || r->x_stride == stride) &&
-           r->pairs <= MC_PERSISTENT_THREADS;
+    const mc_persistent_step *s = &list->step[k];
+    const mc_persistent_rotary *turn = &list->step[r].rotary;
+    const int size = list->shape[s->attention.shape].head_dim;
+    return s->from[i] == r && turn->head_dim == size && s->at[i] % size == 0 &&
+           s->at[i] / size + heads <= turn->heads && turn->pairs <= MC_PERSISTENT_THREADS;
 }
 
-/* Whether attention k may rotate the new token's key. It does so in place, so other heads that
- * share the key must not read it from memory. */
-static bool may_turn_key(const plan *p, int k, int rotary)
+/* The column of what rotation r turned into columns from `at` on. */
+static uint16_t column_before(const mc_persistent_step *r, uint16_t at)
 {
-    const mc_persistent_list *list = p->list;
-    const mc_persistent_shape *h = &list->shape[list->step[k].attention.shape];
-    if (h->sharing == 1) return true;
-    input in[3];
-    inputs_of(list, &list->step[k], in);
-    int from = writer_of(list, rotary, in[1].data);
-    return p->together && from >= 0 && is_published(list, from, k, in[1]);
+    const int column = r->at[0] + at;
+    return column < MC_PERSISTENT_NOWHERE ? (uint16_t)column : MC_PERSISTENT_NOWHERE;
 }
 
-/* Makes the rotations directly before attention k part of it. */
+/* Whether attention k may rotate the new token's key as rotation r does. It does so in place, so
+ * other heads that share the key must not read it from memory. */
+static bool may_turn_key(const plan *p, int r, int k)
+{
+    const mc_persistent_step *s = &p->list->step[r], *a = &p->list->step[k];
+    return p->list->shape[a->attention.shape].sharing == 1 ||
+           (p->together && is_published(p->list, s->from[0], column_before(s, a->at[1]), k));
+}
+
+/* Makes the rotations directly before attention k part of it, which then has their inputs. */
 static void take_rotations(const plan *p, int k)
 {
     mc_persistent_list *list = p->list;
-    mc_persistent_attention *a = &list->step[k].attention;
-    const mc_persistent_shape *h = &list->shape[a->shape];
-    const int shared = h->heads / h->sharing;
-    a->rotary[0] = a->rotary[1] = -1;
-    for (int i = k - 1; i >= 0 && list->step[i].kind == MC_PERSISTENT_ROTARY; i--) {
-        mc_persistent_step *s = &list->step[i];
-        bool q = a->rotary[0] < 0 && turns(s, h, h->heads, a->q, h->q_stride),
-             key = a->rotary[1] < 0 && turns(s, h, shared, a->new_k, h->new_k_stride) &&
-                   may_turn_key(p, k, i);
-        int heads = q * h->heads + key * shared,
-            other = a->rotary[0] >= 0 ? a->rotary[0] : a->rotary[1];
-        if (heads != s->rotary.heads || s->rows != list->step[k].rows ||
-            (other >= 0 && !same_turns(&s->rotary, &list->step[other].rotary)))
+    mc_persistent_step *s = &list->step[k];
+    int16_t *rotary = s->attention.rotary;
+    const mc_persistent_shape *h = &list->shape[s->attention.shape];
+    const int heads[2] = {h->heads, h->heads / h->sharing};
+    rotary[0] = rotary[1] = -1;
+    for (int r = k - 1; r >= 0 && list->step[r].kind == MC_PERSISTENT_ROTARY; r--) {
+        mc_persistent_step *turn = &list->step[r];
+        const bool takes[2] = {rotary[0] < 0 && turns(list, r, k, 0, heads[0]),
+                               rotary[1] < 0 && turns(list, r, k, 1, heads[1]) &&
+                                   may_turn_key(p, r, k)};
+        const int other = rotary[0] >= 0 ? rotary[0] : rotary[1];
+        if (takes[0] * heads[0] + takes[1] * heads[1] != turn->rotary.heads ||
+            turn->rows != s->rows ||
+            (other >= 0 && !same_turns(&turn->rotary, &list->step[other].rotary)))
             return;
-        if (q) a->rotary[0] = (int16_t)i;
-        if (key) a->rotary[1] = (int16_t)i;
-        s->skip = 1;
+        for (int i = 0; i < 2; i++) {
+            if (!takes[i]) continue;
+            rotary[i] = (int16_t)r;
+            s->at[i] = column_before(turn, s->at[i]);
+            s->from[i] = turn->from[0];
+        }
+        turn->skip = 1;
     }
 }
 
@@ -283,15 +213,13 @@ static void learn(plan *p, int k)
 {
     const mc_persistent_list *list = p->list;
     const mc_persistent_step *s = &list->step[k];
-    input in[3];
-    inputs_of(list, s, in);
     if (s->barrier && p->known < k - 1) p->known = k - 1;
     if (s->kind == MC_PERSISTENT_ATTENTION) return; /* blocks read only parts of results */
     for (int i = 0; i < 2; i++) {
         int from = s->from[i];
         if (from <= p->known || list->step[from].kind != MC_PERSISTENT_LINEAR) continue;
         int out = list->step[from].linear.out;
-        if (in[i].columns == out && out >= p->blocks) p->known = from;
+        if (input_columns(s) == out && out >= p->blocks) p->known = from;
     }
 }
 
@@ -312,17 +240,12 @@ static void give_slot(plan *p, int k)
 }
 
 /* Where in the exchange a step finds its inputs. */
-static void find_words(mc_persistent_list *list, mc_persistent_step *s)
+static void find_words(const mc_persistent_list *list, mc_persistent_step *s)
 {
-    input in[3];
-    inputs_of(list, s, in);
-    for (int i = 0; i < 3; i++) {
-        if (s->from[i] < 0) continue;
-        const mc_persistent_step *from = &list->step[s->from[i]];
-        range second, result = result_of(list, from, &second);
-        int64_t column = ((const char *)in[i].data - result.data) / 2;
-        s->words[i] = (uint16_t)(from->publish * (MC_PERSISTENT_WIDEST / 4) + column / 4);
-    }
+    for (int i = 0; i < 3; i++)
+        if (s->from[i] >= 0)
+            s->at[i] = (uint16_t)(list->step[s->from[i]].publish * (MC_PERSISTENT_WIDEST / 4) +
+                                  s->at[i] / 4);
 }
 
 /* Segments begin at multiples of 16 bytes, with 8-bit weights too. */

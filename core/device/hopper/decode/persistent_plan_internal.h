@@ -8,9 +8,6 @@
 extern "C" {
 #endif
 
-/* mc_persistent_step.from of an input that is not published. */
-enum { MC_PERSISTENT_IN_MEMORY = -1, MC_PERSISTENT_RESIDENT = -2 };
-
 enum {
     MC_PERSISTENT_THREADS = 320,  /* of a block that compute */
     MC_PERSISTENT_SEGMENT = 1600, /* terms of a tile's segment at most */

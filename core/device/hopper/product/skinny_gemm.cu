@@ -716,7 +716,7 @@ mc_status launch(mc_device *d, const rows_call &c, int bytes)
     config.dynamicSmemBytes = (size_t)bytes;
     config.stream = mc_cuda_of(d)->stream;
     config.attrs = attributes;
-    config.numAttrs = d->decoding ? 2 : 1;
+    config.numAttrs = mc_cuda_of(d)->listing ? 2 : 1;
     mc_allow_shared(kernel, (size_t)bytes);
     cudaError_t error = cudaLaunchKernelEx(&config, kernel, c, maps[0], maps[1]);
     return mc_cuda_check(d, error, "linear of some rows");
