@@ -2,7 +2,7 @@
 
 #include <stdio.h>
 #include "core/ops/fused.h"
-#include "core/ops/ops_internal.h"
+#include "models/packing_internal.h"
 
 typedef struct decoder_block {
     mc_module module;
@@ -100,22 +100,6 @@ bool mc_decoder_declare(mc_model *m, const mc_decoder_options *options, const mc
     return !mc_failed(m->module.ctx);
 }
 
-/* Rows of the table of positions for a mask that hides tokens. */
-static mc_tensor *count_unmasked(mc_tape *t, const mc_stack_input *in, int64_t before)
-{
-    static const char op[] = "positions";
-    const mc_lengths *l = in->lengths;
-    int32_t *index = mc_tape_alloc(t, ((size_t)l->capacity + 1) * sizeof *index);
-    const uint8_t *mask = mc_op_host(t, op, in->call.key_mask);
-    if (!index || !mask || !mc_op_host_lengths(t, op, l)) return NULL;
-    for (int i = 0; i < l->count; i++) {
-        int32_t seen = (int32_t)before - 1;
-        for (int32_t k = 0, at = l->offset[i]; k < l->length[i]; k++, at++)
-            index[at] = mask[at] ? ++seen : (int32_t)before - 1;
-    }
-    return mc_tape_input(t, MC_I32, MC_SHAPE(l->capacity), index, false);
-}
-
 /* The table of positions and the row of each token. */
 static void find_positions(mc_tape *t, const mc_decoder_stack *s, const mc_stack_input *in,
                            mc_embedding_options *o)
@@ -125,7 +109,8 @@ static void find_positions(mc_tape *t, const mc_decoder_stack *s, const mc_stack
     bool masked = before && in->call.key_mask;
     o->others = 1;
     o->table[0] = before && !masked ? mc_slice(t, table, 0, before, s->o.positions) : table;
-    o->index[0] = masked ? count_unmasked(t, in, before) : in->positions;
+    o->index[0] =
+        masked ? mc_pack_seen(t, in->lengths, in->call.key_mask, (int32_t)before) : in->positions;
 }
 
 /* Words that are narrower than the blocks: projected, and then positions are added. */

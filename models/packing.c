@@ -86,6 +86,20 @@ mc_tensor *mc_pack_positions(mc_tape *t, const mc_lengths *lengths, const int32_
     return mc_tape_input(t, MC_I32, MC_SHAPE(lengths->capacity), position, false);
 }
 
+mc_tensor *mc_pack_seen(mc_tape *t, const mc_lengths *l, mc_tensor *key_mask, int32_t first)
+{
+    static const char op[] = "positions";
+    int32_t *position = mc_tape_alloc(t, ((size_t)l->capacity + 1) * sizeof *position);
+    const uint8_t *mask = mc_op_host(t, op, key_mask);
+    if (!position || !mask || !mc_op_host_lengths(t, op, l)) return NULL;
+    for (int i = 0; i < l->count; i++) {
+        int32_t seen = first - 1;
+        for (int32_t k = 0, at = l->offset[i]; k < l->length[i]; k++, at++)
+            position[at] = mask[at] ? ++seen : first - 1;
+    }
+    return mc_tape_input(t, MC_I32, MC_SHAPE(l->capacity), position, false);
+}
+
 static mc_tensor *make_key_mask(mc_tape *t, const char *model, mc_tensor *mask,
                                 const mc_lengths *lengths)
 {

@@ -21,6 +21,9 @@ mc_tensor *mc_pack_tokens(mc_tape *t, const char *model, const char *what, mc_te
                           const mc_lengths *lengths);
 /* Positions that begin at first[i] in sequence i; first NULL: at 0. */
 mc_tensor *mc_pack_positions(mc_tape *t, const mc_lengths *lengths, const int32_t *first);
+/* Positions of the tokens that key_mask (u8) shows, from `first` on in every sequence; first - 1
+ * for hidden ones. */
+mc_tensor *mc_pack_seen(mc_tape *t, const mc_lengths *lengths, mc_tensor *key_mask, int32_t first);
 /* Element i of integers on the host. */
 int64_t mc_integer_at(mc_dtype dtype, const void *data, int64_t i);
 /* Whether x is a (batch, longest) or packed tensor of indices with these lengths, or one that has

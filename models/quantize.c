@@ -63,8 +63,5 @@ mc_status mc_model_quantize_base(mc_model *m, mc_weight_format format)
 
 mc_weight_format mc_model_weight_format(const mc_model *m)
 {
-    const mc_module_root *root = m ? m->module.root : NULL;
-    for (size_t i = 0; root && i < root->stored_count; i++)
-        if (mc_stored_has_quantized(root->stored[i])) return root->stored[i]->quantized.format;
-    return MC_WEIGHTS_FLOAT;
+    return m ? mc_module_weight_format(m->module.root) : MC_WEIGHTS_FLOAT;
 }

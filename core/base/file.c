@@ -1,5 +1,6 @@
 #include "core/base/file_internal.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -69,6 +70,21 @@ mc_status mc_make_folders(mc_error *err, const char *path)
     if (!mc_path_is_folder(path))
         return mc_error_set(err, MC_ERR_IO, "%s: exists and is not a folder", path);
     return MC_OK;
+}
+
+mc_status mc_folder_each(mc_error *err, const char *folder,
+                         mc_status (*fn)(void *user, const char *name), void *user)
+{
+    DIR *dir = opendir(folder);
+    if (!dir && errno == ENOENT) return MC_OK;
+    if (!dir)
+        return mc_error_set(err, MC_ERR_IO, "%s: cannot list it: %s", folder, strerror(errno));
+    mc_status status = MC_OK;
+    for (struct dirent *entry; !status && (entry = readdir(dir));)
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
+            status = fn(user, entry->d_name);
+    closedir(dir);
+    return status;
 }
 
 /* Opens a regular file and returns its size; -1 with the error set otherwise. */

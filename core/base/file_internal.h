@@ -19,6 +19,10 @@ bool mc_path_is_file(const char *path);
 bool mc_path_is_folder(const char *path);
 /* mkdir -p. */
 mc_status mc_make_folders(mc_error *err, const char *path);
+/* Calls fn with the name of each entry of a folder; stops at the first status that is not MC_OK. A
+ * missing folder has no entries. */
+mc_status mc_folder_each(mc_error *err, const char *folder,
+                         mc_status (*fn)(void *user, const char *name), void *user);
 
 /* Makes a rename to `path` durable: the folder's own entry has to reach the disk too. */
 mc_status mc_path_sync_folder(mc_error *err, const char *path);

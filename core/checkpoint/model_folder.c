@@ -8,7 +8,6 @@
 #include "core/base/context_internal.h"
 #include "core/dist/ranks_internal.h"
 #include "core/checkpoint/shards_internal.h"
-#include "core/checkpoint/training_internal.h"
 
 /* ---- names ----------------------------------------------------------------------------------- */
 

@@ -39,10 +39,10 @@ mc_status mc_module_save_as(mc_module *module, const char *path, const mc_save_o
     return mc_error_status(module->ctx);
 }
 
-/* Rank 0's part of saving a PyTorch file, during which the others wait. */
-static mc_status convert(mc_context *ctx, const char *from, const char *path)
+mc_status mc_torch_file_from(mc_context *ctx, const char *from, const char *path)
 {
     mc_ranks_work work;
+    if (mc_failed(ctx)) return mc_error_status(ctx);
     if (ctx->mesh.world.rank) return mc_ranks_work_wait(ctx);
     mc_ranks_work_begin(&work, ctx);
     mc_tensor_file *file = mc_tensor_file_open(ctx, from, NULL);
@@ -64,7 +64,7 @@ mc_status mc_module_save_torch(mc_module *module, const char *path)
     if (mc_path_is_file(aside)) /* it is somebody else's file */
         return mc_fail(ctx, MC_ERR_ARGUMENT, "%s: is in the way of what is written there meanwhile",
                        aside);
-    if (mc_module_save(module, aside) == MC_OK) convert(ctx, aside, path);
+    if (mc_module_save(module, aside) == MC_OK) mc_torch_file_from(ctx, aside, path);
     if (!ctx->mesh.world.rank) remove(aside);
     return mc_ranks_meet(ctx); /* before the temporary's name can be another save's */
 }

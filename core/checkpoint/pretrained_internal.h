@@ -25,4 +25,8 @@ typedef struct mc_pretrained_folder {
  * writes its share of the weights, and rank 0 the rest. */
 mc_status mc_pretrained_write(const mc_pretrained_folder *what, const char *folder);
 
+/* Writes the tensors of a file, or of a folder's weights, as a PyTorch file. Collective: rank 0
+ * does it, while the others wait. */
+mc_status mc_torch_file_from(mc_context *ctx, const char *from, const char *path);
+
 #endif

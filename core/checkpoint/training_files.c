@@ -1,6 +1,4 @@
 /* The files of a run's folder. */
-#include <dirent.h>
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -73,21 +71,6 @@ mc_status mc_file_print_of(mc_error *err, const char *path, mc_tick_fn tick, voi
 }
 
 /* ---- folders --------------------------------------------------------------------------------- */
-
-mc_status mc_folder_each(mc_error *err, const char *folder,
-                         mc_status (*fn)(void *user, const char *name), void *user)
-{
-    DIR *dir = opendir(folder);
-    if (!dir && errno == ENOENT) return MC_OK;
-    if (!dir)
-        return mc_error_set(err, MC_ERR_IO, "%s: cannot list it: %s", folder, strerror(errno));
-    mc_status status = MC_OK;
-    for (struct dirent *entry; !status && (entry = readdir(dir));)
-        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
-            status = fn(user, entry->d_name);
-    closedir(dir);
-    return status;
-}
 
 mc_status mc_checkpoint_path(mc_error *err, char path[MC_PATH_MAX], const char *folder,
                              int64_t step, const char *suffix)

@@ -29,9 +29,6 @@ mc_status mc_checkpoint_steps(mc_error *err, const char *folder, int64_t **steps
 /* "<folder>/checkpoint-<step><suffix>" */
 mc_status mc_checkpoint_path(mc_error *err, char path[MC_PATH_MAX], const char *folder,
                              int64_t step, const char *suffix);
-/* Calls fn with the name of each entry of a folder; stops at the first status that is not MC_OK. */
-mc_status mc_folder_each(mc_error *err, const char *folder,
-                         mc_status (*fn)(void *user, const char *name), void *user);
 /* Removes the leftovers of a process that died while saving. */
 mc_status mc_checkpoint_clean(mc_error *err, const char *folder);
 /* Makes the weights beside the checkpoints those of step `best`, or of `step` if `best` is 0; see

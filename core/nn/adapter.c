@@ -230,7 +230,7 @@ mc_status mc_adapters_merge(mc_module_root *root)
 {
     size_t first;
     if (mc_failed(root->ctx) || !find_factors(root, &first)) return mc_error_status(root->ctx);
-    if (mc_module_has_quantized(root))
+    if (mc_module_weight_format(root))
         return mc_fail(root->ctx, MC_ERR_UNSUPPORTED,
                        "merging adapters: the weights are in 8 bits: merge before they are");
     for (size_t i = 0; i < root->stored_count && !mc_failed(root->ctx); i++) {

@@ -12,11 +12,11 @@ void mc_stored_free_quantized(mc_stored *s)
     s->quantized = (mc_matrix8){.format = MC_WEIGHTS_FLOAT};
 }
 
-bool mc_module_has_quantized(const mc_module_root *root)
+mc_weight_format mc_module_weight_format(const mc_module_root *root)
 {
     for (size_t i = 0; i < root->stored_count; i++)
-        if (mc_stored_has_quantized(root->stored[i])) return true;
-    return false;
+        if (mc_stored_has_quantized(root->stored[i])) return root->stored[i]->quantized.format;
+    return MC_WEIGHTS_FLOAT;
 }
 
 uint64_t mc_quantized_bytes(const mc_module_root *root)
@@ -135,7 +135,7 @@ static mc_status check_left(mc_module_root *root, const mc_quantized_plan *plan)
     }
     if (left && !other) return MC_OK;
     return mc_fail(root->ctx, MC_ERR_STATE, "weights in 8 bits: the model has %s",
-                   mc_module_has_quantized(root) ? "them already" : "no linear layer in a block");
+                   mc_module_weight_format(root) ? "them already" : "no linear layer in a block");
 }
 
 static mc_status check_model(mc_module_root *root, const mc_quantized_plan *plan)

@@ -41,7 +41,7 @@ mc_status mc_stored_read_quantized(const mc_parameter *p, float *values);
 /* Whether a stored tensor has a copy. */
 static inline bool mc_stored_has_quantized(const mc_stored *s) { return s->quantized.data; }
 
-/* Whether anything below a root is in 8 bits. */
-bool mc_module_has_quantized(const mc_module_root *root);
+/* The format of what is in 8 bits below a root; MC_WEIGHTS_FLOAT (0): nothing is. */
+mc_weight_format mc_module_weight_format(const mc_module_root *root);
 
 #endif

@@ -6,10 +6,8 @@
 #include <unistd.h>
 #include "core/base/json_internal.h"
 #include "core/checkpoint/model_folder_internal.h"
-#include "core/dist/ranks_internal.h"
+#include "core/checkpoint/pretrained_internal.h"
 #include "core/formats/tensor_file.h"
-#include "core/formats/torch_writer_internal.h"
-#include "core/checkpoint/training_internal.h"
 #include "core/hub/find_internal.h"
 #include "models/adapters/adapter.h"
 #include "models/gguf/gguf_internal.h"
@@ -110,22 +108,15 @@ static mc_status remove_safetensors(void *user, const char *name)
     return mc_error_set(c->err, MC_ERR_IO, "%s: cannot remove it: %s", path, strerror(errno));
 }
 
-/* ModelCenter itself reads pytorch_model.pt alone, which takes the place of the safetensors files.
- * By rank 0, while the others wait. */
-static mc_status become_torch_file(mc_context *ctx, const char *folder)
+/* ModelCenter itself reads pytorch_model.pt alone, which takes the place of the safetensors
+ * files. */
+static void become_torch_file(mc_context *ctx, const char *folder)
 {
-    mc_ranks_work work;
     char path[MC_PATH_MAX];
-    if (mc_failed(ctx)) return mc_error_status(ctx);
-    if (ctx->mesh.world.rank) return mc_ranks_work_wait(ctx);
-    mc_ranks_work_begin(&work, ctx);
-    mc_tensor_file *file = mc_tensor_file_open(ctx, folder, NULL);
-    mc_status status = mc_path_join(&ctx->error, path, folder, "pytorch_model.pt");
-    if (!status) status = mc_torch_write_file_ticking(file, path, mc_ranks_work_tick, &work);
-    mc_tensor_file_free(file);
     carried c = {.err = &ctx->error, .from = folder};
-    if (!status) status = mc_folder_each(&ctx->error, folder, remove_safetensors, &c);
-    return status ? status : mc_ranks_work_end(&work);
+    if (!mc_failed(ctx)) mc_path_join(&ctx->error, path, folder, "pytorch_model.pt");
+    if (!mc_torch_file_from(ctx, folder, path) && !ctx->mesh.world.rank)
+        mc_folder_each(&ctx->error, folder, remove_safetensors, &c);
 }
 
 /* Where a model's files lie: its folder or file, and of an adapter its base's folder ("": no
