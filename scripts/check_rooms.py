@@ -26,10 +26,10 @@ ALLOWED = {
 # were set. One is raised only in a commit that says why; none goes above 6,000.
 BUDGETS = {
     "core": 109, "core/about": 488, "core/autograd": 1789, "core/base": 3840,
-    "core/checkpoint": 4697, "core/device": 3800, "core/device/cpu": 1120,
-    "core/device/cpu/isa": 4860, "core/device/cuda/attention": 2470,
+    "core/checkpoint": 4697, "core/device": 3850, "core/device/cpu": 1120,
+    "core/device/cpu/isa": 5000, "core/device/cuda/attention": 2470,
     "core/device/cuda/decode": 1180, "core/device/cuda/elementwise": 4250,
-    "core/device/cuda/product": 2520, "core/device/cuda/runtime": 3277, "core/device/hopper": 434,
+    "core/device/cuda/product": 2750, "core/device/cuda/runtime": 3277, "core/device/hopper": 434,
     "core/device/hopper/attention": 2715, "core/device/hopper/decode": 3350,
     "core/device/hopper/product": 1565, "core/dist": 4302, "core/dist/control": 3078,
     "core/formats": 5990, "core/hub": 1452, "core/hub/net": 2027, "core/inspect": 780,

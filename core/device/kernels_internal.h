@@ -473,6 +473,18 @@ typedef struct mc_fp8_cast_call {
     uint8_t *data, *transposed;
 } mc_fp8_cast_call;
 
+/* Casts x (rows, columns) or, with factor (columns), x(i, k) * factor[k] in f32, to E4M3 with a
+ * scale for each row: that of its largest magnitude (mc_fp8_set_scale). Row i is inverse[i] times
+ * its bytes. All in device memory. */
+typedef struct mc_fp8_rows_call {
+    int64_t rows, columns;
+    mc_matrix x;
+    const float *factor; /* NULL: none */
+    int margin;
+    uint8_t *data;  /* (rows, columns), contiguous */
+    float *inverse; /* (rows) */
+} mc_fp8_rows_call;
+
 /* Computes scales of `count` tensors, with the roles first_role, first_role + 1, ... in turn, from
  * the observations of `ranks` ranks: seen (ranks, count). With `current` from these alone;
  * otherwise they enter the histories, which determine the scales. Zeros clear (count), and adds the
@@ -489,7 +501,7 @@ typedef struct mc_fp8_update_call {
 } mc_fp8_update_call;
 
 /* A matrix of bytes; element (i, k) is *inverse (device memory) times the value of byte i * stride
- * + k. */
+ * + k, or inverse[i] times that in a product by rows. */
 typedef struct mc_fp8_matrix {
     const uint8_t *data;
     int64_t stride;
@@ -500,9 +512,13 @@ typedef struct mc_fp8_matrix {
 /* C(m,n) = alpha * op(A) op(B) + beta * C + bias, as in gemm, summed in f32; bias (n) has C's
  * dtype; NULL data: no bias; with a bias beta is 0. `fast`: tensor cores may sum with fewer digits
  * (14 bits of mantissa on Hopper). On a device with fp8_tn op(A) is A as stored and op(B) B
- * transposed; strides are multiples of 16, and data is aligned to 16 bytes. */
+ * transposed; strides are multiples of 16, and data is aligned to 16 bytes.
+ *
+ * `by_rows`: A and B have an inverse for each of their rows as stored, which are rows of op(A) and
+ * columns of op(B). An inverse of NULL is 1 for all rows, of B in any order; with fp8_tn an array
+ * is required. */
 typedef struct mc_fp8_gemm_call {
-    bool transpose_a, transpose_b, fast;
+    bool transpose_a, transpose_b, fast, by_rows;
     int64_t m, n, k;
     float alpha, beta;
     mc_fp8_matrix a, b;
@@ -772,6 +788,11 @@ typedef struct mc_kernels {
 
     /* ---- training in 8 bits ---- */
     mc_status (*fp8_cast)(mc_device *d, const mc_fp8_cast_call *call);
+    mc_status (*fp8_cast_rows)(mc_device *d, const mc_fp8_rows_call *call);
+    /* y (columns, rows) = x (rows, columns) transposed; ones (columns) are set to 1: the inverses
+     * of y's rows in a product by rows. */
+    mc_status (*fp8_transpose)(mc_device *d, int64_t rows, int64_t columns, const uint8_t *x,
+                               uint8_t *y, float *ones);
     mc_status (*fp8_update)(mc_device *d, const mc_fp8_update_call *call);
     mc_status (*fp8_gemm)(mc_device *d, const mc_fp8_gemm_call *call);
 } mc_kernels;

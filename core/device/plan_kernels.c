@@ -634,6 +634,17 @@ static mc_status plan_fp8_cast(mc_device *d, const mc_fp8_cast_call *c)
     DO(d, copied(d, c->x.dtype, c->rows, c->columns, bytes), fp8_cast, c);
 }
 
+static mc_status plan_fp8_cast_rows(mc_device *d, const mc_fp8_rows_call *c)
+{
+    DO(d, copied(d, c->x.dtype, c->rows, c->columns, size_of(c->x) + 1), fp8_cast_rows, c);
+}
+
+static mc_status plan_fp8_transpose(mc_device *d, int64_t rows, int64_t columns, const uint8_t *x,
+                                    uint8_t *y, float *ones)
+{
+    DO(d, copied(d, MC_U8, rows, columns, 2), fp8_transpose, rows, columns, x, y, ones);
+}
+
 static mc_status plan_fp8_update(mc_device *d, const mc_fp8_update_call *c)
 {
     DO(d, copied(d, MC_F32, c->ranks, c->count, sizeof *c->seen), fp8_update, c);

@@ -31,6 +31,7 @@ struct operation {
     int64_t aux_ld;
     const float *a_scale, *b_scale; /* factors of 8-bit operands */
     int8_t fast;
+    int32_t a_mode, b_mode; /* cublasLtMatmulMatrixScale_t */
 };
 static_assert(sizeof(operation) <= sizeof(cublasLtMatmulDescOpaque_t), "fits");
 
@@ -112,19 +113,27 @@ bool make_problem(cublasLtMatmulDesc_t op, cublasLtMatrixLayout_t a, cublasLtMat
            ld->columns == p->n && ld->ld == p->c.ld && ld->type == p->c.type;
 }
 
+bool by_rows(const operation &op)
+{
+    return op.a_mode == CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
+}
+
 /* As Hopper has it: A transposed and B not, strides and addresses of whole 16 bytes, a result in
- * bf16 or f32, and a bias alone beside the product. */
+ * bf16 or f32, and a bias alone beside the product. Beside factors of rows there is no bias, so that
+ * the way around is taken. */
 bool is_fp8_supported(const problem &p, const uint32_t *alignment)
 {
     const operation &op = p.op;
     bool both_e5m2 = p.a.type == CUDA_R_8F_E5M2 && p.b.type == CUDA_R_8F_E5M2;
     bool tn = op.transpose_a == CUBLAS_OP_T && op.transpose_b == CUBLAS_OP_N;
+    if (op.a_mode != op.b_mode) return false;
     if (!is_fp8(p.b.type) || both_e5m2 || !tn || !op.a_scale || !op.b_scale) return false;
     if (p.a.ld % 16 || p.b.ld % 16 || alignment[0] < 16 || alignment[1] < 16) return false;
     if (p.m % 16 || p.k % 16 || p.c.ld % 8 || alignment[2] < 16 || p.c.batch > 1) return false;
     if (p.c.type != CUDA_R_16BF && p.c.type != CUDA_R_32F) return false;
     return op.epilogue == CUBLASLT_EPILOGUE_DEFAULT ||
-           (op.epilogue == CUBLASLT_EPILOGUE_BIAS && op.bias && p.c.type == CUDA_R_16BF);
+           (op.epilogue == CUBLASLT_EPILOGUE_BIAS && op.bias && p.c.type == CUDA_R_16BF &&
+            !by_rows(op));
 }
 
 /* Half types need addresses and strides of whole 4 bytes, gelu half types. */
@@ -270,7 +279,7 @@ void multiply(const problem &p, float alpha, float beta, const void *a, const vo
     std::vector<float> left = gather(a, p.a, p.op.transpose_a == CUBLAS_OP_T, p.m, p.k, rows);
     std::vector<float> right = gather(b, p.b, p.op.transpose_b == CUBLAS_OP_T, p.k, p.n, p.k);
     right.resize(right.size() + (size_t)(TOGETHER * p.k)); /* columns that are not stored */
-    if (p.op.a_scale) alpha *= *p.op.a_scale * *p.op.b_scale;
+    if (p.op.a_scale && !by_rows(p.op)) alpha *= *p.op.a_scale * *p.op.b_scale;
     for (int64_t column = 0; column < p.n; column += TOGETHER)
         for (int64_t row = 0; row < p.m; row += LANES) {
             double sum[TOGETHER][LANES] = {};
@@ -286,6 +295,7 @@ void multiply(const problem &p, float alpha, float beta, const void *a, const vo
                 for (int64_t i = 0; i < std::min(LANES, p.m - row); i++) {
                     int64_t at = row + i + (column + j) * p.c.ld;
                     float x = alpha * (float)sum[j][i];
+                    if (by_rows(p.op)) x *= p.op.a_scale[row + i] * p.op.b_scale[column + j];
                     if (beta != 0.0f) x += beta * load(c, p.c.type, at);
                     store(d, p.c.type, at, finish(p, row + i, column + j, x));
                 }
@@ -318,7 +328,7 @@ cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle)
     return CUBLAS_STATUS_SUCCESS;
 }
 
-size_t cublasLtGetVersion(void) { return 1; }
+size_t cublasLtGetVersion(void) { return 120900; }
 
 const char *cublasLtGetStatusString(cublasStatus_t status)
 {
@@ -363,19 +373,9 @@ cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *op, cublasComputeT
                                         cudaDataType_t scale)
 {
     *op = new cublasLtMatmulDescOpaque_t{};
-    *get<operation>(*op) = {compute,
-                            scale,
-                            CUBLAS_OP_N,
-                            CUBLAS_OP_N,
-                            CUBLASLT_EPILOGUE_DEFAULT,
-                            -1,
-                            -1,
-                            nullptr,
-                            nullptr,
-                            0,
-                            nullptr,
-                            nullptr,
-                            0};
+    *get<operation>(*op) = {compute, scale,   CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT,
+                            -1,      -1,      nullptr,     nullptr,     0,
+                            nullptr, nullptr, 0,           0,           0};
     live++;
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -408,6 +408,8 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t op,
         {CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &o->a_scale, 8},
         {CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &o->b_scale, 8},
         {CUBLASLT_MATMUL_DESC_FAST_ACCUM, &o->fast, 1},
+        {CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &o->a_mode, 4},
+        {CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &o->b_mode, 4},
     };
     for (auto &a : all)
         if (a.name == name) {
@@ -564,6 +566,10 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t op, const v
         check_matrix(p.op.aux, {p.c.type, p.m, p.n, p.op.aux_ld, 1, 0}, "cublasLtMatmul's aux");
     if (has_bias(p.op.epilogue))
         check_device_memory(p.op.bias, (size_t)(p.m * size_of(p.c.type)), "cublasLtMatmul's bias");
+    if (by_rows(p.op)) {
+        check_device_memory(p.op.a_scale, (size_t)p.m * sizeof(float), "cublasLtMatmul's A scale");
+        check_device_memory(p.op.b_scale, (size_t)p.n * sizeof(float), "cublasLtMatmul's B scale");
+    }
     if (how.workspace) check_device_memory(workspace, how.workspace, "cublasLtMatmul's workspace");
     enqueue(stream, "cublasLtMatmul", [=] {
         if (how.workspace) memset(workspace, 0xff, how.workspace);

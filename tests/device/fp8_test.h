@@ -206,6 +206,147 @@ static inline void fp8_check_fused(mc_device *d, const mc_kernels *k, const char
     fp8_cast_result_free(&apart);
 }
 
+/* ---- rows with a scale each ------------------------------------------------------------------ */
+
+/* Rows of many sizes, the second one zero, and their casts. With `bad` the third row has a NaN and
+ * the fourth an infinity, which keep a scale of 1. */
+typedef struct fp8_rows_case {
+    matrix x;
+    float *factor, *inverse; /* (columns); (rows), as it should come out */
+    uint8_t *data;           /* the same, (rows, columns) */
+} fp8_rows_case;
+
+static inline void fp8_expect_row(fp8_rows_case *c, int64_t row, bool factors, int margin)
+{
+    int64_t columns = c->x.columns;
+    double largest = 0;
+    bool finite = true;
+    for (int64_t i = row * columns; i < (row + 1) * columns; i++) {
+        double f = factors ? (double)c->factor[i % columns] : 1;
+        double v = (double)(float)(c->x.v[i] * f);
+        finite &= isfinite(v);
+        largest = fmax(largest, fabs(v));
+    }
+    double scale = finite && largest > 0 ? exp2(floor(log2(448 / largest))) : 1;
+    scale = ldexp(scale, -margin);
+    c->inverse[row] = (float)(1 / scale);
+    for (int64_t i = row * columns; i < (row + 1) * columns; i++) {
+        double f = factors ? (double)c->factor[i % columns] : 1;
+        c->data[i] = (uint8_t)fp8_nearest(MC_FP8_E4M3, (double)(float)(c->x.v[i] * f) * scale);
+    }
+}
+
+static inline fp8_rows_case fp8_rows_new(mc_dtype dtype, const int64_t shape[3], bool factors,
+                                         int margin, bool bad)
+{
+    int64_t rows = shape[0], columns = shape[1];
+    fp8_rows_case c = {.x = matrix_new(dtype, rows, columns, shape[2], -1, 1)};
+    c.factor = malloc((size_t)columns * sizeof *c.factor);
+    c.inverse = malloc((size_t)rows * sizeof *c.inverse);
+    c.data = malloc((size_t)(rows * columns));
+    assert_true(c.factor && c.inverse && c.data);
+    for (int64_t i = 0; i < columns; i++) c.factor[i] = (float)uniform(1e-4, 3e-2);
+    for (int64_t i = 0; i < rows * columns; i++) {
+        int64_t row = i / columns;
+        double value = ldexp(c.x.v[i], (int)(row * 5 % 18) - 12 - (int)(random_bits() % 8));
+        c.x.v[i] = row == 1 || fabs(value) < 6.2e-5 ? 0 : nearest(dtype, value);
+    }
+    matrix_reset(&c.x);
+    for (int i = 2; bad && i < 4 && i < rows; i++) {
+        uint16_t half[] = {0x7e00, 0xfc00}, brain[] = {0x7fc0, 0xff80};
+        int64_t place = i * c.x.m.stride + columns / 2;
+        c.x.v[i * columns + columns / 2] = i == 2 ? (double)NAN : -(double)INFINITY;
+        if (dtype == MC_F32)
+            ((float *)c.x.m.data)[place] = i == 2 ? NAN : -INFINITY;
+        else
+            ((uint16_t *)c.x.m.data)[place] = dtype == MC_F16 ? half[i - 2] : brain[i - 2];
+    }
+    for (int64_t row = 0; row < rows; row++) fp8_expect_row(&c, row, factors, margin);
+    return c;
+}
+
+/* A cast by the kernels of a device. Bytes begin `odd` bytes after an aligned address. */
+static inline void fp8_check_rows(mc_device *d, const mc_kernels *k, const char *name,
+                                  mc_dtype dtype, const int64_t shape[3], bool factors, int margin,
+                                  bool bad, int odd)
+{
+    fp8_rows_case c = fp8_rows_new(dtype, shape, factors, margin, bad);
+    int64_t rows = shape[0], columns = shape[1];
+    size_t bytes = (size_t)(rows * columns), wide = sizeof(float) * (size_t)columns,
+           inverses = sizeof(float) * (size_t)rows,
+           x_bytes = (size_t)(rows * c.x.m.stride) * mc_dtype_size(dtype);
+    uint8_t *got = malloc(bytes);
+    float *inverse = malloc(inverses);
+    mc_fp8_rows_call call = {.rows = rows,
+                             .columns = columns,
+                             .x = {d->alloc(d, x_bytes), dtype, c.x.m.stride},
+                             .factor = factors ? d->alloc(d, wide) : NULL,
+                             .margin = margin,
+                             .inverse = d->alloc(d, inverses)};
+    uint8_t *there = d->alloc(d, bytes + (size_t)odd);
+    assert_true(got && inverse && call.x.data && call.inverse && there);
+    call.data = there + odd;
+    d->copy_in(d, call.x.data, c.x.m.data, x_bytes);
+    if (factors) d->copy_in(d, (float *)(uintptr_t)call.factor, c.factor, wide);
+    assert_int_equal(k->fp8_cast_rows(d, &call), MC_OK);
+    assert_true(d->copy_out(d, got, call.data, bytes) &&
+                d->copy_out(d, inverse, call.inverse, inverses));
+    assert_bytes(got, c.data, (int64_t)bytes, name, "cast of rows");
+    for (int64_t i = 0; i < rows; i++) assert_true(inverse[i] == c.inverse[i]);
+    d->free(d, there, bytes + (size_t)odd);
+    d->free(d, call.inverse, inverses);
+    if (factors) d->free(d, (float *)(uintptr_t)call.factor, wide);
+    d->free(d, call.x.data, x_bytes);
+    free(inverse);
+    free(got);
+    free(c.data);
+    free(c.inverse);
+    free(c.factor);
+    matrix_free(&c.x);
+}
+
+/* Rows shorter than a block's threads, and longer than what they keep (16,384 elements of 16
+ * bits). */
+static inline void fp8_check_all_rows(mc_device *d, const mc_kernels *k, const char *name)
+{
+    static const int64_t shapes[][3] = {{1, 16, 0},   {5, 48, 3},    {37, 144, 0}, {8, 17, 1},
+                                        {4, 4104, 8}, {2, 16392, 0}, {1, 16391, 0}};
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) FOR_TYPES(t)
+        {
+            fp8_check_rows(d, k, name, float_types[t], shapes[s], false, 0, s == 2, s == 1);
+            fp8_check_rows(d, k, name, float_types[t], shapes[s], true, s == 3, s == 4, 0);
+        }
+}
+
+static inline void fp8_check_transpose(mc_device *d, const mc_kernels *k, const char *name)
+{
+    static const int64_t shapes[][2] = {{1, 1},    {16, 16},  {128, 64}, {300, 144},
+                                        {33, 515}, {129, 72}, {64, 8}};
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
+        int64_t rows = shapes[s][0], columns = shapes[s][1], count = rows * columns;
+        size_t bytes = (size_t)count, wide = sizeof(float) * (size_t)columns;
+        uint8_t *x = malloc(bytes), *y = malloc(bytes), *x_there = d->alloc(d, bytes),
+                *y_there = d->alloc(d, bytes);
+        float *ones = malloc(wide), *ones_there = d->alloc(d, wide);
+        assert_true(x && y && ones && x_there && y_there && ones_there);
+        for (int64_t i = 0; i < count; i++) x[i] = (uint8_t)random_bits();
+        d->copy_in(d, x_there, x, bytes);
+        assert_int_equal(k->fp8_transpose(d, rows, columns, x_there, y_there, ones_there), MC_OK);
+        assert_true(d->copy_out(d, y, y_there, bytes) && d->copy_out(d, ones, ones_there, wide));
+        for (int64_t i = 0; i < count; i++)
+            if (y[i % columns * rows + i / columns] != x[i])
+                fail_msg("%s: byte %lld of (%lld, %lld) transposed", name, (long long)i,
+                         (long long)rows, (long long)columns);
+        for (int64_t i = 0; i < columns; i++) assert_true(ones[i] == 1);
+        d->free(d, ones_there, wide);
+        d->free(d, y_there, bytes);
+        d->free(d, x_there, bytes);
+        free(ones);
+        free(y);
+        free(x);
+    }
+}
+
 /* ---- products -------------------------------------------------------------------------------- */
 
 /* A product of random bytes, and what it is in double. The caller points the call at `inverse`. */
@@ -272,6 +413,24 @@ static inline void fp8_product_free(fp8_product_case *p)
     free(p->expected);
     matrix_free(&p->c);
     matrix_free(&p->bias);
+}
+
+/* The same with inverses of rows: a (m) and b (n), or none of b. */
+static inline fp8_product_case fp8_rows_product_new(const int64_t shape[3], bool tb, mc_dtype dtype,
+                                                    bool biased, bool accumulate, float *inverse_a,
+                                                    float *inverse_b)
+{
+    int64_t m = shape[0], n = shape[1];
+    fp8_product_case p = fp8_product_new(shape, false, tb, MC_FP8_E4M3, dtype, biased, accumulate);
+    p.call.by_rows = true;
+    for (int64_t i = 0; i < m; i++) inverse_a[i] = ldexpf(1, (int)(random_bits() % 6) - 3);
+    for (int64_t i = 0; inverse_b && i < n; i++) inverse_b[i] = (float)uniform(0.1, 3);
+    for (int64_t i = 0; i < m * n; i++) {
+        double rest = (biased ? p.bias.v[i % n] : 0) + (accumulate ? p.c.v[i] : 0);
+        double factors = (double)inverse_a[i / n] * (inverse_b ? (double)inverse_b[i % n] : 1);
+        p.expected[i] = (p.expected[i] - rest) / (0.25 * 0.5) * factors + rest;
+    }
+    return p;
 }
 
 #endif

@@ -229,6 +229,67 @@ static void test_other_orders(void **state)
     gpu->fp8_tn = rows_by_rows;
 }
 
+/* A product of rows that have an inverse each. On a GPU that multiplies bytes it takes no scratch
+ * memory: nothing is decoded. Elsewhere the second operand's factors are rounded to bf16. */
+static void run_rows_product(const int64_t shape[3], bool tb, mc_dtype dtype, bool biased,
+                             bool accumulate, bool fast)
+{
+    enum { MOST = 160 };
+    static float inverse_a[MOST], inverse_b[MOST];
+    int64_t m = shape[0], n = shape[1];
+    bool one = !tb; /* the second operand has none */
+    assert_true(m <= MOST && n <= MOST);
+    fp8_product_case p = fp8_rows_product_new(shape, tb, dtype, biased, accumulate, inverse_a,
+                                              one ? NULL : inverse_b);
+    mc_fp8_gemm_call call = p.call;
+    void *a = upload(p.a, (size_t)p.a_bytes), *b = upload(p.b, (size_t)p.b_bytes),
+         *a_inverse = upload(inverse_a, sizeof inverse_a),
+         *b_inverse = upload(inverse_b, sizeof inverse_b);
+    mc_matrix c = upload_matrix(&p.c), bias = upload_matrix(&p.bias);
+    call.fast = fast;
+    call.a.data = a;
+    call.b.data = b;
+    call.a.inverse = a_inverse;
+    call.b.inverse = one ? NULL : b_inverse;
+    call.c = c;
+    if (biased) call.bias = bias;
+    size_t used = gpu->memory.peak = gpu->memory.in_use;
+    assert_ok(gpu->kernels->fp8_gemm(gpu, &call));
+    if (gpu->fp8_tn) assert_int_equal(gpu->memory.peak, used);
+    gpu->free(gpu, a, (size_t)p.a_bytes);
+    gpu->free(gpu, b, (size_t)p.b_bytes);
+    gpu->free(gpu, a_inverse, sizeof inverse_a);
+    gpu->free(gpu, b_inverse, sizeof inverse_b);
+    take_matrix(bias, &p.bias);
+    take_matrix(c, &p.c);
+    int64_t sums = (shape[2] + 31) / 32;
+    double tolerance = fast ? 0x1p-10 : (double)(sums < 4 ? sums : 4) * 0x1p-13;
+    if (!gpu->fp8_tn && !one) tolerance += 0x1p-9;
+    if ((biased || accumulate) && dtype != MC_F32) tolerance += 0x1p-8;
+    assert_matrix(&p.c, p.expected, tolerance, "cuda", "product of rows of bytes");
+    fp8_product_free(&p);
+}
+
+static void test_rows(void **state)
+{
+    (void)state;
+    static const int64_t shapes[][3] = {
+        {16, 16, 16}, {48, 96, 64}, {33, 144, 272}, {128, 64, 1024}};
+    bool rows_by_rows = gpu->fp8_tn;
+    fp8_check_all_rows(gpu, gpu->kernels, "cuda");
+    fp8_check_transpose(gpu, gpu->kernels, "cuda");
+    for (int i = 0; i < 2; i++, gpu->fp8_tn = false)
+        for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
+            run_rows_product(shapes[s], true, MC_BF16, false, false, true);
+            run_rows_product(shapes[s], true, MC_BF16, true, false, true);
+            run_rows_product(shapes[s], true, MC_BF16, false, true, false);
+            run_rows_product(shapes[s], true, MC_F32, true, false, true);
+            run_rows_product(shapes[s], true, MC_F32, false, true, false);
+            if (!gpu->fp8_tn) run_rows_product(shapes[s], false, MC_BF16, false, true, false);
+        }
+    gpu->fp8_tn = rows_by_rows;
+}
+
 /* What --fp8 auto chooses by, with rows that fill no word. */
 static void test_measure(void **state)
 {
@@ -252,7 +313,7 @@ int main(void)
         cmocka_unit_test(test_cast),         cmocka_unit_test(test_odd_addresses),
         cmocka_unit_test(test_fused_cast),   cmocka_unit_test(test_update),
         cmocka_unit_test(test_rows_by_rows), cmocka_unit_test(test_other_orders),
-        cmocka_unit_test(test_measure),
+        cmocka_unit_test(test_rows),         cmocka_unit_test(test_measure),
     };
     return RUN_ON_GPU(tests);
 }

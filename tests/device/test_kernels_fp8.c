@@ -246,13 +246,40 @@ static void test_product(void **state)
     }
 }
 
+/* Rows with an inverse each: forward, and dx with a second operand that has none. */
+static void test_rows(void **state)
+{
+    (void)state;
+    static const int64_t shapes[][3] = {{1, 16, 32}, {20, 48, 80}, {64, 33, 17}};
+    static float inverse_a[64], inverse_b[48];
+    FOR_TABLES(t)
+    {
+        fp8_check_all_rows(device, t->k, t->name);
+        fp8_check_transpose(device, t->k, t->name);
+    }
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) FOR_TYPES(d)
+    for (int way = 0; way < 3; way++) FOR_TABLES(t)
+        {
+            fp8_product_case p = fp8_rows_product_new(shapes[s], way > 0, float_types[d], way == 1,
+                                                      way == 0, inverse_a, way ? inverse_b : NULL);
+            p.call.a.inverse = inverse_a;
+            p.call.b.inverse = way ? inverse_b : NULL;
+            assert_int_equal(t->k->fp8_gemm(device, &p.call), MC_OK);
+            double rounded = float_types[d] == MC_F32 || way != 1 ? 0
+                             : float_types[d] == MC_F16           ? 0x1p-11
+                                                                  : 0x1p-8;
+            assert_matrix(&p.c, p.expected, 1e-6 + rounded, t->name, "product of rows of bytes");
+            fp8_product_free(&p);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_as_torch),   cmocka_unit_test(test_boundaries),
         cmocka_unit_test(test_scales),     cmocka_unit_test(test_cast),
         cmocka_unit_test(test_fused_cast), cmocka_unit_test(test_update),
-        cmocka_unit_test(test_product),
+        cmocka_unit_test(test_product),    cmocka_unit_test(test_rows),
     };
     return cmocka_run_group_tests(tests, open_tables, close_tables);
 }

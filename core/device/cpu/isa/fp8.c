@@ -104,6 +104,59 @@ mc_status MC_K(fp8_cast)(mc_device *d, const mc_fp8_cast_call *c)
     return plain ? cast_matrix(c) : cast_activated(d, c);
 }
 
+/* ---- rows with a scale each ------------------------------------------------------------------ */
+
+/* n elements of a row from `first` on, with their factors. */
+static const float *row_chunk(const mc_fp8_rows_call *c, int64_t row, int64_t first, int n,
+                              float *buffer)
+{
+    const float *x = mc_read(c->x, row * c->x.stride + first, n, buffer);
+    if (!c->factor) return x;
+    for (int i = 0; i < n; i++) buffer[i] = x[i] * c->factor[first + i];
+    return buffer;
+}
+
+static void cast_scaled_row(const mc_fp8_rows_call *c, int64_t row)
+{
+    float buffer[MC_CHUNK];
+    uint32_t largest = 0;
+    mc_fp8_scale scale;
+    for (int64_t first = 0; first < c->columns; first += MC_CHUNK) {
+        int n = (int)mc_min_i64(MC_CHUNK, c->columns - first);
+        uint32_t here = largest_of(row_chunk(c, row, first, n, buffer), n);
+        if (here > largest) largest = here;
+    }
+    mc_fp8_set_scale(&scale, MC_FP8_E4M3, mc_bits_float(largest), c->margin);
+    c->inverse[row] = scale.inverse;
+    for (int64_t first = 0; first < c->columns; first += MC_CHUNK) {
+        int n = (int)mc_min_i64(MC_CHUNK, c->columns - first);
+        cast_chunk(MC_FP8_E4M3, row_chunk(c, row, first, n, buffer), scale.scale, n,
+                   c->data + row * c->columns + first);
+    }
+}
+
+mc_status MC_K(fp8_cast_rows)(mc_device *d, const mc_fp8_rows_call *c)
+{
+    (void)d;
+#pragma omp parallel for schedule(static) if (c->rows * c->columns > MC_SERIAL)
+    for (int64_t row = 0; row < c->rows; row++) cast_scaled_row(c, row);
+    return MC_OK;
+}
+
+mc_status MC_K(fp8_transpose)(mc_device *d, int64_t rows, int64_t columns, const uint8_t *x,
+                              uint8_t *y, float *ones)
+{
+    (void)d;
+#pragma omp parallel for schedule(static) if (rows * columns > MC_SERIAL)
+    for (int64_t column = 0; column < columns; column++) {
+        ones[column] = 1;
+        for (int64_t row = 0; row < rows; row++) y[column * rows + row] = x[row * columns + column];
+    }
+    return MC_OK;
+}
+
+/* ---- scales ---------------------------------------------------------------------------------- */
+
 mc_status MC_K(fp8_update)(mc_device *d, const mc_fp8_update_call *c)
 {
     (void)d;
@@ -127,10 +180,11 @@ mc_status MC_K(fp8_update)(mc_device *d, const mc_fp8_update_call *c)
 
 /* ---- products -------------------------------------------------------------------------------- */
 
-static void decode_row(const mc_fp8_matrix *x, int64_t row, int64_t columns, float *to)
+static void decode_row(const mc_fp8_matrix *x, bool by_rows, int64_t row, int64_t columns,
+                       float *to)
 {
     const uint8_t *code = x->data + row * x->stride;
-    float inverse = *x->inverse;
+    float inverse = x->inverse ? x->inverse[by_rows ? row : 0] : 1;
     if (x->format == MC_FP8_E4M3)
         for (int64_t i = 0; i < columns; i++) to[i] = inverse * mc_from_e4m3(code[i]);
     else
@@ -138,10 +192,12 @@ static void decode_row(const mc_fp8_matrix *x, int64_t row, int64_t columns, flo
 }
 
 /* A whole operand, (rows, columns) as stored, as f32. */
-static mc_matrix decoded(const mc_fp8_matrix *x, int64_t rows, int64_t columns, float *to)
+static mc_matrix decoded(const mc_fp8_matrix *x, bool by_rows, int64_t rows, int64_t columns,
+                         float *to)
 {
 #pragma omp parallel for schedule(static) if (rows * columns > MC_SERIAL)
-    for (int64_t row = 0; row < rows; row++) decode_row(x, row, columns, to + row * columns);
+    for (int64_t row = 0; row < rows; row++)
+        decode_row(x, by_rows, row, columns, to + row * columns);
     return (mc_matrix){to, MC_F32, columns};
 }
 
@@ -152,8 +208,8 @@ mc_status MC_K(fp8_gemm)(mc_device *d, const mc_fp8_gemm_call *c)
     float *scratch = mc_scratch_new(d, size);
     if (!scratch) return MC_ERR_NOMEM;
     bool ta = c->transpose_a, tb = c->transpose_b;
-    mc_matrix a = decoded(&c->a, ta ? c->k : c->m, ta ? c->m : c->k, scratch);
-    mc_matrix b = decoded(&c->b, tb ? c->n : c->k, tb ? c->k : c->n, scratch + a_size);
+    mc_matrix a = decoded(&c->a, c->by_rows, ta ? c->k : c->m, ta ? c->m : c->k, scratch);
+    mc_matrix b = decoded(&c->b, c->by_rows, tb ? c->n : c->k, tb ? c->k : c->n, scratch + a_size);
     mc_status status = MC_K(gemm)(d, ta, tb, c->m, c->n, c->k, c->alpha, a, b, c->beta, c->c);
     if (!status && c->bias.data)
         status = MC_K(bias_activation)(d, c->m, c->n, c->c, c->bias, MC_ACTIVATION_NONE, c->c);

@@ -1,5 +1,6 @@
-/* Training in 8 bits: casts with a transposed copy and what is seen on the way, the scales of the
- * next update, and bytes as 16-bit numbers for GPUs without products of bytes. */
+/* Training in 8 bits: casts with a transposed copy and what is seen on the way, casts with a scale
+ * for each row, transposed bytes, the scales of the next update, and bytes as 16-bit numbers for
+ * GPUs without products of bytes. */
 #include "core/device/cuda/product/fp8_internal.h"
 #include "core/device/cuda/elementwise/activation.cuh"
 
@@ -150,6 +151,16 @@ __device__ __forceinline__ void count_lost(const float *v, float scale, float la
     }
 }
 
+/* Four numbers as bytes; `finite`: all of them are. */
+template <mc_fp8_format FORMAT>
+__device__ __forceinline__ uint32_t word_of(const float *scaled, bool finite)
+{
+    if (finite) return codes_of<FORMAT>(scaled);
+    uint32_t word = 0;
+    for (int i = 0; i < 4; i++) word |= (uint32_t)mc_fp8_code(FORMAT, scaled[i]) << 8 * i;
+    return word;
+}
+
 /* A chunk as bytes, four a word. */
 template <mc_fp8_format FORMAT, class T>
 __device__ __forceinline__ void cast_chunk(mc_bits b, const float (&v)[mc_width<T>], float scale,
@@ -163,13 +174,7 @@ __device__ __forceinline__ void cast_chunk(mc_bits b, const float (&v)[mc_width<
         float scaled[4];
 #pragma unroll
         for (int i = 0; i < 4; i++) scaled[i] = v[4 * k + i] * scale;
-        if (largest < 0x7f800000) {
-            word[k] = codes_of<FORMAT>(scaled);
-        } else {
-            word[k] = 0;
-            for (int i = 0; i < 4; i++)
-                word[k] |= (uint32_t)mc_fp8_code(FORMAT, scaled[i]) << 8 * i;
-        }
+        word[k] = word_of<FORMAT>(scaled, largest < 0x7f800000);
         count_lost<FORMAT>(v + 4 * k, scale, __uint_as_float(largest), word[k], lost);
     }
 }
@@ -188,6 +193,21 @@ __device__ __forceinline__ void store_bytes(uint8_t *to, const uint32_t (&word)[
 #pragma unroll
     for (int i = 0; i < 4 * WORDS; i++)
         if (i < n) to[i] = (uint8_t)(word[i / 4] >> i % 4 * 8);
+}
+
+/* The first n of 8 bytes, zeros after them; `whole`: `from` is aligned to 8. */
+__device__ __forceinline__ void load_bytes(const uint8_t *from, int n, bool whole,
+                                           uint32_t (&word)[2])
+{
+    if (whole && n == 8) {
+        uint2 v = *(const uint2 *)from;
+        word[0] = v.x, word[1] = v.y;
+        return;
+    }
+    word[0] = word[1] = 0;
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        if (i < n) word[i / 4] |= (uint32_t)from[i] << i % 4 * 8;
 }
 
 /* ---- the transposed copy --------------------------------------------------------------------- */
@@ -387,6 +407,150 @@ void launch_source(mc_device *d, cast_work w, const mc_fp8_cast_call *c, dim3 gr
         launch<SLOPED, T>(d, w, c->format, grid);
 }
 
+/* ---- rows with a scale each ------------------------------------------------------------------ */
+
+struct rows_work {
+    mc_view x;
+    const float *factor; /* NULL: none */
+    int64_t columns;
+    int margin;
+    uint8_t *data;
+    float *inverse;
+    bool whole; /* bytes of a chunk may be stored at once */
+};
+
+/* The chunk of a row at a column, as loaded. */
+template <class T>
+__device__ __forceinline__ mc_bits load_of_row(const rows_work &w, int64_t column)
+{
+    return mc_load_bits<T, mc_whole<T>>(w.x, blockIdx.x * w.x.stride + column,
+                                        left_of(w.columns, column, mc_width<T>));
+}
+
+/* Its numbers, with their factors. */
+template <class T>
+__device__ __forceinline__ void numbers_of(const rows_work &w, mc_bits b, int64_t column,
+                                           float (&v)[mc_width<T>])
+{
+    mc_unpack<T>(w.x, b, v);
+    if (!w.factor) return;
+    if constexpr (mc_whole<T>) {
+#pragma unroll
+        for (int i = 0; i < mc_width<T>; i += 4) {
+            float4 f = *(const float4 *)(w.factor + column + i);
+            v[i] *= f.x, v[i + 1] *= f.y, v[i + 2] *= f.z, v[i + 3] *= f.w;
+        }
+    } else {
+        for (int i = 0; i < mc_width<T>; i++)
+            if (column + i < w.columns) v[i] *= w.factor[column + i];
+    }
+}
+
+template <class T>
+__device__ __forceinline__ uint32_t largest_at(const rows_work &w, mc_bits b, int64_t column)
+{
+    float v[mc_width<T>];
+    uint32_t largest = 0;
+    if (column >= w.columns) return 0;
+    numbers_of<T>(w, b, column, v);
+    if (!w.factor) return largest_of<T>(b, v);
+#pragma unroll
+    for (int i = 0; i < mc_width<T>; i++)
+        largest = max(largest, __float_as_uint(v[i]) & 0x7fffffffu);
+    return largest;
+}
+
+template <class T>
+__device__ __forceinline__ void cast_at(const rows_work &w, mc_bits b, int64_t column, float scale,
+                                        bool finite)
+{
+    float v[mc_width<T>];
+    uint32_t word[mc_width<T> / 4];
+    if (column >= w.columns) return;
+    numbers_of<T>(w, b, column, v);
+#pragma unroll
+    for (int i = 0; i < mc_width<T>; i++) v[i] *= scale;
+#pragma unroll
+    for (int k = 0; k < mc_width<T> / 4; k++) word[k] = word_of<MC_FP8_E4M3>(v + 4 * k, finite);
+    store_bytes(w.data + blockIdx.x * w.columns + column, word,
+                left_of(w.columns, column, mc_width<T>), w.whole);
+}
+
+/* A block casts a row. A thread keeps KEPT chunks of it, so that 16,384 columns of 16 bits are read
+ * once; chunks after these are read twice. */
+template <class T>
+__global__ void __launch_bounds__(THREADS) cast_rows(const __grid_constant__ rows_work w)
+{
+    enum { KEPT = 8 };
+    __shared__ uint32_t shared[THREADS / 32];
+    const int64_t first = (int64_t)threadIdx.x * mc_width<T>, step = THREADS * mc_width<T>;
+    mc_bits kept[KEPT];
+    uint32_t largest = 0;
+#pragma unroll
+    for (int i = 0; i < KEPT; i++) kept[i] = load_of_row<T>(w, first + i * step);
+#pragma unroll
+    for (int i = 0; i < KEPT; i++)
+        largest = max(largest, largest_at<T>(w, kept[i], first + i * step));
+    for (int64_t at = first + KEPT * step; at < w.columns; at += step)
+        largest = max(largest, largest_at<T>(w, load_of_row<T>(w, at), at));
+    largest = mc_block_largest(largest, shared);
+    mc_fp8_scale scale;
+    mc_fp8_set_scale(&scale, MC_FP8_E4M3, __uint_as_float(largest), w.margin);
+    if (threadIdx.x == 0) w.inverse[blockIdx.x] = scale.inverse;
+    const bool finite = largest < 0x7f800000;
+#pragma unroll
+    for (int i = 0; i < KEPT; i++) cast_at<T>(w, kept[i], first + i * step, scale.scale, finite);
+    for (int64_t at = first + KEPT * step; at < w.columns; at += step)
+        cast_at<T>(w, load_of_row<T>(w, at), at, scale.scale, finite);
+}
+
+template <class T> void launch_rows(mc_device *d, const mc_fp8_rows_call *c)
+{
+    constexpr int WIDTH = mc_width<T>;
+    bool whole = c->columns % WIDTH == 0 && mc_is(c->data, WIDTH);
+    rows_work w = {mc_view_of(c->x, c->rows, WIDTH),
+                   c->factor,
+                   c->columns,
+                   c->margin,
+                   c->data,
+                   c->inverse,
+                   whole};
+    cast_rows<T><<<(unsigned)c->rows, THREADS, 0, mc_cuda_of(d)->stream>>>(w);
+}
+
+/* A tile of bytes, transposed. Of the work: x (bytes), rows, columns, transposed, padded. */
+__global__ void __launch_bounds__(THREADS)
+    transpose(const __grid_constant__ cast_work w, float *ones)
+{
+    enum { WIDTH = 8, WORDS = WIDTH / 4, ACROSS = TILE_COLUMNS / WIDTH };
+    static_assert(THREADS / ACROSS == GROUPS, "a piece a thread");
+    __shared__ uint4 tile[TILE_COLUMNS * TILE_ROWS / UNIT];
+    const int64_t row0 = (int64_t)blockIdx.y * TILE_ROWS,
+                  column0 = (int64_t)blockIdx.x * TILE_COLUMNS;
+    const int across = (int)threadIdx.x % ACROSS, group = (int)threadIdx.x / ACROSS;
+    const int64_t row = row0 + group * ROWS, column = column0 + across * WIDTH;
+    uint32_t word[ROWS][WORDS], turned[4];
+#pragma unroll
+    for (int i = 0; i < ROWS; i++) {
+        const uint8_t *from = (const uint8_t *)w.x.data + (row + i) * w.columns + column;
+        int n = row + i < w.rows ? left_of(w.columns, column, WIDTH) : 0;
+        load_bytes(from, n, w.whole, word[i]);
+    }
+#pragma unroll
+    for (int k = 0; k < WORDS; k++) {
+        turn(word[0][k], word[1][k], word[2][k], word[3][k], turned);
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            ((uint32_t *)tile)[place_of(across * WIDTH + 4 * k + j, group)] = turned[j];
+    }
+    __syncthreads();
+    store_columns(w, (const uint32_t *)tile, row0, column0);
+    const int64_t own = column0 + threadIdx.x;
+    if (blockIdx.y == 0 && threadIdx.x < TILE_COLUMNS && own < w.columns) ones[own] = 1;
+}
+
+/* ---- scales ---------------------------------------------------------------------------------- */
+
 __global__ void update(const __grid_constant__ mc_fp8_update_call c)
 {
     int i = (int)(blockIdx.x * blockDim.x + threadIdx.x);
@@ -411,10 +575,11 @@ __global__ void update(const __grid_constant__ mc_fp8_update_call c)
 struct decode {
     mc_fp8_matrix x;
     mc_view y;
+    bool by_rows;
 
     template <class T> __device__ void run(int64_t row, int64_t column, int n) const
     {
-        float v[mc_width<T>], inverse = *x.inverse;
+        float v[mc_width<T>], inverse = x.inverse ? x.inverse[by_rows ? row : 0] : 1.0f;
         const uint8_t *from = x.data + row * x.stride + column;
 #pragma unroll
         for (int i = 0; i < mc_width<T>; i++)
@@ -457,6 +622,32 @@ extern "C" mc_status mc_cuda_fp8_cast(mc_device *d, const mc_fp8_cast_call *c)
     return mc_cuda_launched(d, "fp8_cast");
 }
 
+extern "C" mc_status mc_cuda_fp8_cast_rows(mc_device *d, const mc_fp8_rows_call *c)
+{
+    if (!c->rows || !c->columns) return MC_OK;
+    mc_dtype whole = mc_whole_dtype(c->columns, c->x);
+    if (c->factor && !mc_is(c->factor, sizeof(float4))) whole = MC_DTYPE_DEFAULT;
+    MC_WITH_TYPE(whole, { launch_rows<T>(d, c); });
+    return mc_cuda_launched(d, "fp8_cast_rows");
+}
+
+extern "C" mc_status mc_cuda_fp8_transpose(mc_device *d, int64_t rows, int64_t columns,
+                                           const uint8_t *x, uint8_t *y, float *ones)
+{
+    cast_work w = {};
+    if (!rows || !columns) return MC_OK;
+    w.x.data = (char *)(uintptr_t)x;
+    w.rows = rows;
+    w.columns = columns;
+    w.padded = rows;
+    w.transposed = y;
+    w.whole = columns % 8 == 0 && mc_is(x, 8);
+    w.whole_columns = rows % UNIT == 0 && mc_is(y, UNIT);
+    dim3 grid((unsigned)mc_ceil_div(columns, TILE_COLUMNS), (unsigned)mc_ceil_div(rows, TILE_ROWS));
+    transpose<<<grid, THREADS, 0, mc_cuda_of(d)->stream>>>(w, ones);
+    return mc_cuda_launched(d, "fp8_transpose");
+}
+
 extern "C" mc_status mc_cuda_fp8_update(mc_device *d, const mc_fp8_update_call *c)
 {
     unsigned blocks = (unsigned)mc_ceil_div(c->count, 64);
@@ -464,11 +655,11 @@ extern "C" mc_status mc_cuda_fp8_update(mc_device *d, const mc_fp8_update_call *
     return mc_cuda_launched(d, "fp8_update");
 }
 
-extern "C" void mc_cuda_fp8_decode(mc_device *d, const mc_fp8_matrix *x, int64_t rows,
+extern "C" void mc_cuda_fp8_decode(mc_device *d, const mc_fp8_matrix *x, bool by_rows, int64_t rows,
                                    int64_t columns, mc_matrix y)
 {
     MC_WITH_TYPE(y.dtype, {
-        decode f = {*x, mc_view_of(y, rows, mc_width<T>)};
+        decode f = {*x, mc_view_of(y, rows, mc_width<T>), by_rows};
         mc_launch_chunks<T>(d, rows, columns, f);
     });
 }

@@ -8,9 +8,17 @@ static int32_t type_of(mc_fp8_format format)
     return format == MC_FP8_E4M3 ? CUDA_R_8F_E4M3 : CUDA_R_8F_E5M2;
 }
 
-/* cuBLASLt's first operand is our second one, as in gemm.c: it is transposed, and ours is not. */
+/* Adds a bias to the product. */
+static mc_status add_bias(mc_device *d, const mc_fp8_gemm_call *c)
+{
+    return mc_cuda_bias_activation(d, c->m, c->n, c->c, c->bias, MC_ACTIVATION_NONE, c->c);
+}
+
+/* cuBLASLt's first operand is our second one, as in gemm.c: it is transposed, and ours is not. If
+ * the product takes no bias in its epilogue, that is added afterwards. */
 static mc_status by_cublas(mc_device *d, const mc_fp8_gemm_call *c)
 {
+    if (c->by_rows && !mc_gemm_has_row_scales(d)) return MC_ERR_UNSUPPORTED;
     mc_matrix a = {(void *)(uintptr_t)c->a.data, MC_BF16, c->a.stride};
     mc_matrix b = {(void *)(uintptr_t)c->b.data, MC_BF16, c->b.stride};
     mc_gemm_call call =
@@ -18,13 +26,17 @@ static mc_status by_cublas(mc_device *d, const mc_fp8_gemm_call *c)
     call.key.in = type_of(c->b.format);
     call.key.in_b = type_of(c->a.format);
     call.key.fast = c->fast;
+    call.key.by_rows = c->by_rows;
     call.a_scale = c->b.inverse;
     call.b_scale = c->a.inverse;
-    if (c->bias.data) {
-        call.key.epilogue = CUBLASLT_EPILOGUE_BIAS;
-        mc_gemm_call_bias(&call, c->bias.data);
-    }
-    return mc_gemm_multiply(d, &call);
+    if (!c->bias.data) return mc_gemm_multiply(d, &call);
+    mc_gemm_call biased = call;
+    biased.key.epilogue = CUBLASLT_EPILOGUE_BIAS;
+    mc_gemm_call_bias(&biased, c->bias.data);
+    mc_status status = mc_gemm_multiply(d, &biased);
+    if (status != MC_ERR_UNSUPPORTED) return status;
+    status = mc_gemm_multiply(d, &call);
+    return status ? status : add_bias(d, c);
 }
 
 static mc_status by_16_bits(mc_device *d, const mc_fp8_gemm_call *c)
@@ -37,12 +49,11 @@ static mc_status by_16_bits(mc_device *d, const mc_fp8_gemm_call *c)
     mc_matrix b = {a.data ? d->alloc(d, b_bytes) : NULL, MC_BF16, b_columns};
     mc_status status = b.data ? MC_OK : MC_ERR_NOMEM;
     if (!status) {
-        mc_cuda_fp8_decode(d, &c->a, a_rows, a_columns, a);
-        mc_cuda_fp8_decode(d, &c->b, b_rows, b_columns, b);
+        mc_cuda_fp8_decode(d, &c->a, c->by_rows, a_rows, a_columns, a);
+        mc_cuda_fp8_decode(d, &c->b, c->by_rows, b_rows, b_columns, b);
         status = mc_cuda_gemm(d, ta, tb, c->m, c->n, c->k, c->alpha, a, b, c->beta, c->c);
     }
-    if (!status && c->bias.data)
-        status = mc_cuda_bias_activation(d, c->m, c->n, c->c, c->bias, MC_ACTIVATION_NONE, c->c);
+    if (!status && c->bias.data) status = add_bias(d, c);
     d->free(d, b.data, b_bytes);
     d->free(d, a.data, a_bytes);
     return status;

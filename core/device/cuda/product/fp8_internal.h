@@ -7,9 +7,9 @@
 extern "C" {
 #endif
 
-/* Launches y (rows, columns) = x. */
-void mc_cuda_fp8_decode(mc_device *d, const mc_fp8_matrix *x, int64_t rows, int64_t columns,
-                        mc_matrix y);
+/* Launches y (rows, columns) = x, whose rows have an inverse each with `by_rows`. */
+void mc_cuda_fp8_decode(mc_device *d, const mc_fp8_matrix *x, bool by_rows, int64_t rows,
+                        int64_t columns, mc_matrix y);
 
 #ifdef __cplusplus
 }

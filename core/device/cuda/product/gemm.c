@@ -53,6 +53,25 @@ static cublasStatus_t set(const mc_gemm_descriptors *s, cublasLtMatmulDescAttrib
     return s->lt->MatmulDescSetAttribute(s->operation, name, value, size);
 }
 
+/* cuBLASLt 12.9 introduced factors of rows. */
+#if CUBLAS_VERSION >= 120900
+bool mc_gemm_has_row_scales(mc_device *d) { return mc_cuda_of(d)->gemm->lt.GetVersion() >= 120900; }
+
+static cublasStatus_t scale_rows(const mc_gemm_descriptors *d)
+{
+    const int32_t mode = CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
+    cublasStatus_t s = set(d, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &mode, sizeof mode);
+    return s ? s : set(d, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &mode, sizeof mode);
+}
+#else
+bool mc_gemm_has_row_scales(mc_device *d) { return (void)d, false; }
+
+static cublasStatus_t scale_rows(const mc_gemm_descriptors *d)
+{
+    return (void)d, CUBLAS_STATUS_NOT_SUPPORTED;
+}
+#endif
+
 static cublasStatus_t describe_operation(const mc_gemm_descriptors *d, const mc_gemm_call *c)
 {
     const mc_gemm_key *k = &c->key;
@@ -70,6 +89,7 @@ static cublasStatus_t describe_operation(const mc_gemm_descriptors *d, const mc_
     s = set(d, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &c->a_scale, sizeof c->a_scale);
     if (!s) s = set(d, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &c->b_scale, sizeof c->b_scale);
     if (!s) s = set(d, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof fast);
+    if (!s && k->by_rows) s = scale_rows(d);
     return s;
 }
 

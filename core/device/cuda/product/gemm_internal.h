@@ -15,7 +15,8 @@ typedef struct mc_gemm_key {
     int64_t m, n, k, lda, ldb, ldc, ldaux; /* of the call as cuBLASLt sees it */
     int32_t transpose_a, transpose_b;
     int32_t in, in_b, out; /* cudaDataType_t of A, B and C */
-    int32_t fast;          /* sums of 8-bit operands may have fewer digits */
+    int16_t fast;          /* sums of 8-bit operands may have fewer digits */
+    int16_t by_rows;       /* 8-bit operands have a factor for each row, not one */
     int32_t epilogue;
     int32_t accumulate;
     int32_t alignment[5]; /* of A, B, C, bias and aux, in bytes, at most 64 */
@@ -53,7 +54,8 @@ typedef struct mc_gemm_call {
     const void *a, *b, *bias;
     const void *add; /* what is added where it is not C itself, of C's form; else NULL */
     void *c, *aux;
-    /* Factors of 8-bit operands, in device memory; NULL of others. */
+    /* Factors of 8-bit operands, in device memory: one, or one for each row of C that A has and for
+     * each column that B has (key.by_rows); NULL of others. */
     const float *a_scale, *b_scale;
     float alpha; /* plans do not depend on it */
 } mc_gemm_call;
@@ -64,6 +66,9 @@ mc_gemm_call mc_gemm_call_of(bool transpose_a, bool transpose_b, int64_t m, int6
 void mc_gemm_call_bias(mc_gemm_call *call, const void *bias);
 /* Runs a call; MC_ERR_UNSUPPORTED if cuBLASLt has no algorithm for it. */
 mc_status mc_gemm_multiply(mc_device *d, const mc_gemm_call *call);
+
+/* Whether the loaded cuBLASLt has products with factors of rows; the GPU must have them too. */
+bool mc_gemm_has_row_scales(mc_device *d);
 
 typedef struct mc_gemm_descriptors {
     const mc_cublaslt *lt;
