@@ -16,7 +16,8 @@
  * and tokens a second count theirs alone), marks=1 (CPM-1's context:
  * the first half of each sequence), clip (1; 0: none), layers (of the config's, 0: all), lora (rank
  * of LoRA's factors, 0: none; alpha is twice that), targets (of LoRA, with commas between; those of
- * the family), base (float, int8, fp8: of the frozen layers, with lora), fp8 (none, all).
+ * the family), base (float, int8, fp8: of the frozen layers, with lora), fp8 (none, all; with
+ * base=fp8 products of bytes).
  *
  * Everything of a step is done: upload of new tokens, forward, the language model's loss, backward,
  * norm and clipping, AdamW, and the loss of the step before is read. Steps are timed on the host

@@ -1,5 +1,6 @@
 #include "models/quantize.h"
 
+#include "core/nn/fp8_internal.h"
 #include "core/nn/quantized_internal.h"
 #include "models/adapters/adapter.h"
 #include "models/model_internal.h"
@@ -44,19 +45,35 @@ static mc_quantized_choice choose_base(const mc_stored *s, void *user)
                                                               : MC_QUANTIZED_NOT;
 }
 
+/* The recipe, if there is one, allows a base in that format. */
+static bool check_recipe(mc_context *ctx, const mc_recipe *recipe, mc_weight_format format)
+{
+    if (recipe->fp8 && format != MC_WEIGHTS_FP8)
+        return !mc_fail(
+            ctx, MC_ERR_STATE,
+            "a base in 8 bits: the model has a recipe of 8 bits and the format is int8, "
+            "expected MC_WEIGHTS_FP8");
+    if (recipe->fp8 && recipe->scaling == MC_FP8_STATIC)
+        return !mc_fail(ctx, MC_ERR_STATE,
+                        "a base in 8 bits: the model has a recipe with fixed scales "
+                        "(MC_FP8_STATIC), expected MC_FP8_DELAYED or MC_FP8_CURRENT");
+    return true;
+}
+
+/* A recipe is set anew, for weights that are in 8 bits now. */
 mc_status mc_model_quantize_base(mc_model *m, mc_weight_format format)
 {
     if (!m) return MC_ERR_ARGUMENT;
     mc_context *ctx = m->module.ctx;
+    const mc_fp8_state *fp8 = m->module.root->fp8;
+    const mc_recipe recipe = fp8 ? fp8->recipe : (mc_recipe){0};
     if (!is_format(ctx, format)) return mc_error_status(ctx);
     if (!mc_model_lora(m) && !mc_model_soft_prompt(m))
         mc_fail(ctx, MC_ERR_STATE,
                 "a base in 8 bits: the model has no adapter, expected LoRA or virtual tokens");
-    else if (m->module.root->fp8)
-        mc_fail(ctx, MC_ERR_STATE,
-                "a base in 8 bits: the model trains with a recipe of 8 bits, expected none");
-    else
+    else if (check_recipe(ctx, &recipe, format))
         mc_module_quantize(m->module.root, &(mc_quantized_plan){format, choose_base, m, true});
+    if (recipe.fp8) mc_module_set_recipe(&m->module, &recipe);
     mc_error_while(&ctx->error, "putting the base of %s's adapter into 8 bits", m->family->title);
     return mc_error_status(ctx);
 }

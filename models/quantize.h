@@ -35,7 +35,9 @@ MC_API mc_status mc_model_quantize(mc_model *model, mc_weight_format format);
 /* The same for the base of an adapter that is being trained (as in QLoRA; Dettmers et al. 2023):
  * the frozen linear layers of the blocks are in 8 bits, while trainable parameters, embeddings,
  * norms and heads keep the model's dtype. Gradients flow through the dequantized weights; backward
- * takes scratch memory for one such matrix in the model's dtype. Call it after loading the weights
+ * takes scratch memory for one such matrix in the model's dtype. With a recipe
+ * (mc_load_options.recipe, or mc_module_set_recipe after this call) and MC_WEIGHTS_FP8, products
+ * multiply bytes instead (core/nn/recipe.h). Call it after loading the weights
  * and before adding an optimizer; all ranks call it together, and each keeps all 8-bit weights. The
  * adapter is saved as always; an optimizer skips 8-bit weights.
  *
@@ -45,7 +47,7 @@ MC_API mc_status mc_model_quantize(mc_model *model, mc_weight_format format);
  *     mc_optimizer_add(adam, mc_model_module(gptj));
  *
  * Errors: those of mc_model_quantize; MC_ERR_STATE for a model without LoRA or virtual tokens, and
- * for one with a recipe of 8 bits. */
+ * for one with a recipe of 8 bits if the format is MC_WEIGHTS_INT8 or the recipe MC_FP8_STATIC. */
 MC_API mc_status mc_model_quantize_base(mc_model *model, mc_weight_format format);
 /* The format of the weights of a model's linear layers. MC_WEIGHTS_FLOAT for NULL. */
 MC_API mc_weight_format mc_model_weight_format(const mc_model *model);

@@ -295,7 +295,9 @@ static void show_fp8(const plan *p)
     if (p->o.train.fp8 != MC_FP8_AUTO) return;
     for (int i = 0; i < p->kind_count; i++)
         printf("%s\n", train_fp8_line(&p->o.train, &p->kinds[i], line));
-    if (!p->kind_count)
+    if (p->o.lora.weights)
+        printf("fp8: the base in 8 bits multiplies in 8 bits\n");
+    else if (!p->kind_count)
         printf("fp8: products in 8 bits cannot be measured here (a GPU of compute capability 9.0 "
                "can): "
                "planned with all layers in 8 bits\n");
@@ -536,7 +538,7 @@ int cmd_plan(int argc, char **argv)
     if (code != EXIT_OK) return code;
     const char *wrong = lora_options_check(&o.lora);
     if (!wrong) wrong = train_check_optimizer(&o.train);
-    if (!wrong && o.lora.weights && o.train.fp8) wrong = "expected one of --base-weights and --fp8";
+    if (!wrong) wrong = lora_check_fp8(&o.lora, o.train.fp8);
     if (wrong) return args_error(&spec, "%s", wrong);
     bool generates = o.answers.generate;
     if (generates && (o.step_given || o.dropout_given))

@@ -26,10 +26,8 @@ void mc_fp8_free(mc_module_root *root)
     mc_fp8_state *f = root->fp8;
     mc_device *device = device_of(root);
     if (!f) return;
-    for (int i = 0; i < f->count; i++) {
-        free_bytes(f->weights[i]);
-        f->weights[i]->fp8 = 0;
-    }
+    for (int i = 0; i < f->count; i++) free_bytes(f->weights[i]);
+    for (size_t i = 0; i < root->stored_count; i++) root->stored[i]->fp8 = 0;
     size_t bytes = slots(f) * sizeof *f->seen;
     device->free(device, f->scales, slots(f) * sizeof *f->scales);
     device->free(device, f->seen, bytes);
@@ -39,13 +37,15 @@ void mc_fp8_free(mc_module_root *root)
     root->fp8 = NULL;
 }
 
-bool mc_fp8_may_take_part(const mc_stored *s)
+/* A linear weight of a block, of suitable size. */
+static bool is_suitable(const mc_stored *s)
 {
     const mc_module *parent = s->owner->parent;
     return parent && parent->holds_blocks && s->product_scale != 0 && s->shape.ndim == 2 &&
-           !s->quantized.data && /* see quantized_internal.h */
            s->shape.dim[0] % UNIT == 0 && s->shape.dim[1] % UNIT == 0;
 }
+
+bool mc_fp8_may_take_part(const mc_stored *s) { return is_suitable(s) && !s->quantized.data; }
 
 /* Numbers the layers that the recipe selects. */
 static void find_layers(mc_module_root *root, mc_fp8_state *f)
@@ -55,6 +55,11 @@ static void find_layers(mc_module_root *root, mc_fp8_state *f)
     int count = only ? mc_fp8_list_kinds(root, kinds) : 0;
     for (size_t i = 0; i < root->stored_count; i++) {
         mc_stored *s = root->stored[i];
+        if (is_suitable(s) && s->quantized.data) {
+            s->fp8 = MC_FP8_BY_ROWS;
+            f->by_rows++;
+            continue;
+        }
         int kind = only ? mc_fp8_kind_of(kinds, count, s) : 0;
         if (!mc_fp8_may_take_part(s) || (only && (kind < 0 || !(only >> kind & 1)))) continue;
         f->weights[f->count++] = s;
@@ -69,12 +74,32 @@ static bool is_within(mc_context *ctx, const char *field, int value, int least, 
                     least, most);
 }
 
+/* The recipe allows the weights that are stored in 8 bits. */
+static bool check_quantized(const mc_module_root *root, const mc_recipe *r)
+{
+    for (size_t i = 0; i < root->stored_count && r->fp8; i++) {
+        const mc_stored *s = root->stored[i];
+        const char *name = s->parts[0]->name;
+        if (!s->quantized.data) continue;
+        if (r->scaling == MC_FP8_STATIC)
+            return !mc_fail(root->ctx, MC_ERR_UNSUPPORTED,
+                            "fp8: \"%s\" is stored in 8 bits, which takes no fixed scales "
+                            "(MC_FP8_STATIC)",
+                            name);
+        if (s->quantized.format != MC_WEIGHTS_FP8)
+            return !mc_fail(root->ctx, MC_ERR_UNSUPPORTED,
+                            "fp8: \"%s\" is stored in int8, expected fp8 or the model's dtype",
+                            name);
+    }
+    return true;
+}
+
 static bool check_recipe(mc_module_root *root, const mc_recipe *r)
 {
     mc_context *ctx = root->ctx;
     if (!is_within(ctx, "fp8", (int)r->fp8, MC_FP8_NONE, MC_FP8_ALL) ||
         !is_within(ctx, "scaling", (int)r->scaling, MC_FP8_DELAYED, MC_FP8_STATIC) ||
-        !is_within(ctx, "fp8_margin", r->fp8_margin, -32, 32))
+        !is_within(ctx, "fp8_margin", r->fp8_margin, -32, 32) || !check_quantized(root, r))
         return false;
     if (root->dtype != MC_F16) return true;
     return !mc_fail(ctx, MC_ERR_DTYPE, "fp8: the model is f16, expected bf16 or f32");
@@ -86,6 +111,7 @@ static bool make_state(mc_module_root *root, mc_fp8_state *f)
     mc_device *device = device_of(root);
     const mc_rank_group *group = &root->ctx->mesh.shard;
     size_t bytes = slots(f) * sizeof *f->seen, scales = slots(f) * sizeof *f->scales;
+    if (!f->count) return true;
     f->scales = device->alloc(device, scales);
     f->seen = device->alloc(device, bytes);
     if (group->comm) f->parts = device->alloc(device, bytes * (size_t)group->size);
@@ -125,7 +151,7 @@ mc_status mc_module_set_recipe(mc_module *module, const mc_recipe *recipe)
     }
     f->recipe = *recipe;
     find_layers(root, f);
-    if (!f->count)
+    if (!f->count && !f->by_rows)
         mc_fail(ctx, MC_ERR_UNSUPPORTED,
                 "fp8: model \"%s\" has no linear layer in a block with sizes that are multiples of "
                 "%d",
@@ -138,7 +164,8 @@ mc_status mc_module_set_recipe(mc_module *module, const mc_recipe *recipe)
 
 int mc_module_fp8_linears(const mc_module *module)
 {
-    return module && module->root->fp8 ? module->root->fp8->count : 0;
+    const mc_fp8_state *f = module ? module->root->fp8 : NULL;
+    return f ? f->count + f->by_rows : 0;
 }
 
 /* ---- weights --------------------------------------------------------------------------------- */
@@ -274,7 +301,8 @@ static mc_status advance(mc_module_root *root, mc_fp8_total *total)
 
 static bool trains(const mc_module_root *root)
 {
-    return root->fp8 && root->fp8->recipe.scaling != MC_FP8_STATIC;
+    const mc_fp8_state *f = root->fp8;
+    return f && f->count && f->recipe.scaling != MC_FP8_STATIC;
 }
 
 mc_status mc_fp8_advance_scales(mc_module_root *root, mc_fp8_total *total)

@@ -127,6 +127,7 @@ int mc_module_choose_fp8(mc_module *module, int64_t rows, int passes, mc_fp8_kin
     }
     mc_device *device = mc_device_is_plan(ctx->device) ? mc_plan_like(ctx->device) : ctx->device;
     if (!root->fp8 || root->fp8->recipe.fp8 != MC_FP8_AUTO || !device->fp8_tn) return 0;
+    if (root->fp8->by_rows) return 0; /* without 8 bits each product of theirs would dequantize */
     int count = mc_fp8_list_kinds(root, kinds);
     passes = passes_of_cast(root, passes);
     for (int i = 0; i < count; i++)

@@ -1,5 +1,6 @@
 /* A tree's linear layers in 8 bits: their scales, which an OptimManager advances at each step, and
- * the bytes of weights that are not sharded. */
+ * the bytes of weights that are not sharded. Layers whose weights are stored in 8 bits
+ * (quantized_internal.h) have scales of rows, and no state. */
 #ifndef MC_NN_FP8_INTERNAL_H
 #define MC_NN_FP8_INTERNAL_H
 
@@ -7,10 +8,13 @@
 #include "core/nn/recipe.h"
 #include "core/ops/fp8_internal.h"
 
+enum { MC_FP8_BY_ROWS = -1 /* mc_stored.fp8 of a weight that is stored in 8 bits */ };
+
 typedef struct mc_fp8_state {
     mc_recipe recipe;
     mc_stored **weights; /* (count) */
     int count;
+    int by_rows;          /* layers with MC_FP8_BY_ROWS */
     mc_fp8_scale *scales; /* (count, MC_FP8_ROLES), device memory */
     mc_fp8_seen *seen;    /* the same */
     mc_fp8_seen *parts;   /* (ranks, count, MC_FP8_ROLES); NULL with one rank */
@@ -18,17 +22,17 @@ typedef struct mc_fp8_state {
     uint64_t epoch; /* MC_FP8_STATIC: the values_epoch that scales were fixed at; 0: not yet */
 } mc_fp8_state;
 
-/* Whether it can be in 8 bits: a linear weight of a block, of suitable size, no adapter's
- * factor. */
+/* Whether it can be in 8 bits with scales of tensors: a linear weight of a block, of suitable size,
+ * no adapter's factor, not stored in 8 bits. */
 bool mc_fp8_may_take_part(const mc_stored *s);
 /* Lists the kinds of a tree's layers, unmeasured: their number. The kind of a layer; -1: none. */
 int mc_fp8_list_kinds(const mc_module_root *root, mc_fp8_kind kinds[MC_FP8_KINDS]);
 int mc_fp8_kind_of(const mc_fp8_kind *kinds, int count, const mc_stored *s);
 
-/* Whether the tape multiplies a weight in 8 bits. */
+/* Whether the tape multiplies by a weight in 8 bits and casts the other operand. */
 bool mc_fp8_takes(const mc_tape *t, const mc_stored *stored);
-/* activation(scale * x W^T + b) on a tape for which mc_fp8_takes holds. With `defers`, only another
- * such product may read the result (mc_fp8_use.defers). */
+/* activation(scale * x W^T + b) with scales of tensors, on a tape for which mc_fp8_takes holds.
+ * With `defers`, only another such product may read the result (mc_fp8_use.defers). */
 mc_tensor *mc_stored_fp8_product(mc_tape *t, mc_tensor *x, mc_stored *stored, mc_tensor *weight,
                                  mc_tensor *bias, mc_activation activation, bool defers);
 

@@ -1,4 +1,5 @@
 #include "core/nn/quantized_internal.h"
+#include "core/nn/fp8_internal.h"
 
 #include <math.h>
 
@@ -178,6 +179,9 @@ mc_tensor *mc_stored_product(mc_tape *t, mc_tensor *x, mc_stored *s, int64_t row
     if (!mc_op_ready(t, "linear in 8 bits", x) || !mc_tape_note_owner(t, root)) return NULL;
     mc_matrix8 w = s->quantized;
     w.rows = rows;
+    if (s->fp8 == MC_FP8_BY_ROWS && mc_fp8_takes(t, s))
+        return mc_linear_quantized_fp8(t, x, &w, bias, activation, scale,
+                                       root->fp8->recipe.fp8_margin);
     return mc_linear_quantized(t, x, &w, bias, activation, scale);
 }
 

@@ -30,7 +30,8 @@ uint64_t mc_quantized_bytes(const mc_module_root *root);
  * its parameter and row). If memory runs out, a part is done, and another call does the rest. */
 mc_status mc_module_quantize(mc_module_root *root, const mc_quantized_plan *plan);
 
-/* activation(scale * x W^T + bias) with the copy's first `rows` rows; `bias` (rows) may be NULL. */
+/* activation(scale * x W^T + bias) with the copy's first `rows` rows; `bias` (rows) may be NULL. On
+ * training tapes of a tree with a recipe x is cast to 8 bits too (fp8_internal.h). */
 mc_tensor *mc_stored_product(mc_tape *t, mc_tensor *x, mc_stored *stored, int64_t rows,
                              mc_tensor *bias, mc_activation activation, float scale);
 /* The copy's values in the model's dtype, as a tensor of an evaluation tape. */

@@ -14,6 +14,14 @@
  * the tensor itself (current). The first update has current scales in any case. Magnitudes are
  * those of all ranks.
  *
+ * Weights that are stored in 8 bits, as an adapter's base (mc_model_quantize_base with
+ * MC_WEIGHTS_FP8, before or after the recipe), have a scale for each of their rows. Their layers
+ * take part if their sizes allow it, with MC_FP8_AUTO too. Each row of x and of the output's
+ * gradient has a scale of its own, a power of two, and both are E4M3; the gradient is multiplied by
+ * the scales of the weight's rows before its cast. These scales follow from the rows themselves,
+ * with any `scaling`; they are not state. Without the recipe such weights are dequantized for each
+ * product.
+ *
  * For inference, MC_FP8_STATIC multiplies on evaluation tapes in place of those that train, with
  * scales that are fixed once: run some passes on typical input, then mc_module_calibrate_fp8.
  *
@@ -56,7 +64,8 @@ typedef struct mc_recipe {
 
 /* Sets the recipe of a tree whose parameters are all declared, for tapes that begin later; `recipe`
  * NULL or without fp8 ends it. Ranks call it together. Errors: MC_ERR_DTYPE for f16;
- * MC_ERR_UNSUPPORTED if no layer can take part; MC_ERR_ARGUMENT for a field out of range;
+ * MC_ERR_UNSUPPORTED if no layer can take part, for weights that are stored in int8, and for
+ * MC_FP8_STATIC with weights that are stored in 8 bits; MC_ERR_ARGUMENT for a field out of range;
  * MC_ERR_STATE while a tape is open that uses the tree. */
 MC_API mc_status mc_module_set_recipe(mc_module *root, const mc_recipe *recipe);
 /* The linear layers that compute in 8 bits; 0 without fp8 and for NULL. */
@@ -87,9 +96,9 @@ enum { MC_FP8_KINDS = 64 /* layers of further shapes are never chosen */ };
  * per kind, and scratch memory for one layer's operands. Ranks call it together and use rank 0's
  * figures. Sets the recipe of the tree anew, or ends it if no kind is chosen. On a planning context
  * (memory_plan.h) it measures the device of the plan. Returns the number of kinds; 0 without
- * MC_FP8_AUTO, if the device does not multiply 8-bit numbers (all layers stay in), and after an
- * error: MC_ERR_ARGUMENT for rows or passes below 1, MC_ERR_NOMEM, those of
- * mc_module_set_recipe. */
+ * MC_FP8_AUTO, if the device does not multiply 8-bit numbers or weights are stored in 8 bits (all
+ * layers stay in), and after an error: MC_ERR_ARGUMENT for rows or passes below 1, MC_ERR_NOMEM,
+ * those of mc_module_set_recipe. */
 MC_API int mc_module_choose_fp8(mc_module *root, int64_t rows, int passes, mc_fp8_kind *kinds);
 
 #endif

@@ -72,6 +72,12 @@ mc_tensor *mc_low_rank_add(mc_tape *t, mc_tensor *y, mc_tensor *h, const mc_low_
  * the bytes stand for, in x's dtype. */
 mc_tensor *mc_linear_quantized(mc_tape *t, mc_tensor *x, const mc_matrix8 *w, mc_tensor *bias,
                                mc_activation activation, float scale);
+/* The same on a training tape with products of bytes, for w in MC_WEIGHTS_FP8 and sizes that are
+ * multiples of 16. Rows of x are cast to E4M3, each with its own scale, divided by 2^margin
+ * (mc_fp8_set_scale). In backward so are rows of dy, after their elements are multiplied by the
+ * scales of w's rows; E4M3 rather than E5M2, because within a row its range is enough. */
+mc_tensor *mc_linear_quantized_fp8(mc_tape *t, mc_tensor *x, const mc_matrix8 *w, mc_tensor *bias,
+                                   mc_activation activation, float scale, int margin);
 
 /* The contents of an integer tensor on the host. Waits for the device only if they were computed
  * there. NULL after an error. */

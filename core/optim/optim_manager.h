@@ -168,8 +168,8 @@ typedef struct mc_step_report {
      * clock if it has one. NaN: unknown, for example for the first step. */
     double seconds;
     /* With mc_recipe.fp8: the shares of all elements that the step cast to 8 bits, on all ranks,
-     * that were clamped to the format's largest number, and that were rounded to 0. NaN if the
-     * step cast none. */
+     * that were clamped to the format's largest number, and that were rounded to 0. Casts with a
+     * scale for each row (weights that are stored in 8 bits) do not count. NaN if no cast does. */
     double fp8_saturated, fp8_vanished;
 } mc_step_report;
 

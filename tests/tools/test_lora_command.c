@@ -83,9 +83,22 @@ static void base_in_8_bits(void **state)
          "! test -f eight/model.safetensors");
     must("$MC generate gpt2 --pretrained eight --ids --prompt '1 4 7' --max-new-tokens 6");
     must_refuse(2, "--base-weights: expected --lora-rank", "$P --lora-rank 0 --base-weights int8");
-    must_refuse(2, "--base-weights and --fp8", "$P --base-weights fp8 --fp8 all");
-    must_refuse(2, "--base-weights and --fp8",
-                "$MC plan gpt2 --config base --lora-rank 2 --base-weights fp8 --fp8 all");
+    must_refuse(2, "--fp8 with --base-weights int8", "$P --base-weights int8 --fp8 all");
+    must_refuse(2, "--fp8 with --base-weights int8",
+                "$MC plan gpt2 --config base --lora-rank 2 --base-weights int8 --fp8 all");
+}
+
+/* The same with products in 8 bits: four layers in each of two blocks. Its steps are others. */
+static void products_in_8_bits(void **state)
+{
+    (void)state;
+    must("$P --base-weights fp8 --fp8 all --output products");
+    must_hold(err, "fp8: 8 linear layers train in 8 bits, with their rows' scales");
+    must_hold(out, "fp8_linears=8");
+    must("$P --base-weights fp8 --fp8 auto --output products-parts --stop-after 7");
+    must("$P --base-weights fp8 --fp8 auto --output products-parts --resume && "
+         "cmp products/adapter_model.safetensors products-parts/adapter_model.safetensors && "
+         "! cmp -s products/adapter_model.safetensors eight/adapter_model.safetensors");
 }
 
 static void learns(void **state)
@@ -199,14 +212,11 @@ static void prompts_are_checked(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(goes_on_to_the_bit),
-                                       cmocka_unit_test(base_in_8_bits),
-                                       cmocka_unit_test(learns),
-                                       cmocka_unit_test(adapters_are_models),
-                                       cmocka_unit_test(options_are_checked),
-                                       cmocka_unit_test(head_that_the_base_lacks),
-                                       cmocka_unit_test(prompts_go_on_to_the_bit),
-                                       cmocka_unit_test(prompts_are_models),
-                                       cmocka_unit_test(prompts_are_checked)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(goes_on_to_the_bit),       cmocka_unit_test(base_in_8_bits),
+        cmocka_unit_test(products_in_8_bits),       cmocka_unit_test(learns),
+        cmocka_unit_test(adapters_are_models),      cmocka_unit_test(options_are_checked),
+        cmocka_unit_test(head_that_the_base_lacks), cmocka_unit_test(prompts_go_on_to_the_bit),
+        cmocka_unit_test(prompts_are_models),       cmocka_unit_test(prompts_are_checked)};
     return cmocka_run_group_tests(tests, set_up, remove_folder);
 }

@@ -263,6 +263,29 @@ static void test_plan_base(void **state)
     assert_close(bytes[0] - bytes[1], elements - 4.0 * 12 * 6912, 1e-4);
 }
 
+/* With products in 8 bits the base has the same parameters, and a step takes less time. */
+static void test_plan_base_fp8(void **state)
+{
+    (void)state;
+    double ms[3], bytes[3];
+    static const char *const ways[] = {"", "--base-weights fp8", "--base-weights fp8 --fp8 auto"};
+    for (int i = 0; i < 3; i++) {
+        char line[200];
+        snprintf(line, sizeof line,
+                 "plan gptj --config gptj-6b --lora-rank 8 --batch 4 --seq-length 1024 "
+                 "--dtype bf16 --rates h200 %s",
+                 ways[i]);
+        if (tool(line)) fail_msg("%s", err);
+        const char *row = strstr(out, "  parameters");
+        assert_non_null(row);
+        bytes[i] = strtod(row + strlen("  parameters"), NULL);
+        ms[i] = result("step_ms");
+    }
+    assert_non_null(strstr(out, "\nfp8: the base in 8 bits multiplies in 8 bits"));
+    assert_true(bytes[2] == bytes[1]);
+    if (!(ms[2] < 0.85 * ms[0] && ms[2] < ms[1])) fail_msg("%g, %g, %g ms", ms[0], ms[1], ms[2]);
+}
+
 /* State of the blocks' matrices, 12 of 768 x 768 in each of 12: 8 bytes an element, 4, or 2 and 8
  * of each 256. */
 static void test_plan_states(void **state)
@@ -465,14 +488,14 @@ static int remove_folder(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_plan),          cmocka_unit_test(test_plan_others),
-        cmocka_unit_test(test_plan_answers),  cmocka_unit_test(test_plan_h200),
-        cmocka_unit_test(test_plan_offload),  cmocka_unit_test(test_plan_bert),
-        cmocka_unit_test(test_plan_base),     cmocka_unit_test(test_plan_muon),
-        cmocka_unit_test(test_plan_states),   cmocka_unit_test(test_plan_errors),
-        cmocka_unit_test(test_bench),         cmocka_unit_test(test_bench_errors),
-        cmocka_unit_test(test_what_is_right), cmocka_unit_test(test_bus_factors),
-        cmocka_unit_test(test_plan_fp8),
+        cmocka_unit_test(test_plan),         cmocka_unit_test(test_plan_others),
+        cmocka_unit_test(test_plan_answers), cmocka_unit_test(test_plan_h200),
+        cmocka_unit_test(test_plan_offload), cmocka_unit_test(test_plan_bert),
+        cmocka_unit_test(test_plan_base),    cmocka_unit_test(test_plan_base_fp8),
+        cmocka_unit_test(test_plan_muon),    cmocka_unit_test(test_plan_states),
+        cmocka_unit_test(test_plan_errors),  cmocka_unit_test(test_bench),
+        cmocka_unit_test(test_bench_errors), cmocka_unit_test(test_what_is_right),
+        cmocka_unit_test(test_bus_factors),  cmocka_unit_test(test_plan_fp8),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -23,7 +23,8 @@ void lora_add_rows(args_table *table, lora_options *o)
          .default_text = "the classification head", .known_as = "modules-to-save"},
         {ARGS_CHOICE("base-weights", &o->weights, weights_names,
                      "of the frozen linear layers beside an adapter: of the model's dtype, or in "
-                     "8 bits")},
+                     "8 bits, which products dequantize; with --fp8 products of fp8 are in 8 bits "
+                     "too")},
         {ARGS_FLAG("lora-rslora", &o->rslora, "scale by alpha / sqrt(rank) instead"),
          .given = &o->rslora_given, .known_as = "use-rslora"},
         {ARGS_HEADING("Soft prompts: vectors before each text are trained and saved, as PEFT's")},
@@ -76,6 +77,12 @@ const char *lora_options_check(lora_options *o)
                                 .target_pattern = all ? o->targets : NULL,
                                 .modules_to_save = o->save ? o->save_names : NULL};
     return NULL;
+}
+
+const char *lora_check_fp8(const lora_options *o, int fp8)
+{
+    if (!fp8 || o->weights != MC_WEIGHTS_INT8) return NULL;
+    return "--fp8 with --base-weights int8: expected --base-weights fp8, or float";
 }
 
 bool lora_options_given(const lora_options *o) { return o->rank || o->virtual_tokens; }

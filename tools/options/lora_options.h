@@ -46,6 +46,8 @@ typedef struct lora_options {
 void lora_add_rows(args_table *table, lora_options *o);
 /* Takes the lists apart. NULL, or what is wrong: a message for args_error. */
 const char *lora_options_check(lora_options *o);
+/* The same for --fp8, 0 for none, beside a base in 8 bits. */
+const char *lora_check_fp8(const lora_options *o, int fp8);
 /* Whether an adapter is asked for. */
 bool lora_options_given(const lora_options *o);
 /* Sets mc_load_options.lora or .soft_prompt. The options have to stay where they are. */

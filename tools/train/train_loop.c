@@ -1,5 +1,6 @@
 /* Steps, and what is due between them. */
 #include <inttypes.h>
+#include <math.h>
 #include "tools/tasks/task_run.h"
 #include "tools/train/interrupt.h"
 #include "tools/train/train_run.h"
@@ -45,7 +46,7 @@ static void report(train_run *run, int late)
                              .tokens = tokens,
                              .mfu = seconds > 0 ? train_run_mfu(run, (double)tokens / seconds) : 0,
                              .peak = train_dtype_names[run->o.train.dtype],
-                             .fp8 = run->o.train.fp8 != 0,
+                             .fp8 = !isnan(r.fp8_saturated),
                              .fp8_saturated = r.fp8_saturated,
                              .fp8_vanished = r.fp8_vanished,
                              .skipped = r.skipped});

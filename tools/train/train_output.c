@@ -31,8 +31,8 @@ const char *train_run_check(train_run_options *o)
 {
     const char *wrong = lora_options_check(&o->lora);
     if (!wrong) wrong = train_check_optimizer(&o->train);
+    if (!wrong) wrong = lora_check_fp8(&o->lora, o->train.fp8);
     if (wrong) return wrong;
-    if (o->lora.weights && o->train.fp8) return "expected one of --base-weights and --fp8";
     if (lora_options_given(&o->lora) && o->from.config)
         return o->lora.rank ? "--lora-rank: expected --model, which gives the base"
                             : "--virtual-tokens: expected --model, which gives the base";

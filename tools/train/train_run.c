@@ -104,11 +104,12 @@ static bool open_log(train_run *run)
 static void show_fp8(train_run *run)
 {
     int linears = mc_module_fp8_linears(mc_model_module(run->work.model));
+    const char *scaling = train_fp8_scaling_names[run->o.train.fp8_scaling];
     if (run->o.train.fp8 == MC_FP8_AUTO && !linears)
         run_log_line(&run->log, "fp8: no linear layer is faster in 8 bits");
     if (linears)
         run_log_line(&run->log, "fp8: %d linear layers train in 8 bits, with %s scales", linears,
-                     train_fp8_scaling_names[run->o.train.fp8_scaling]);
+                     run->o.lora.weights ? "their rows'" : scaling);
 }
 
 /* Each part needs those before it; whichever fails has said why, or the context has the error. */
