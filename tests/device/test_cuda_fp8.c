@@ -264,7 +264,8 @@ static void run_rows_product(const int64_t shape[3], bool tb, mc_dtype dtype, bo
     take_matrix(c, &p.c);
     int64_t sums = (shape[2] + 31) / 32;
     double tolerance = fast ? 0x1p-10 : (double)(sums < 4 ? sums : 4) * 0x1p-13;
-    if (!gpu->fp8_tn && !one) tolerance += 0x1p-9;
+    /* each term is off by up to 2^-9, and terms partly cancel */
+    if (!gpu->fp8_tn && !one) tolerance += 0x1p-8;
     if ((biased || accumulate) && dtype != MC_F32) tolerance += 0x1p-8;
     assert_matrix(&p.c, p.expected, tolerance, "cuda", "product of rows of bytes");
     fp8_product_free(&p);
