@@ -355,6 +355,42 @@ static void test_who_takes_part(void **state)
     mc_context_free(ctx);
 }
 
+static void run_plain_pass(mc_context *ctx, void *user)
+{
+    mc_module_zero_grad(mc_model_module(user));
+    mc_tape *t = mc_tape_begin(ctx);
+    mc_tape_backward(t, family_loss(t, user, (part){PACKED, -1}), NULL);
+    mc_tape_end(t);
+}
+
+/* A plan has the scratch memory of casts and of transposed bytes. */
+static void test_plan(void **state)
+{
+    (void)state;
+    mc_context *ctx = test_context(7);
+    for (int i = 0; i < 2; i++) {
+        mc_context *dry = mc_plan_context_new(ctx);
+        mc_memory_plan plan;
+        mc_model *model = adapted(dry, &bases[i], MC_BF16, &all, MC_RECOMPUTE_FULL);
+        mc_model_quantize_base(model, MC_WEIGHTS_FP8);
+        mc_plan_run(dry, mc_model_module(model), run_plain_pass, model, &plan);
+        assert_good(dry);
+        mc_context_free(dry);
+        model = adapted(ctx, &bases[i], MC_BF16, &all, MC_RECOMPUTE_FULL);
+        mc_model_quantize_base(model, MC_WEIGHTS_FP8);
+        run_plain_pass(ctx, model);
+        ctx->device->memory.peak = ctx->device->memory.in_use; /* without the weights in bf16 */
+        run_plain_pass(ctx, model);
+        assert_good(ctx);
+        printf("%s: planned %llu bytes, taken %llu\n", bases[i].name, (unsigned long long)plan.peak,
+               (unsigned long long)mc_memory(ctx).peak);
+        assert_near((double)plan.peak, (double)mc_memory(ctx).peak,
+                    0.02 * (double)mc_memory(ctx).peak);
+        mc_model_free(model);
+    }
+    mc_context_free(ctx);
+}
+
 /* ---- what is refused ------------------------------------------------------------------------- */
 
 static void refuse_recipe(mc_context *ctx, linear_test *l, mc_recipe recipe, const char *what,
@@ -403,7 +439,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_linear),   cmocka_unit_test(test_families),
         cmocka_unit_test(test_same),     cmocka_unit_test(test_who_takes_part),
-        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_refusals), cmocka_unit_test(test_plan),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
