@@ -1,10 +1,11 @@
 """The peer of zoo_step on several GPUs: Hugging Face's Llama with FSDP2, compiled block by block.
 
-    torchrun --nproc_per_node 2 bench/fsdp_step.py llama-3-8b 2 2048 STEPS recompute=selective
+    torchrun --nproc_per_node 2 bench/fsdp_step.py llama-3-8b 2 2048 STEPS recompute=selective [fp8=tensorwise]
 
 f32 shards, gathered and reduced in bf16; fused AdamW, gradients clipped to 1; random weights and tokens;
 attention by cuDNN. recompute: none, selective (results of products and of attention are kept), or full. The
 head and its loss are computed for 2048 tokens at a time, and again in backward, since whole logits don't fit.
+With fp8 torchao converts the layers' products (tensorwise scales, weights gathered in 8 bits).
 Prints the median of a step in milliseconds, tokens a second of a GPU, and the peak of memory."""
 import os
 import statistics
@@ -20,6 +21,10 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
+if "fp8=tensorwise" in sys.argv:
+    from torchao.float8 import (Float8LinearConfig, convert_to_float8_training,
+                                precompute_float8_dynamic_scale_for_fsdp)
+
 SHAPES = {
     "llama-3-8b": dict(vocab_size=128256, hidden_size=4096, intermediate_size=14336, num_hidden_layers=32,
                        num_attention_heads=32, num_key_value_heads=8, max_position_embeddings=8192),
@@ -29,6 +34,7 @@ SHAPES = {
 CHUNK = 2048  # tokens of the loss
 name, batch, length, steps = sys.argv[1], *map(int, sys.argv[2:5])
 recompute = next((w[10:] for w in sys.argv[5:] if w.startswith("recompute=")), "none")
+eight_bits = "fp8=tensorwise" in sys.argv[5:]
 gpu = torch.cuda.is_available()
 device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if gpu else torch.device("cpu")
 if gpu:
@@ -66,6 +72,9 @@ torch.manual_seed(0)
 with torch.device("meta"):
     training = Training(config)
 layers = training.model.model.layers
+if eight_bits:
+    convert_to_float8_training(
+        layers, config=Float8LinearConfig(enable_fsdp_float8_all_gather=True, emulate=not gpu))
 policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)
 for i, layer in enumerate(layers):
     if recompute != "none":
@@ -93,6 +102,8 @@ def step():
     loss.backward()
     torch.nn.utils.clip_grad_norm_(training.parameters(), 1.0)
     optimizer.step()
+    if eight_bits:
+        precompute_float8_dynamic_scale_for_fsdp(training)
     return loss
 
 
@@ -110,6 +121,7 @@ if dist.get_rank() == 0:
     seconds = statistics.median(times)
     peak = torch.cuda.max_memory_allocated() / 2**30 if gpu else 0
     print(f"peer fsdp2 {name} ranks={dist.get_world_size()} batch={batch} length={length} recompute={recompute} "
+          f"{'fp8=tensorwise ' if eight_bits else ''}"
           f"loss={loss:.3f} ms={1e3 * seconds:.1f} tokens_per_s_gpu={batch * length / seconds:.0f} "
           f"peak_gib={peak:.2f}", flush=True)
 dist.destroy_process_group()
