@@ -162,6 +162,16 @@ static void test_update(void **state)
     assert_int_equal(total.vanished, RANKS * COUNT);
 }
 
+/* The largest error of sums of k products, as a part of the largest sum. Hopper's matrix units add
+ * 32 products at a time to a sum of 14 bits, and each step loses up to 2^-13 of it. `fast` sums
+ * stay there to the end; of others at most four such steps come before one in f32 (CUTLASS's
+ * default for this architecture). */
+static double sum_tolerance(int64_t k, bool fast)
+{
+    int64_t steps = (k + 31) / 32;
+    return (double)(fast || steps < 4 ? steps : 4) * 0x1p-13;
+}
+
 /* A product of bytes. Hopper's matrix units add 32 products with some 14 bits below the largest;
  * `fast` sums stay so, others are added up in f32. */
 static void run_product(const int64_t shape[3], bool ta, bool tb, mc_dtype dtype, bool biased,
@@ -188,10 +198,7 @@ static void run_product(const int64_t shape[3], bool ta, bool tb, mc_dtype dtype
     gpu->free(gpu, there, sizeof scales);
     take_matrix(bias, &p.bias);
     take_matrix(c, &p.c);
-    /* The matrix units add 32 products at a time to a sum of 14 bits. Without fast accumulation at
-     * most four such sums come before one in f32 (CUTLASS's default for this architecture). */
-    int64_t sums = (shape[2] + 31) / 32;
-    double tolerance = fast ? 0x1p-10 : (double)(sums < 4 ? sums : 4) * 0x1p-13;
+    double tolerance = fast ? 0x1p-10 : sum_tolerance(shape[2], false);
     /* where the product is rounded before what is added: by us a bias, by cuBLASLt C (16 x 16) */
     if ((biased || accumulate) && dtype != MC_F32) tolerance += 0x1p-8;
     assert_matrix(&p.c, p.expected, tolerance, "cuda", "product of bytes");
@@ -262,8 +269,7 @@ static void run_rows_product(const int64_t shape[3], bool tb, mc_dtype dtype, bo
     gpu->free(gpu, b_inverse, sizeof inverse_b);
     take_matrix(bias, &p.bias);
     take_matrix(c, &p.c);
-    int64_t sums = (shape[2] + 31) / 32;
-    double tolerance = fast ? 0x1p-10 : (double)(sums < 4 ? sums : 4) * 0x1p-13;
+    double tolerance = sum_tolerance(shape[2], fast);
     /* each term is off by up to 2^-9, and terms partly cancel */
     if (!gpu->fp8_tn && !one) tolerance += 0x1p-8;
     if ((biased || accumulate) && dtype != MC_F32) tolerance += 0x1p-8;
@@ -274,19 +280,40 @@ static void run_rows_product(const int64_t shape[3], bool tb, mc_dtype dtype, bo
 static void test_rows(void **state)
 {
     (void)state;
-    static const int64_t shapes[][3] = {
-        {16, 16, 16}, {48, 96, 64}, {33, 144, 272}, {128, 64, 1024}};
-    bool rows_by_rows = gpu->fp8_tn;
     fp8_check_all_rows(gpu, gpu->kernels, "cuda");
     fp8_check_transpose(gpu, gpu->kernels, "cuda");
+}
+
+static const int64_t row_shapes[][3] = {
+    {16, 16, 16}, {48, 96, 64}, {33, 144, 272}, {128, 64, 1024}};
+enum { ROW_SHAPES = sizeof row_shapes / sizeof *row_shapes };
+
+/* Products as in forward: fast, with or without a bias. */
+static void test_rows_forward(void **state)
+{
+    (void)state;
+    bool rows_by_rows = gpu->fp8_tn;
     for (int i = 0; i < 2; i++, gpu->fp8_tn = false)
-        for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
-            run_rows_product(shapes[s], true, MC_BF16, false, false, true);
-            run_rows_product(shapes[s], true, MC_BF16, true, false, true);
-            run_rows_product(shapes[s], true, MC_BF16, false, true, false);
-            run_rows_product(shapes[s], true, MC_F32, true, false, true);
-            run_rows_product(shapes[s], true, MC_F32, false, true, false);
-            if (!gpu->fp8_tn) run_rows_product(shapes[s], false, MC_BF16, false, true, false);
+        for (int s = 0; s < ROW_SHAPES; s++) {
+            run_rows_product(row_shapes[s], true, MC_BF16, false, false, true);
+            run_rows_product(row_shapes[s], true, MC_BF16, true, false, true);
+            run_rows_product(row_shapes[s], true, MC_F32, false, false, true);
+            run_rows_product(row_shapes[s], true, MC_F32, true, false, true);
+        }
+    gpu->fp8_tn = rows_by_rows;
+}
+
+/* Products as in backward: sums in f32, written or added. */
+static void test_rows_backward(void **state)
+{
+    (void)state;
+    bool rows_by_rows = gpu->fp8_tn;
+    for (int i = 0; i < 2; i++, gpu->fp8_tn = false)
+        for (int s = 0; s < ROW_SHAPES; s++) {
+            run_rows_product(row_shapes[s], true, MC_F32, false, false, false);
+            run_rows_product(row_shapes[s], true, MC_F32, false, true, false);
+            run_rows_product(row_shapes[s], true, MC_BF16, false, true, false);
+            if (!gpu->fp8_tn) run_rows_product(row_shapes[s], false, MC_BF16, false, true, false);
         }
     gpu->fp8_tn = rows_by_rows;
 }
@@ -311,10 +338,11 @@ static void test_measure(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_cast),         cmocka_unit_test(test_odd_addresses),
-        cmocka_unit_test(test_fused_cast),   cmocka_unit_test(test_update),
-        cmocka_unit_test(test_rows_by_rows), cmocka_unit_test(test_other_orders),
-        cmocka_unit_test(test_rows),         cmocka_unit_test(test_measure),
+        cmocka_unit_test(test_cast),          cmocka_unit_test(test_odd_addresses),
+        cmocka_unit_test(test_fused_cast),    cmocka_unit_test(test_update),
+        cmocka_unit_test(test_rows_by_rows),  cmocka_unit_test(test_other_orders),
+        cmocka_unit_test(test_rows),          cmocka_unit_test(test_rows_forward),
+        cmocka_unit_test(test_rows_backward), cmocka_unit_test(test_measure),
     };
     return RUN_ON_GPU(tests);
 }
