@@ -43,7 +43,7 @@ typedef struct run {
     sample sample;
     mc_batch *batch; /* of a loader, in those tests */
     int calls, key;
-    bool seen[KEYS], unpacks;
+    bool seen[KEYS], unpacks, looks; /* looks: at attention probabilities */
 } run;
 
 /* ---- a run ----------------------------------------------------------------------------------- */
@@ -153,6 +153,9 @@ static void step(mc_context *ctx, void *user)
     mc_model_input input = input_of(r, t);
     mc_model_output out = mc_model_forward(t, r->bert, &input);
     if (r->unpacks) mc_unpack(t, out.last_hidden);
+    if (r->looks)
+        mc_sdpa_probabilities(t, out.last_hidden, out.last_hidden,
+                              &(mc_sdpa_options){.heads = 2, .key_heads = 1});
     mc_tensor *logits = mc_model_classify(t, r->bert, &out);
     mc_tensor *labels = r->labels;
     if (r->o.rounding == EXACT)
@@ -377,7 +380,7 @@ static void test_bad_index(void **state)
     run_end(&bad);
 }
 
-/* What would read the lengths on the host says so when it is recorded. */
+/* Operations that read lengths on the host return an error while recording. */
 static void test_host_lengths(void **state)
 {
     (void)state;
@@ -388,6 +391,10 @@ static void test_host_lengths(void **state)
     take_step(&r, 0);
     assert_error(r.ctx, MC_ERR_STATE, "unpack: reads lengths on the host");
     r.unpacks = false;
+    r.looks = true;
+    take_step(&r, 0);
+    assert_error(r.ctx, MC_ERR_STATE, "attention probabilities: reads lengths on the host");
+    r.looks = false;
     take_step(&r, 0);
     run_end(&r);
 }

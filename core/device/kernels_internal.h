@@ -579,8 +579,9 @@ typedef struct mc_kernels {
     mc_status (*find_blanks)(mc_device *d, const mc_lengths *lengths, const int32_t *device_lengths,
                              const mc_blanks_call *call);
 
-    /* out = attention(q, k, v). log_sum_exp (heads, total of the queries) f32: for backward; NULL:
-     * not required. Rows of out from its total to its capacity are set to zero. */
+    /* out = attention(q, k, v), each of any floating dtype. log_sum_exp (heads, total of the
+     * queries) f32: for backward; NULL: not required. Rows of out from its total to its capacity
+     * are set to zero. */
     mc_status (*attention)(mc_device *d, mc_attention_shape *shape, mc_matrix q, mc_matrix k,
                            mc_matrix v, mc_matrix out, float *log_sum_exp);
     /* dq, dk, dv and shape->dbias of the same; recomputes the probabilities from q, k and
@@ -691,10 +692,6 @@ typedef struct mc_kernels {
     /* The most probable tokens of each row of logits (rows, vocab), of any floating dtype: see
      * choose_internal.h. */
     mc_status (*best_tokens)(mc_device *d, const mc_best_call *call, mc_matrix logits);
-    /* The probabilities of attention, before dropout: out (sequences, heads, longest sequence of
-     * queries, longest of keys) f32, zeros outside of the sequences. Need not be fast. */
-    mc_status (*attention_probabilities)(mc_device *d, const mc_attention_shape *shape, mc_matrix q,
-                                         mc_matrix k, float *out);
 
     /* ---- positions ---- */
     /* out(h, i) = table(bucket[i], h): (heads, distances) f32 of table (buckets, heads). Indices

@@ -437,13 +437,6 @@ static mc_status plan_attention_cached(mc_device *d, const mc_cached_attention *
        shape, q, k, v, out);
 }
 
-static mc_status plan_attention_probabilities(mc_device *d, const mc_attention_shape *shape,
-                                              mc_matrix q, mc_matrix k, float *out)
-{
-    DO(d, attended(d, MC_WORK_ATTENTION, shape, q.dtype, 1, 0), attention_probabilities, shape, q,
-       k, out);
-}
-
 static mc_status plan_gated(mc_device *d, int64_t rows, int64_t n, mc_activation activation,
                             mc_matrix x, mc_matrix y)
 {

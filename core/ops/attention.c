@@ -385,16 +385,89 @@ mc_tensor *mc_sdpa_separate(mc_tape *t, mc_tensor *q, mc_tensor *k, mc_tensor *v
     return sdpa(t, &(sdpa_call){.in = {q, k, v}, .o = o});
 }
 
+/* ---- probabilities --------------------------------------------------------------------------- */
+
+/* Attention to values that are unit vectors returns the probabilities. Each call computes those of
+ * KEYS keys of every sequence, so that values and result stay small. */
+enum { KEYS = 128 };
+
+typedef struct probabilities {
+    mc_tensor *y;        /* (sequences, heads, longest, longest of the keys) */
+    mc_tensor *one;      /* (1) */
+    mc_tensor *v, *rows; /* packed: of the keys, of the queries; value_dim columns for each head */
+} probabilities;
+
+/* How many of the keys from `first` on one call computes, of a sequence. */
+static int64_t keys_from(const mc_attention_shape *s, int sequence, int64_t first)
+{
+    int64_t left = mc_key_lengths(s)->length[sequence] - first;
+    return left < 0 ? 0 : left < s->value_dim ? left : s->value_dim;
+}
+
+/* Column i of each head of v is 1 for key first + i of its sequence, else 0. */
+static void write_unit_vectors(mc_tape *t, const probabilities *p, const mc_attention_shape *s,
+                               int64_t first)
+{
+    const mc_lengths *keys = mc_key_lengths(s);
+    int64_t columns = mc_tensor_columns(p->v);
+    MC_KERNEL(t, "attention", zero, mc_tensor_data(p->v), p->v->storage->bytes);
+    for (int i = 0; i < keys->count; i++) {
+        mc_strided_shape ones = {.ndim = 2,
+                                 .size = {keys_from(s, i, first), s->key_heads},
+                                 .y = {columns + 1, s->value_dim}};
+        mc_op_copy(t, "attention", ones, p->one, 0, 1, p->v, (keys->offset[i] + first) * columns,
+                   false);
+    }
+}
+
+/* The columns of packed rows into y. */
+static void put_columns(mc_tape *t, const probabilities *p, const mc_attention_shape *s,
+                        int64_t first)
+{
+    const mc_lengths *queries = s->lengths;
+    int64_t columns = mc_tensor_columns(p->rows), keys = mc_tensor_columns(p->y);
+    int64_t square = queries->longest * keys;
+    for (int i = 0; i < queries->count; i++) {
+        mc_strided_shape part = {.ndim = 3,
+                                 .size = {s->heads, queries->length[i], keys_from(s, i, first)},
+                                 .x = {s->value_dim, columns, 1},
+                                 .y = {square, keys, 1}};
+        mc_op_copy(t, "attention", part, p->rows, queries->offset[i] * columns, 1, p->y,
+                   i * s->heads * square + first, false);
+    }
+}
+
+/* v and the result are f32, whatever the dtype of q and k. */
+static mc_tensor *find_probabilities(mc_tape *t, const sdpa_call *c)
+{
+    mc_attention_shape s = shape_of(t, c);
+    const mc_lengths *q = c->queries, *k = c->keys;
+    const operands x = call_operands(c, &s);
+    s.value_dim = k->longest < KEYS ? k->longest : KEYS;
+    probabilities p = {
+        .y = mc_tape_tensor(t, MC_F32, MC_SHAPE(q->count, s.heads, q->longest, k->longest), NULL),
+        .one = mc_tape_input(t, MC_F32, MC_SHAPE(1), &(float){1}, false),
+        .v = mc_scratch_new(t, MC_F32, MC_SHAPE(k->capacity, s.key_heads * s.value_dim)),
+        .rows = mc_scratch_new(t, MC_F32, MC_SHAPE(q->capacity, s.heads * s.value_dim))};
+    if (!mc_failed(mc_tape_context(t)))
+        MC_KERNEL(t, "attention", zero, mc_tensor_data(p.y), p.y->storage->bytes);
+    for (int64_t first = 0; first < k->longest && !mc_failed(mc_tape_context(t)); first += KEYS) {
+        write_unit_vectors(t, &p, &s, first);
+        MC_KERNEL(t, "attention", attention, &s, x.q, x.k, mc_matrix_of(p.v), mc_matrix_of(p.rows),
+                  NULL);
+        put_columns(t, &p, &s, first);
+    }
+    mc_scratch_free(p.v);
+    mc_scratch_free(p.rows);
+    return mc_failed(mc_tape_context(t)) ? NULL : p.y;
+}
+
 mc_tensor *mc_sdpa_probabilities(mc_tape *t, mc_tensor *q, mc_tensor *kv, const mc_sdpa_options *o)
 {
     if (!mc_op_ready(t, "attention", q) || (kv && !mc_op_ready(t, "attention", kv))) return NULL;
     sdpa_call c = {.in = {q, kv}, .o = o};
-    if (!check(t, &c)) return NULL;
-    mc_attention_shape shape = shape_of(t, &c);
-    mc_shape all = MC_SHAPE(c.queries->count, o->heads, c.queries->longest, c.keys->longest);
-    mc_tensor *y = mc_tape_tensor(t, MC_F32, all, NULL);
-    if (!y) return NULL;
-    operands x = call_operands(&c, &shape);
-    MC_KERNEL(t, "attention", attention_probabilities, &shape, x.q, x.k, mc_tensor_data(y));
-    return mc_failed(mc_tape_context(t)) ? NULL : y;
+    if (!check(t, &c) || !mc_op_host_lengths(t, "attention probabilities", c.queries) ||
+        !mc_op_host_lengths(t, "attention probabilities", c.keys))
+        return NULL;
+    return find_probabilities(t, &c);
 }

@@ -70,7 +70,8 @@ MC_API mc_tensor *mc_sdpa_separate(mc_tape *t, mc_tensor *q, mc_tensor *k, mc_te
 /* Returns the attention probabilities of a call of mc_sdpa (kv NULL) or mc_sdpa_cross with these
  * options, for inspection: f32 (sequences, heads, longest sequence of queries, longest of keys),
  * with zeros after the end of a sequence. Dropout is not applied, and the result has no gradient.
- * Takes memory and time that attention itself does not need. */
+ * Takes more memory and time than attention itself: the time grows with the cube of the longest
+ * sequence. Lengths of mc_lengths_new are MC_ERR_STATE while a step is recorded. */
 MC_API mc_tensor *mc_sdpa_probabilities(mc_tape *t, mc_tensor *q, mc_tensor *kv,
                                         const mc_sdpa_options *options);
 

@@ -197,6 +197,7 @@ static const int32_t batches[][MOST_SEQUENCES] = {
     {128, 128, 128, 128, 128, 128, 128, 128},
     {40, 40, 40, -1},
     {4097, 1000, 3, 0, 513, -1},
+    {150, 1, 129, 128, -1},
 };
 enum { MANY = sizeof batches / sizeof *batches, MANY_SEQUENCES = 70000 }; /* of 1 to 4 tokens */
 

@@ -816,7 +816,8 @@ static void probabilities_reference(const op_call *c, double *y)
             {2, 8, 3, 5},                                                             \
             {3, 1, 2, 4},                                                             \
             {4, 1, 1, 2},                                                             \
-            {5, 16, 2, 33}                                                            \
+            {5, 16, 2, 33},                                                           \
+            {10, 1, 2, 5}                                                             \
         }                                                                             \
     }
 

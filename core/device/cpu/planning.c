@@ -129,12 +129,6 @@ static mc_status plan_best_tokens(mc_device *d, const mc_best_call *call, mc_mat
     ASK(d, best_tokens, call, logits);
 }
 
-static mc_status plan_attention_probabilities(mc_device *d, const mc_attention_shape *shape,
-                                              mc_matrix q, mc_matrix k, float *out)
-{
-    ASK(d, attention_probabilities, shape, q, k, out);
-}
-
 static mc_status plan_position_bias_backward(mc_device *d, int64_t buckets, int64_t heads,
                                              int64_t distances, const float *dy,
                                              const int32_t *bucket, mc_matrix dtable,
@@ -215,7 +209,6 @@ const mc_kernels mc_cpu_planning = {
     .attention_cached = plan_attention_cached,
     .choose_tokens = plan_choose_tokens,
     .best_tokens = plan_best_tokens,
-    .attention_probabilities = plan_attention_probabilities,
     .position_bias_backward = plan_position_bias_backward,
     .rotary = plan_rotary,
     .cross_entropy = plan_cross_entropy,
