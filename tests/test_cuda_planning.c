@@ -71,10 +71,10 @@ static mc_model *new_bert(mc_context *ctx, const mc_load_options *load)
 }
 
 /* The same on a real context and on a planning one. */
-static work new_work(mc_context *ctx, mc_dtype dtype, bool of_bert)
+static work new_work(mc_context *ctx, mc_dtype dtype, bool of_bert, const mc_recipe *recipe)
 {
     work w = {0};
-    mc_load_options load = {.dtype = dtype};
+    mc_load_options load = {.dtype = dtype, .recipe = *recipe};
     if (of_bert)
         w.bert = new_bert(ctx, &load);
     else
@@ -89,14 +89,15 @@ static work new_work(mc_context *ctx, mc_dtype dtype, bool of_bert)
     return w;
 }
 
-static void check(mc_dtype dtype, bool of_bert, mc_grad_dtype grad_dtype)
+static void check_recipe(mc_dtype dtype, bool of_bert, mc_grad_dtype grad_dtype,
+                         const mc_recipe *recipe)
 {
     void (*step)(mc_context *, void *) = of_bert ? bert_step : gpt2_step;
     mc_context *ctx = context_on("cuda", 4);
     if (!ctx) skip();
     ctx->grad_dtype = grad_dtype;
     mc_context *dry = mc_plan_context_new(ctx);
-    work planned = new_work(dry, dtype, of_bert);
+    work planned = new_work(dry, dtype, of_bert, recipe);
     mc_memory_plan plan;
     mc_plan_run(dry, of_bert ? mc_model_module(planned.bert) : mc_model_module(planned.gpt2), step,
                 &planned, &plan);
@@ -105,7 +106,7 @@ static void check(mc_dtype dtype, bool of_bert, mc_grad_dtype grad_dtype)
     assert_int_equal(ctx->device->memory.in_use, 0);
     assert_int_equal(ctx->device->memory.peak, 0);
     mc_context_free(dry);
-    work real = new_work(ctx, dtype, of_bert);
+    work real = new_work(ctx, dtype, of_bert, recipe);
     for (int i = 0; i < 3; i++) {
         step(ctx, &real);
         assert_good(ctx);
@@ -117,6 +118,11 @@ static void check(mc_dtype dtype, bool of_bert, mc_grad_dtype grad_dtype)
            (unsigned long long)use.peak);
     assert_near((double)plan.peak, (double)use.peak, 0.02 * (double)use.peak);
     mc_context_free(ctx);
+}
+
+static void check(mc_dtype dtype, bool of_bert, mc_grad_dtype grad_dtype)
+{
+    check_recipe(dtype, of_bert, grad_dtype, &(mc_recipe){.fp8 = MC_FP8_NONE});
 }
 
 static void test_gpt2(void **state)
@@ -135,8 +141,22 @@ static void test_bert(void **state)
     check(MC_BF16, true, MC_GRAD_PARAMETER);
 }
 
+/* Delayed scales: the first step has none yet, and takes more memory than all after it. */
+static void test_fp8(void **state)
+{
+    (void)state;
+    const mc_recipe delayed = {.fp8 = MC_FP8_ALL},
+                    current = {.fp8 = MC_FP8_ALL, .scaling = MC_FP8_CURRENT};
+    check_recipe(MC_BF16, false, MC_GRAD_F32, &delayed);
+    check_recipe(MC_BF16, true, MC_GRAD_PARAMETER, &delayed);
+    check_recipe(MC_F32, false, MC_GRAD_F32, &delayed);
+    check_recipe(MC_BF16, false, MC_GRAD_F32, &current);
+    check_recipe(MC_F32, true, MC_GRAD_F32, &current);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_gpt2), cmocka_unit_test(test_bert)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_gpt2), cmocka_unit_test(test_bert),
+                                       cmocka_unit_test(test_fp8)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

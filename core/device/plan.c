@@ -122,14 +122,27 @@ static void *shadow_take(void *user, size_t bytes)
 
 static void shadow_give_back(void *user, void *data, size_t bytes) {}
 
-mc_status mc_plan_scratch(mc_device *d, size_t bytes)
+void *mc_plan_scratch_new(mc_device *d, size_t bytes)
 {
     plan_device *p = plan_of(d);
-    p->scratch = bytes;
+    p->scratch += bytes;
     void *data = plan_alloc(d, bytes);
+    if (!data) p->scratch -= bytes;
+    return data;
+}
+
+void mc_plan_scratch_free(mc_device *d, void *data, size_t bytes)
+{
     plan_free(d, data, bytes);
-    p->scratch = 0;
-    return data ? MC_OK : MC_ERR_NOMEM;
+    plan_of(d)->scratch -= bytes;
+}
+
+mc_status mc_plan_scratch(mc_device *d, size_t bytes)
+{
+    void *data = mc_plan_scratch_new(d, bytes);
+    if (!data) return MC_ERR_NOMEM;
+    mc_plan_scratch_free(d, data, bytes);
+    return MC_OK;
 }
 
 /* ---- copies: what is read from the device is zero -------------------------------------------- */

@@ -4,8 +4,8 @@
  * same code: models, operations, the tape and optimizers do not notice the difference.
  *
  * The scratch memory of kernels comes from the other device's `planning` table, whose kernels call
- * mc_plan_scratch with the bytes that the real ones allocate (the sum, if they hold several blocks
- * at once). A timer computes their time: plan_timer_internal.h. */
+ * mc_plan_scratch with the bytes that the real ones allocate. A timer computes their time:
+ * plan_timer_internal.h. */
 #ifndef MC_DEVICE_PLAN_INTERNAL_H
 #define MC_DEVICE_PLAN_INTERNAL_H
 
@@ -43,6 +43,9 @@ void mc_plan_restart(mc_device *plan);
 
 /* For planning kernels: allocates and frees scratch memory. */
 mc_status mc_plan_scratch(mc_device *plan, size_t bytes);
+/* For kernels that call another one while they hold scratch memory. NULL if memory is out. */
+void *mc_plan_scratch_new(mc_device *plan, size_t bytes);
+void mc_plan_scratch_free(mc_device *plan, void *data, size_t bytes);
 
 /* Kernels that report their work, allocate the scratch memory of the other device's kernels, and do
  * nothing else. */

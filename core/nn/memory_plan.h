@@ -10,9 +10,10 @@
  *     mc_plan_run(dry, mc_model_module(gpt2), step, &everything, &plan);
  *     mc_context_free(dry);
  *
- * where `step` is the same function that trains on the real context. It is within 2 % of
- * mc_memory(ctx).peak after training. A `step` that generates (mc_model_generate, or answers of a
- * generator, which ignore end tokens) is planned in the same way; its cache is part of activations.
+ * where `step` is the same function that trains on the real context. On the CPU `peak` is
+ * mc_memory(ctx).peak after training, on a GPU within 2 % of it. A `step` that generates
+ * (mc_model_generate, or answers of a generator, which ignore end tokens) is planned in the same
+ * way; its cache is part of activations.
  *
  * Such a run can also predict the step's time: core/predict/step_time.h.
  *
@@ -82,9 +83,11 @@ MC_API mc_context *mc_plan_context_new(mc_context *ctx);
  * communicate. Errors: MC_ERR_ARGUMENT for fewer than 1 rank, more than 65536, or another level. */
 MC_API mc_context *mc_plan_context_new_ranks(mc_context *ctx, int ranks, mc_zero_level level);
 
-/* Runs two steps on such a context. Memory that the first one keeps exists in the second, which is
- * the one that is counted. `module` is any module of the trained model. Errors, set in `dry`: those
- * of the step, and MC_ERR_ARGUMENT for another kind of context. */
+/* Runs two steps on such a context. Memory that the first one keeps exists in the second. The plan
+ * is of the step with the larger peak: the second, except where the first takes more (delayed
+ * scales of fp8, which it does not have yet). `sent` and `collectives` are of the second. `module`
+ * is any module of the trained model. Errors, set in `dry`: those of the step, and MC_ERR_ARGUMENT
+ * for another kind of context. */
 MC_API mc_status mc_plan_run(mc_context *dry, mc_module *module,
                              void (*step)(mc_context *ctx, void *user), void *user,
                              mc_memory_plan *plan);

@@ -1,6 +1,7 @@
 /* Scratch memory of the CPU's kernels, for the memory planner. Formulas are not repeated here: the
  * real kernel is called on a device that records the request and returns no memory. All kernels
- * below request their memory before they access anything, and then return MC_ERR_NOMEM. */
+ * below request their memory before they access anything, and then return MC_ERR_NOMEM. If a kernel
+ * holds scratch memory while it calls another that takes some, its function here adds the two. */
 #include "core/device/cpu/cpu_internal.h"
 #include "core/device/plan_internal.h"
 
@@ -175,23 +176,32 @@ static mc_status plan_linear_quantized(mc_device *d, int64_t rows, float alpha, 
     ASK(d, linear_quantized, rows, alpha, x, q, bias, activation, y);
 }
 
+/* The activation's output as f32, and the scratch memory of its sums. */
 static mc_status plan_fp8_cast(mc_device *d, const mc_fp8_cast_call *c)
 {
     if (c->activation == MC_ACTIVATION_NONE || !c->rows || !c->columns) return MC_OK;
-    ASK(d, fp8_cast, c);
+    if (!c->sums || !c->scale) ASK(d, fp8_cast, c);
+    mc_matrix activated = {NULL, MC_F32, c->columns};
+    size_t bytes = (size_t)(c->rows * c->columns) * sizeof(float);
+    void *scratch = mc_plan_scratch_new(d, bytes);
+    if (!scratch) return MC_ERR_NOMEM;
+    mc_status status = plan_column_sums(d, c->rows, c->columns, activated, c->sums);
+    mc_plan_scratch_free(d, scratch, bytes);
+    return status;
 }
 
 /* The operands as f32, and the scratch memory of the product of these. */
 static mc_status plan_fp8_gemm(mc_device *d, const mc_fp8_gemm_call *c)
 {
+    if (c->m == 0 || c->n == 0) return MC_OK;
     mc_matrix a = {NULL, MC_F32, c->transpose_a ? c->m : c->k};
     mc_matrix b = {NULL, MC_F32, c->transpose_b ? c->k : c->n};
     size_t bytes = (size_t)((c->m + c->n) * c->k) * sizeof(float);
-    void *operands = d->alloc(d, bytes);
+    void *operands = mc_plan_scratch_new(d, bytes);
     if (!operands) return MC_ERR_NOMEM;
     mc_status status = plan_gemm(d, c->transpose_a, c->transpose_b, c->m, c->n, c->k, c->alpha, a,
                                  b, c->beta, c->c);
-    d->free(d, operands, bytes);
+    mc_plan_scratch_free(d, operands, bytes);
     return status;
 }
 
