@@ -99,6 +99,15 @@ mc_tensor *mc_tape_deferred_activation(mc_tape *tape, mc_tensor *pre, int activa
     return y;
 }
 
+mc_tensor *mc_tape_in_bytes(mc_tape *tape, mc_dtype dtype, mc_tensor *bytes)
+{
+    mc_tensor *y = bytes ? new_tensor(tape, dtype, bytes->shape) : NULL;
+    if (!y) return NULL;
+    y->bytes = bytes;
+    y->lengths = bytes->lengths;
+    return y;
+}
+
 mc_tensor *mc_tape_leaf(mc_tape *tape, mc_dtype dtype, mc_shape shape, void *data, float *gradient)
 {
     size_t bytes;
@@ -245,6 +254,7 @@ void mc_tape_release(mc_tape *tape, mc_tensor *x)
         return;
     }
     if (x && x->pre) x = x->pre;
+    if (x && x->bytes) x = x->bytes;
     if (!tape || !x || !is_of_tape(tape, x->storage)) return;
     x->storage->dropped = true;
     if (!x->storage->saves) mc_storage_free_data(x->storage);

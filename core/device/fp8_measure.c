@@ -92,7 +92,7 @@ static mc_status cast(const probe *p, mc_fp8_role role, mc_matrix x, int64_t row
                           .padded = (rows + UNIT - 1) / UNIT * UNIT,
                           .x = x,
                           .format = mc_fp8_format_of((int)role),
-                          .scale = &p->scale[role],
+                          .scale = &p->scale[role].scale,
                           .seen = &p->seen[role],
                           .data = data,
                           .transposed = p->d->fp8_tn ? transposed : NULL};

@@ -468,8 +468,8 @@ typedef struct mc_fp8_cast_call {
     mc_matrix pre;
     float *sums;
     mc_fp8_format format;
-    const mc_fp8_scale *scale; /* device memory */
-    mc_fp8_seen *seen;         /* device memory */
+    const float *scale; /* device memory */
+    mc_fp8_seen *seen;  /* device memory */
     uint8_t *data, *transposed;
 } mc_fp8_cast_call;
 
@@ -516,13 +516,19 @@ typedef struct mc_fp8_matrix {
  *
  * `by_rows`: A and B have an inverse for each of their rows as stored, which are rows of op(A) and
  * columns of op(B). An inverse of NULL is 1 for all rows, of B in any order; with fp8_tn an array
- * is required. */
+ * is required.
+ *
+ * With C of MC_U8, contiguous: C = *scale * activation(alpha * op(A) op(B) + bias) in E4M3, as
+ * fp8_cast rounds, but infinity may become the largest number; bias has any dtype. GPUs may round
+ * to 16 bits before the activation. */
 typedef struct mc_fp8_gemm_call {
     bool transpose_a, transpose_b, fast, by_rows;
     int64_t m, n, k;
     float alpha, beta;
     mc_fp8_matrix a, b;
     mc_matrix bias, c;
+    mc_activation activation; /* NONE unless C is MC_U8 */
+    const float *scale;       /* device memory, at a multiple of 16 bytes; used for MC_U8 */
 } mc_fp8_gemm_call;
 
 typedef struct mc_kernels {

@@ -112,9 +112,9 @@ static mc_tensor *add_up(mc_tape *t, const mc_stored *weight, mc_tensor *y, mc_t
     return mc_low_rank_add(t, y, h, parts, adapter->count, adapter->scale);
 }
 
-/* The product without the adapter. */
+/* The product without the adapter. `next`: see mc_stored_fp8_product. */
 static mc_tensor *product(mc_tape *t, mc_tensor *x, mc_parameter *weight, mc_tensor *b,
-                          mc_activation activation, bool defers)
+                          mc_activation activation, const mc_stored *next)
 {
     mc_stored *stored = weight->stored;
     float scale = stored->product_scale;
@@ -122,7 +122,7 @@ static mc_tensor *product(mc_tape *t, mc_tensor *x, mc_parameter *weight, mc_ten
         return mc_stored_product(t, x, stored, stored->shape.dim[0], b, activation, scale);
     mc_tensor *w = mc_parameter_whole(t, weight);
     if (w && mc_fp8_takes(t, stored))
-        return mc_stored_fp8_product(t, x, stored, w, b, activation, defers);
+        return mc_stored_fp8_product(t, x, stored, w, b, activation, next);
     return w ? mc_scaled_linear(t, x, w, b, activation, scale) : NULL;
 }
 
@@ -132,7 +132,7 @@ static mc_tensor *adapted_product(mc_tape *t, mc_tensor *x, mc_parameter *weight
                                   mc_activation activation)
 {
     mc_tensor *h = down(t, weight->stored->adapter, x);
-    mc_tensor *y = h ? product(t, x, weight, b, MC_ACTIVATION_NONE, false) : NULL;
+    mc_tensor *y = h ? product(t, x, weight, b, MC_ACTIVATION_NONE, NULL) : NULL;
     mc_tensor *sum = y ? add_up(t, weight->stored, y, h) : NULL;
     mc_tape_release(t, h);
     mc_tensor *active = sum ? mc_activate(t, sum, activation) : NULL;
@@ -145,7 +145,7 @@ mc_tensor *mc_weight_product(mc_tape *t, mc_tensor *x, mc_parameter *weight, mc_
 {
     mc_tensor *b = bias ? mc_parameter_whole(t, bias) : NULL;
     if (bias && !b) return NULL;
-    if (!weight->stored->adapter) return product(t, x, weight, b, activation, false);
+    if (!weight->stored->adapter) return product(t, x, weight, b, activation, NULL);
     return adapted_product(t, x, weight, b, activation);
 }
 
@@ -163,7 +163,7 @@ mc_tensor *mc_weight_product_for(mc_tape *t, mc_tensor *x, mc_parameter *weight,
         activation != MC_ACTIVATION_NONE && casts_alone(t, weight) && casts_alone(t, next);
     if (!defers) return mc_weight_product(t, x, weight, bias, activation);
     mc_tensor *b = bias ? mc_parameter_whole(t, bias) : NULL;
-    return bias && !b ? NULL : product(t, x, weight, b, activation, true);
+    return bias && !b ? NULL : product(t, x, weight, b, activation, next->stored);
 }
 
 /* ---- merging --------------------------------------------------------------------------------- */

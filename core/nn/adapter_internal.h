@@ -49,8 +49,8 @@ bool mc_parameter_is_factor(const mc_parameter *parameter);
 mc_tensor *mc_weight_product(mc_tape *t, mc_tensor *x, mc_parameter *weight, mc_parameter *bias,
                              mc_activation activation);
 /* The same if only the product with `next` reads the result. With both products in 8 bits, the
- * result may be a deferred activation (mc_tensor.pre), which only mc_weight_product and
- * mc_tape_release accept. */
+ * result may be a deferred activation (mc_tensor.pre) or bytes (mc_tensor.bytes), which only
+ * mc_weight_product and mc_tape_release accept. */
 mc_tensor *mc_weight_product_for(mc_tape *t, mc_tensor *x, mc_parameter *weight, mc_parameter *bias,
                                  mc_activation activation, const mc_parameter *next);
 

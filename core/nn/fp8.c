@@ -31,6 +31,7 @@ void mc_fp8_free(mc_module_root *root)
     size_t bytes = slots(f) * sizeof *f->seen;
     device->free(device, f->scales, slots(f) * sizeof *f->scales);
     device->free(device, f->seen, bytes);
+    if (f->inputs) device->free(device, f->inputs, (size_t)f->count * sizeof *f->inputs);
     if (f->parts) device->free(device, f->parts, bytes * (size_t)root->ctx->mesh.shard.size);
     mc_free(f->weights);
     mc_free(f);
@@ -254,7 +255,7 @@ static bool weight_operand(mc_tape *t, const mc_fp8_use *use, mc_tensor *weight,
 /* ---- products -------------------------------------------------------------------------------- */
 
 mc_tensor *mc_stored_fp8_product(mc_tape *t, mc_tensor *x, mc_stored *s, mc_tensor *weight,
-                                 mc_tensor *bias, mc_activation activation, bool defers)
+                                 mc_tensor *bias, mc_activation activation, const mc_stored *next)
 {
     const mc_module_root *root = s->owner->root;
     const mc_fp8_state *f = root->fp8;
@@ -269,10 +270,13 @@ mc_tensor *mc_stored_fp8_product(mc_tape *t, mc_tensor *x, mc_stored *s, mc_tens
     mc_fp8_use use = {.scales = f->scales + first,
                       .seen = is_fixed(f) ? NULL : f->seen + first,
                       .current = f->recipe.scaling == MC_FP8_CURRENT || !f->advanced,
-                      .defers = defers,
+                      .defers = next && !is_fixed(f),
+                      .result = next && is_fixed(f) ? &f->inputs[next->fp8 - 1].scale : NULL,
                       .margin = f->recipe.fp8_margin,
                       .weight = weight_operand,
                       .owner = s};
+    /* the form that a product can compute as it writes; a byte has 3 bits of mantissa */
+    if (use.result && activation == MC_ACTIVATION_GELU) activation = MC_ACTIVATION_GELU_NEW;
     return mc_scaled_linear_fp8(t, x, weight, bias, activation, s->product_scale, &use);
 }
 
@@ -338,6 +342,27 @@ static bool check_seen(const mc_module_root *root)
     return !mc_failed(ctx);
 }
 
+/* Copies the scales of inputs into f->inputs. */
+static bool fix_inputs(const mc_module_root *root, mc_fp8_state *f)
+{
+    mc_context *ctx = root->ctx;
+    mc_device *device = device_of(root);
+    size_t bytes = slots(f) * sizeof *f->scales, fixed_bytes = (size_t)f->count * sizeof *f->inputs;
+    mc_fp8_scale *scales = mc_malloc(bytes);
+    mc_fp8_fixed *fixed = mc_calloc((size_t)f->count, sizeof *fixed);
+    f->inputs = device->alloc(device, fixed_bytes);
+    if (!scales || !fixed || !f->inputs)
+        mc_fail_nomem(ctx, "fp8");
+    else if (!device->copy_out(device, scales, f->scales, bytes))
+        mc_fail(ctx, MC_ERR_DEVICE, "fp8: reading scales: %s", device->failure);
+    for (int i = 0; i < f->count && !mc_failed(ctx); i++)
+        fixed[i].scale = scales[i * MC_FP8_ROLES + MC_FP8_X].scale;
+    if (!mc_failed(ctx)) device->copy_in(device, f->inputs, fixed, fixed_bytes);
+    mc_free(scales);
+    mc_free(fixed);
+    return !mc_failed(ctx);
+}
+
 mc_status mc_module_calibrate_fp8(mc_module *module)
 {
     if (!module) return MC_ERR_ARGUMENT;
@@ -353,7 +378,8 @@ mc_status mc_module_calibrate_fp8(mc_module *module)
         return mc_fail(ctx, MC_ERR_STATE,
                        "fp8: model \"%s\" is calibrated already: set its recipe again before",
                        name);
-    if (!is_free(root) || !check_seen(root) || advance(root, NULL)) return mc_error_status(ctx);
+    if (!is_free(root) || !check_seen(root) || advance(root, NULL) || !fix_inputs(root, f))
+        return mc_error_status(ctx);
     mc_step_forget(ctx); /* its recordings scale each tensor by itself */
     f->epoch = root->values_epoch;
     return MC_OK;

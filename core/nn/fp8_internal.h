@@ -20,7 +20,13 @@ typedef struct mc_fp8_state {
     mc_fp8_seen *parts;   /* (ranks, count, MC_FP8_ROLES); NULL with one rank */
     bool advanced;        /* scales follow earlier updates; false before the first */
     uint64_t epoch; /* MC_FP8_STATIC: the values_epoch that scales were fixed at; 0: not yet */
+    struct mc_fp8_fixed *inputs; /* MC_FP8_STATIC: (count), device memory; NULL: not fixed yet */
 } mc_fp8_state;
+
+/* The fixed scale of a layer's input where the product before can read it (mc_fp8_use.result). */
+typedef struct mc_fp8_fixed {
+    float scale, unused[3];
+} mc_fp8_fixed;
 
 /* Whether it can be in 8 bits with scales of tensors: a linear weight of a block, of suitable size,
  * no adapter's factor, not stored in 8 bits. */
@@ -32,9 +38,11 @@ int mc_fp8_kind_of(const mc_fp8_kind *kinds, int count, const mc_stored *s);
 /* Whether the tape multiplies by a weight in 8 bits and casts the other operand. */
 bool mc_fp8_takes(const mc_tape *t, const mc_stored *stored);
 /* activation(scale * x W^T + b) with scales of tensors, on a tape for which mc_fp8_takes holds.
- * With `defers`, only another such product may read the result (mc_fp8_use.defers). */
+ * With `next`, only the product with that weight, in 8 bits too, may read the result
+ * (mc_fp8_use.defers, result): with fixed scales its GELU is tanh's approximation, whatever the
+ * device. */
 mc_tensor *mc_stored_fp8_product(mc_tape *t, mc_tensor *x, mc_stored *stored, mc_tensor *weight,
-                                 mc_tensor *bias, mc_activation activation, bool defers);
+                                 mc_tensor *bias, mc_activation activation, const mc_stored *next);
 
 /* Bytes of the kept casts of weights. */
 uint64_t mc_fp8_kept_bytes(const mc_module_root *root);

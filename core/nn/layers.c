@@ -285,7 +285,7 @@ static mc_tensor *feed_in(mc_tape *t, mc_feed_forward *ffn, mc_tensor *x, bool l
                    : !(o->dropout > 0) ? plain_in(t, ffn, x)
                                        : mc_linear_forward_activated(t, ffn->in, x, activation);
     if (last) mc_tape_release(t, x);
-    if (h && h->pre) return h;
+    if (h && !h->storage) return h;
     if (o->gated && h) {
         mc_tensor *gated = mc_gated(t, h, o->activation);
         mc_tape_release(t, h);
@@ -303,7 +303,7 @@ static mc_tensor *feed_forward(mc_tape *t, mc_feed_forward *ffn, mc_tensor *x, b
     if (!mc_given(mc_tape_context(t), ffn) || !mc_op_ready(t, "feed-forward", x)) return NULL;
     mc_tensor *h = feed_in(t, ffn, x, last);
     mc_tensor *y = NULL;
-    if (h && h->pre) /* w_out computes the activation */
+    if (h && !h->storage) /* a form that only w_out reads (mc_weight_product_for) */
         y = mc_weight_product(t, h, ffn->out->weight, ffn->out->bias, MC_ACTIVATION_NONE);
     else if (h)
         y = mc_linear_forward(t, ffn->out, h);

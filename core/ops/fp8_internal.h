@@ -25,6 +25,10 @@ struct mc_fp8_use {
     /* Forward leaves the activation to the next 8-bit linear, the output's only reader, which
      * computes it from the pre-activation in its casts. So the output needs no memory. */
     bool defers;
+    /* With fixed scales the output is the activation itself in E4M3, with the scale of the next
+     * 8-bit linear's input: in device memory, at a multiple of 16 bytes; no gradients. NULL: not
+     * so. */
+    const float *result;
     int margin;
     /* The weight in 8 bits, in the form for forward (transposed false) or for the input's gradient.
      * False after an error. */
@@ -76,7 +80,8 @@ typedef struct mc_fp8_x {
 } mc_fp8_x;
 
 /* The products of a linear. Forward: all of the call, but without the activation if y has no data;
- * sets the tensors of *how. */
+ * sets the tensors of *how. x of MC_U8 is in E4M3 already, with its fixed scale; y of MC_U8 is
+ * written with the scale use->result. */
 void mc_fp8_linear(mc_tape *t, const mc_fp8_use *use, const mc_linear_call *call, mc_fp8_x *how,
                    mc_tensor *weight);
 /* Casts the output's gradient. */

@@ -35,8 +35,11 @@ static mc_tensor *pre_gradient(mc_tape *t, mc_node *node, const linear_state *st
 
 static const mc_op linear_activation_op;
 
-/* The tensor to cast or multiply for x: itself, or its pre-activation. */
-static mc_tensor *source_of(mc_tensor *x) { return x && x->pre ? x->pre : x; }
+/* The tensor to cast or multiply for x: itself, its pre-activation, or its bytes. */
+static mc_tensor *source_of(mc_tensor *x)
+{
+    return x && x->bytes ? x->bytes : x && x->pre ? x->pre : x;
+}
 
 /* A linear's backward product can include the gradients of the activation and bias before it. */
 static bool fuses(const mc_node *node, const mc_node *before)
@@ -149,10 +152,11 @@ void mc_linear_bias_done(const mc_node *linear)
     ((linear_state *)linear->state)->bias_done = true;
 }
 
-bool mc_linear_check(mc_tape *t, mc_tensor *x, mc_tensor *weight, mc_tensor *bias,
-                     mc_activation activation, float scale)
+/* `source`: what is read of x, see source_of. */
+static bool check(mc_tape *t, const mc_tensor *source, mc_tensor *x, mc_tensor *weight,
+                  mc_tensor *bias, mc_activation activation, float scale)
 {
-    if (!mc_op_ready(t, "linear", x) || !mc_op_ready(t, "linear", weight)) return false;
+    if (!mc_op_ready(t, "linear", source) || !mc_op_ready(t, "linear", weight)) return false;
     if (!mc_op_float(t, "linear", "input", x)) return false;
     if (!mc_op_same_dtype(t, "linear", "weight", weight, x->dtype)) return false;
     if (weight->shape.ndim != 2 || x->shape.ndim < 1 ||
@@ -170,6 +174,12 @@ bool mc_linear_check(mc_tape *t, mc_tensor *x, mc_tensor *weight, mc_tensor *bia
     return mc_op_ready(t, "linear", bias) &&
            mc_op_same_dtype(t, "linear", "bias", bias, x->dtype) &&
            mc_op_shape(t, "linear", "bias", bias, MC_SHAPE(weight->shape.dim[0]));
+}
+
+bool mc_linear_check(mc_tape *t, mc_tensor *x, mc_tensor *weight, mc_tensor *bias,
+                     mc_activation activation, float scale)
+{
+    return check(t, x, x, weight, bias, activation, scale);
 }
 
 /* `like`: the parts of the linear's state that are known before the call. */
@@ -201,18 +211,29 @@ static mc_tensor *make_output(mc_tape *t, const mc_tensor *x, int64_t out, bool 
     return defers ? mc_tape_deferred_activation(t, *pre, (int)activation) : y;
 }
 
+/* An output in 8 bits, see mc_fp8_use.result. NULL after an error. */
+static mc_tensor *make_bytes(mc_tape *t, const mc_tensor *x, int64_t out)
+{
+    mc_shape shape = x->shape;
+    shape.dim[shape.ndim - 1] = out;
+    return mc_tape_in_bytes(t, x->dtype, mc_tape_tensor(t, MC_U8, shape, x));
+}
+
 /* `use`: 8-bit products, or NULL. */
 static mc_tensor *linear(mc_tape *t, mc_tensor *x, mc_tensor *weight, mc_tensor *bias,
                          mc_activation activation, float scale, const mc_fp8_use *use)
 {
     mc_tensor *source = use ? source_of(x) : x;
-    if (!mc_linear_check(t, source, weight, bias, activation, scale)) return NULL;
-    bool active = activation != MC_ACTIVATION_NONE, defers = active && use && use->defers;
+    if (!check(t, source, x, weight, bias, activation, scale)) return NULL;
+    bool active = activation != MC_ACTIVATION_NONE, to_bytes = use && use->result;
+    bool defers = active && use && use->defers;
     bool keeps = active && mc_tape_recording(t) &&
                  (x->requires_grad || weight->requires_grad || (bias && bias->requires_grad));
     linear_state state = {.activation = activation, .scale = scale};
     int64_t out = weight->shape.dim[0];
-    mc_tensor *y = make_output(t, x, out, keeps || defers, defers, activation, &state.pre);
+    mc_tensor *y = to_bytes
+                       ? make_bytes(t, x, out)
+                       : make_output(t, x, out, keeps || defers, defers, activation, &state.pre);
     if (!y) return NULL;
     mc_linear_call call = {.rows = mc_tensor_rows(x),
                            .in = mc_tensor_columns(x),
@@ -222,12 +243,12 @@ static mc_tensor *linear(mc_tape *t, mc_tensor *x, mc_tensor *weight, mc_tensor 
                            .weight = mc_matrix_of(weight),
                            .activation = activation,
                            .pre = mc_matrix_of(state.pre)};
-    if (!defers) call.y = mc_matrix_of(y);
+    if (!defers) call.y = mc_matrix_of(to_bytes ? y->bytes : y);
     if (bias) call.bias = mc_matrix_flat(bias);
     if (use) {
         state.fp8 = *use;
-        if (source != x) state.x8.activation = (mc_activation)x->activation;
-        state.x8.keeps = source != x && weight->requires_grad && mc_tape_keeps_cheap(t);
+        if (x->pre) state.x8.activation = (mc_activation)x->activation;
+        state.x8.keeps = x->pre && weight->requires_grad && mc_tape_keeps_cheap(t);
         mc_fp8_linear(t, use, &call, &state.x8, weight);
     } else {
         MC_KERNEL(t, "linear", linear, &call);

@@ -80,7 +80,7 @@ bool mc_fp8_cast_into(mc_tape *t, const mc_fp8_use *use, mc_fp8_role role, const
                              .pre = x->pre,
                              .sums = x->sums,
                              .format = mc_fp8_format_of(role),
-                             .scale = scale,
+                             .scale = &scale->scale,
                              .seen = noted && use->seen ? &use->seen[role] : NULL,
                              .data = (uint8_t *)(uintptr_t)out->data,
                              .transposed = (uint8_t *)(uintptr_t)out->transposed};
@@ -141,22 +141,36 @@ static mc_tensor *keep(mc_tape *t, mc_fp8_operand *x)
     return kept;
 }
 
-void mc_fp8_linear(mc_tape *t, const mc_fp8_use *use, const mc_linear_call *c, mc_fp8_x *how,
-                   mc_tensor *weight)
+/* The input of forward in 8 bits: cast, unless it is bytes. */
+static bool x_operand(mc_tape *t, const mc_fp8_use *use, const mc_linear_call *c, mc_fp8_x *how,
+                      mc_fp8_operand *x)
 {
-    bool active = c->activation != MC_ACTIVATION_NONE;
-    mc_matrix to = active && c->pre.data ? c->pre : c->y;
+    if (c->x.dtype == MC_U8) {
+        *x = (mc_fp8_operand){.rows = c->rows,
+                              .columns = c->in,
+                              .format = mc_fp8_format_of(MC_FP8_X),
+                              .inverse = &use->scales[MC_FP8_X].inverse,
+                              .data = c->x.data};
+        return true;
+    }
     mc_fp8_source source = {
         .rows = c->rows, .columns = c->in, .x = c->x, .activation = how->activation};
-    mc_fp8_operand x = {0}, w = {0};
     mc_fp8_forms forms = mc_fp8_forms_of(t, true, how->keeps);
     forms.noted = !mc_tape_replaying(t);
     how->scale = own_scale(t, use);
-    if (use->current && !how->scale) return;
+    if (use->current && !how->scale) return false;
     const mc_fp8_scale *scale =
         mc_fp8_scale_for(t, use, MC_FP8_X, &source, how->scale ? mc_tensor_data(how->scale) : NULL);
-    bool good = mc_fp8_cast_new(t, use, MC_FP8_X, &source, scale, forms, &x) &&
-                use->weight(t, use, weight, false, &w);
+    return mc_fp8_cast_new(t, use, MC_FP8_X, &source, scale, forms, x);
+}
+
+void mc_fp8_linear(mc_tape *t, const mc_fp8_use *use, const mc_linear_call *c, mc_fp8_x *how,
+                   mc_tensor *weight)
+{
+    bool active = c->activation != MC_ACTIVATION_NONE, to_bytes = c->y.dtype == MC_U8;
+    mc_matrix to = active && c->pre.data ? c->pre : c->y;
+    mc_fp8_operand x = {0}, w = {0};
+    bool good = x_operand(t, use, c, how, &x) && use->weight(t, use, weight, false, &w);
     mc_fp8_gemm_call call = {.transpose_b = true,
                              .fast = true,
                              .m = c->rows,
@@ -164,9 +178,11 @@ void mc_fp8_linear(mc_tape *t, const mc_fp8_use *use, const mc_linear_call *c, m
                              .k = c->in,
                              .alpha = c->alpha,
                              .bias = c->bias,
-                             .c = to};
+                             .c = to,
+                             .activation = to_bytes ? c->activation : MC_ACTIVATION_NONE,
+                             .scale = use->result};
     if (good) good = multiply(t, call, &x, &w);
-    if (good && active && c->y.data)
+    if (good && active && c->y.data && !to_bytes)
         MC_KERNEL(t, "linear in 8 bits", activation, c->rows, c->out, c->activation, to, c->y);
     if (how->keeps) how->kept = keep(t, &x);
     mc_fp8_release(&x);

@@ -58,6 +58,9 @@ struct mc_tensor {
      * computes as it reads it: see mc_fp8_use.defers. Else NULL. */
     struct mc_tensor *pre;
     int activation;
+    /* Or its values are those of bytes in E4M3, (rows, columns), which only the next linear layer
+     * reads: see mc_fp8_use.result. Else NULL. */
+    struct mc_tensor *bytes;
     /* autograd */
     struct mc_tape *tape;       /* the tape that created it; NULL for context tensors */
     struct mc_tensor *previous; /* the tensor created before it on that tape */

@@ -29,7 +29,7 @@ struct operation {
     int32_t bias_type, aux_type; /* -1: that of D */
     void *bias, *aux;
     int64_t aux_ld;
-    const float *a_scale, *b_scale; /* factors of 8-bit operands */
+    const float *a_scale, *b_scale, *d_scale; /* factors of 8-bit matrices */
     int8_t fast;
     int32_t a_mode, b_mode; /* cublasLtMatmulMatrixScale_t */
 };
@@ -67,7 +67,7 @@ struct at_end {
 
 struct problem {
     operation op;
-    layout a, b, c;
+    layout a, b, c, d;
     int64_t m, n, k;
 };
 
@@ -80,10 +80,14 @@ bool has_gelu(int32_t epilogue)
     return epilogue == CUBLASLT_EPILOGUE_GELU || epilogue == CUBLASLT_EPILOGUE_GELU_BIAS ||
            epilogue == CUBLASLT_EPILOGUE_GELU_AUX || epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
 }
+bool has_relu(int32_t epilogue)
+{
+    return epilogue == CUBLASLT_EPILOGUE_RELU || epilogue == CUBLASLT_EPILOGUE_RELU_BIAS;
+}
 bool has_bias(int32_t epilogue)
 {
     return epilogue == CUBLASLT_EPILOGUE_BIAS || epilogue == CUBLASLT_EPILOGUE_GELU_BIAS ||
-           epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+           epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS || epilogue == CUBLASLT_EPILOGUE_RELU_BIAS;
 }
 bool writes_aux(int32_t epilogue)
 {
@@ -103,6 +107,7 @@ bool make_problem(cublasLtMatmulDesc_t op, cublasLtMatrixLayout_t a, cublasLtMat
     p->a = *get<layout>(a);
     p->b = *get<layout>(b);
     p->c = *get<layout>(c);
+    p->d = *ld;
     p->m = p->op.transpose_a == CUBLAS_OP_T ? p->a.columns : p->a.rows;
     p->k = p->op.transpose_a == CUBLAS_OP_T ? p->a.rows : p->a.columns;
     p->n = p->op.transpose_b == CUBLAS_OP_T ? p->b.rows : p->b.columns;
@@ -110,7 +115,7 @@ bool make_problem(cublasLtMatmulDesc_t op, cublasLtMatrixLayout_t a, cublasLtMat
     if (p->a.batch != p->c.batch || p->b.batch != p->c.batch || ld->batch != p->c.batch)
         return false;
     return k == p->k && p->c.rows == p->m && p->c.columns == p->n && ld->rows == p->m &&
-           ld->columns == p->n && ld->ld == p->c.ld && ld->type == p->c.type;
+           ld->columns == p->n && ld->ld == p->c.ld;
 }
 
 bool by_rows(const operation &op)
@@ -118,9 +123,21 @@ bool by_rows(const operation &op)
     return op.a_mode == CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
 }
 
-/* As Hopper has it: A transposed and B not, strides and addresses of whole 16 bytes, a result in
- * bf16 or f32, and a bias alone beside the product. Beside factors of rows there is no bias, so that
- * the way around is taken. */
+/* A result in 8 bits: C and a bias in bf16, a scale, bias and GELU or ReLU. */
+bool is_fp8_result_supported(const problem &p)
+{
+    const operation &op = p.op;
+    int32_t e = op.epilogue;
+    if (p.d.type != CUDA_R_8F_E4M3 || p.c.type != CUDA_R_16BF || p.d.ld % 16) return false;
+    if (!op.d_scale) return false;
+    if (has_bias(e) && (!op.bias || op.bias_type != CUDA_R_16BF)) return false;
+    return e == CUBLASLT_EPILOGUE_DEFAULT || e == CUBLASLT_EPILOGUE_BIAS || has_relu(e) ||
+           e == CUBLASLT_EPILOGUE_GELU || e == CUBLASLT_EPILOGUE_GELU_BIAS;
+}
+
+/* As Hopper has it: A transposed and B not, strides and addresses of whole 16 bytes, scales too, a
+ * result in bf16 or f32 with a bias alone beside the product, or one in 8 bits. Beside factors of
+ * rows there is no bias, so that the way around is taken. */
 bool is_fp8_supported(const problem &p, const uint32_t *alignment)
 {
     const operation &op = p.op;
@@ -130,6 +147,8 @@ bool is_fp8_supported(const problem &p, const uint32_t *alignment)
     if (!is_fp8(p.b.type) || both_e5m2 || !tn || !op.a_scale || !op.b_scale) return false;
     if (p.a.ld % 16 || p.b.ld % 16 || alignment[0] < 16 || alignment[1] < 16) return false;
     if (p.m % 16 || p.k % 16 || p.c.ld % 8 || alignment[2] < 16 || p.c.batch > 1) return false;
+    if (is_fp8(p.d.type)) return is_fp8_result_supported(p);
+    if (p.c.type != p.d.type || op.d_scale) return false;
     if (p.c.type != CUDA_R_16BF && p.c.type != CUDA_R_32F) return false;
     return op.epilogue == CUBLASLT_EPILOGUE_DEFAULT ||
            (op.epilogue == CUBLASLT_EPILOGUE_BIAS && op.bias && p.c.type == CUDA_R_16BF &&
@@ -144,7 +163,7 @@ bool is_supported(const problem &p, const uint32_t *alignment)
     int32_t e = op.epilogue;
     if (op.compute != CUBLAS_COMPUTE_32F || op.scale != CUDA_R_32F) return false;
     if (is_fp8(in)) return is_fp8_supported(p, alignment);
-    if (in != p.b.type) return false;
+    if (in != p.b.type || p.d.type != out || op.d_scale) return false;
     if (in != out && out != CUDA_R_32F) return false;
     if (p.m < 1 || p.n < 1 || p.k < 1) return false;
     const layout *all[] = {&p.a, &p.b, &p.c};
@@ -178,6 +197,7 @@ uint64_t hash_of(const problem &p)
                               p.b.type,
                               p.op.fast,
                               p.c.type,
+                              p.d.type,
                               p.c.batch,
                               p.a.step,
                               p.b.step,
@@ -205,6 +225,8 @@ void store(void *data, cudaDataType type, int64_t at, float value)
         ((float *)data)[at] = value;
     else if (type == CUDA_R_16F)
         ((__half *)data)[at] = __float2half_rn(value);
+    else if (type == CUDA_R_8F_E4M3) /* infinity becomes the largest number */
+        ((uint8_t *)data)[at] = mc_to_e4m3(std::isinf(value) ? copysignf(448.0f, value) : value);
     else
         ((__nv_bfloat16 *)data)[at] = __float2bfloat16_rn(value);
 }
@@ -241,6 +263,7 @@ float finish(const problem &p, int64_t row, int64_t column, float x)
     if (has_bias(e)) x += load(p.op.bias, p.c.type, row);
     if (writes_aux(e)) store(p.op.aux, p.c.type, aux_at, x);
     if (has_gelu(e)) x = gelu(x);
+    if (has_relu(e)) x = x > 0 ? x : 0;
     if (e == CUBLASLT_EPILOGUE_DGELU) x *= gelu_slope(load(p.op.aux, p.c.type, aux_at));
     return x;
 }
@@ -297,7 +320,8 @@ void multiply(const problem &p, float alpha, float beta, const void *a, const vo
                     float x = alpha * (float)sum[j][i];
                     if (by_rows(p.op)) x *= p.op.a_scale[row + i] * p.op.b_scale[column + j];
                     if (beta != 0.0f) x += beta * load(c, p.c.type, at);
-                    store(d, p.c.type, at, finish(p, row + i, column + j, x));
+                    x = finish(p, row + i, column + j, x);
+                    store(d, p.d.type, at, p.op.d_scale ? *p.op.d_scale * x : x);
                 }
         }
 }
@@ -309,6 +333,12 @@ void check_matrix(const void *data, const layout &l, const char *what)
 }
 
 bool is_aligned(const void *data, uint32_t alignment) { return (uintptr_t)data % alignment == 0; }
+
+/* Scales lie at multiples of 16 bytes; others have algorithms, which do not run. */
+bool are_scales_aligned(const operation &op)
+{
+    return is_aligned(op.a_scale, 16) && is_aligned(op.b_scale, 16) && is_aligned(op.d_scale, 16);
+}
 
 } // namespace
 
@@ -373,9 +403,12 @@ cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *op, cublasComputeT
                                         cudaDataType_t scale)
 {
     *op = new cublasLtMatmulDescOpaque_t{};
-    *get<operation>(*op) = {compute, scale,   CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT,
-                            -1,      -1,      nullptr,     nullptr,     0,
-                            nullptr, nullptr, 0,           0,           0};
+    operation *o = get<operation>(*op); /* the rest is zero */
+    o->compute = compute;
+    o->scale = scale;
+    o->transpose_a = o->transpose_b = CUBLAS_OP_N;
+    o->epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+    o->bias_type = o->aux_type = -1;
     live++;
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -407,6 +440,7 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t op,
         {CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, &o->aux_type, 4},
         {CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &o->a_scale, 8},
         {CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &o->b_scale, 8},
+        {CUBLASLT_MATMUL_DESC_D_SCALE_POINTER, &o->d_scale, 8},
         {CUBLASLT_MATMUL_DESC_FAST_ACCUM, &o->fast, 1},
         {CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &o->a_mode, 4},
         {CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &o->b_mode, 4},
@@ -553,14 +587,16 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t op, const v
     if (!make_problem(op, la, lb, lc, ld, &p)) return CUBLAS_STATUS_INVALID_VALUE;
     memcpy(&how, algo, sizeof how);
     if (how.magic != MAGIC || how.problem != hash_of(p) || how.workspace > bytes ||
-        !is_supported(p, how.alignment))
+        !is_supported(p, how.alignment) || !are_scales_aligned(p.op))
         return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (c == d && p.c.type != p.d.type) return CUBLAS_STATUS_INVALID_VALUE; /* in place */
+    if (!c && beta_value != 0.0f) return CUBLAS_STATUS_INVALID_VALUE;
     if (!is_aligned(a, how.alignment[0]) || !is_aligned(b, how.alignment[1]) ||
         !is_aligned(c, how.alignment[2]) || !is_aligned(d, how.alignment[3]))
         fail("cublasLtMatmul: operands are not aligned as was promised");
     check_matrix(a, p.a, "cublasLtMatmul's A");
     check_matrix(b, p.b, "cublasLtMatmul's B");
-    check_matrix(d, p.c, "cublasLtMatmul's D");
+    check_matrix(d, p.d, "cublasLtMatmul's D");
     if (beta_value != 0.0f) check_matrix(c, p.c, "cublasLtMatmul's C");
     if (has_aux(p.op.epilogue))
         check_matrix(p.op.aux, {p.c.type, p.m, p.n, p.op.aux_ld, 1, 0}, "cublasLtMatmul's aux");
@@ -575,7 +611,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t op, const v
         if (how.workspace) memset(workspace, 0xff, how.workspace);
         for (int32_t i = 0; i < p.c.batch; i++)
             multiply(p, alpha_value, beta_value, matrix_at(a, p.a, i), matrix_at(b, p.b, i),
-                     matrix_at(c, p.c, i), matrix_at(d, p.c, i));
+                     matrix_at(c, p.c, i), matrix_at(d, p.d, i));
     });
     return CUBLAS_STATUS_SUCCESS;
 }

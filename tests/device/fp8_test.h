@@ -406,6 +406,39 @@ static inline fp8_product_case fp8_product_new(const int64_t shape[3], bool ta, 
     return p;
 }
 
+static inline double fp8_activated(mc_activation a, double x)
+{
+    switch (a) {
+    case MC_ACTIVATION_RELU: return x > 0 ? x : 0;
+    case MC_ACTIVATION_GELU: return x / 2 * (1 + erf(x / sqrt(2)));
+    case MC_ACTIVATION_GELU_NEW:
+        return x / 2 * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+    default: return x;
+    }
+}
+
+/* The bytes of an activated product: each is the nearest to a number that differs from the exact
+ * one by at most `tolerance` of the largest pre-activation. Counts those that saturate. */
+static inline void assert_product_bytes(const fp8_product_case *p, const uint8_t *got, float scale,
+                                        double tolerance, const char *isa, int64_t *saturated)
+{
+    double largest = 0, factor = (double)scale;
+    int64_t count = p->call.m * p->call.n;
+    for (int64_t i = 0; i < count; i++) largest = fmax(largest, fabs(p->expected[i]));
+    for (int64_t i = 0; i < count; i++) {
+        double v = fp8_activated(p->call.activation, p->expected[i]), slack = tolerance * largest;
+        double least = fp8_value(MC_FP8_E4M3, fp8_nearest(MC_FP8_E4M3, factor * (v - slack)));
+        double most = fp8_value(MC_FP8_E4M3, fp8_nearest(MC_FP8_E4M3, factor * (v + slack)));
+        double value = fp8_value(MC_FP8_E4M3, got[i]);
+        *saturated += factor * v > 448;
+        if (!(value >= least && value <= most))
+            fail_msg("product to bytes, %s, activation %d (%lld, %lld) at %lld: got %g, expected "
+                     "%g to %g",
+                     isa, (int)p->call.activation, (long long)p->call.m, (long long)p->call.n,
+                     (long long)i, value, least, most);
+    }
+}
+
 static inline void fp8_product_free(fp8_product_case *p)
 {
     free(p->a);

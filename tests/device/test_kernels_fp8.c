@@ -110,7 +110,7 @@ static void test_cast(void **state)
                                      .padded = c.padded,
                                      .x = c.x.m,
                                      .format = c.format,
-                                     .scale = &c.scale,
+                                     .scale = &c.scale.scale,
                                      .seen = &seen,
                                      .data = data,
                                      .transposed = turned};
@@ -147,7 +147,7 @@ static void test_fused_cast(void **state)
                                  .padded = (rows + 15) / 16 * 16,
                                  .x = x.m,
                                  .activation = (mc_activation)a,
-                                 .scale = &scale};
+                                 .scale = &scale.scale};
         FOR_TABLES(t)
         {
             call.format = MC_FP8_E4M3;
@@ -273,13 +273,43 @@ static void test_rows(void **state)
         }
 }
 
+/* With bias, activation and cast: rounded once, from f32. */
+static void test_product_to_bytes(void **state)
+{
+    (void)state;
+    static const int64_t shapes[][3] = {{20, 48, 80}, {64, 33, 17}, {96, 64, 256}};
+    const float scale = 256;
+    int64_t saturated = 0;
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) FOR_TYPES(d)
+    for (int a = MC_ACTIVATION_NONE; a <= MC_ACTIVATION_GELU_NEW; a++) {
+        fp8_product_case p =
+            fp8_product_new(shapes[s], false, true, MC_FP8_E4M3, float_types[d], a != 1, false);
+        uint8_t *bytes = malloc((size_t)(p.call.m * p.call.n));
+        assert_non_null(bytes);
+        p.call.a.inverse = &p.inverse[0];
+        p.call.b.inverse = &p.inverse[1];
+        p.call.activation = (mc_activation)a;
+        p.call.scale = &scale;
+        p.call.c = (mc_matrix){bytes, MC_U8, p.call.n};
+        FOR_TABLES(t)
+        {
+            assert_int_equal(t->k->fp8_gemm(device, &p.call), MC_OK);
+            assert_product_bytes(&p, bytes, scale, 1e-6, t->name, &saturated);
+        }
+        free(bytes);
+        fp8_product_free(&p);
+    }
+    assert_true(saturated > 100);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_as_torch),   cmocka_unit_test(test_boundaries),
-        cmocka_unit_test(test_scales),     cmocka_unit_test(test_cast),
-        cmocka_unit_test(test_fused_cast), cmocka_unit_test(test_update),
-        cmocka_unit_test(test_product),    cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_as_torch),         cmocka_unit_test(test_boundaries),
+        cmocka_unit_test(test_scales),           cmocka_unit_test(test_cast),
+        cmocka_unit_test(test_fused_cast),       cmocka_unit_test(test_update),
+        cmocka_unit_test(test_product),          cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_product_to_bytes),
     };
     return cmocka_run_group_tests(tests, open_tables, close_tables);
 }

@@ -309,6 +309,83 @@ static void test_fused_pair(void **state)
     }
 }
 
+/* ---- two linears with fixed scales ----------------------------------------------------------- */
+
+static bool writes_bytes; /* the first product writes bytes for the second one */
+
+static mc_tensor *run_fixed_pair(mc_tape *t, void *block, mc_tensor *x, const mc_call *call)
+{
+    two_linears *b = block;
+    (void)call;
+    mc_tensor *h =
+        mc_weight_product_for(t, x, b->weight[0], b->bias[0], MC_ACTIVATION_GELU, b->weight[1]);
+    assert_int_equal(writes_bytes, h && h->bytes);
+    mc_tensor *y = mc_weight_product(t, h, b->weight[1], b->bias[1], MC_ACTIVATION_NONE);
+    mc_tape_release(t, h);
+    return y;
+}
+
+/* y = x W^T + b of bytes, in double: x (ROWS, in), w (out, in). */
+static void multiply_bytes(const double *x, const float *w, const float *b, int out, int in,
+                           double *y)
+{
+    static double w8[COUNT_W];
+    cast_as(MC_FP8_E4M3, scale_of(MC_FP8_E4M3, largest_of(w, COUNT_W)), w, COUNT_W, w8);
+    for (int i = 0; i < ROWS * out; i++) {
+        y[i] = (double)b[i % out];
+        for (int k = 0; k < in; k++) y[i] += x[i / out * in + k] * w8[i % out * in + k];
+    }
+}
+
+/* What two linears with GELU should give: exact before scales are fixed, then tanh's form. */
+static void expect_pair(mc_module *root, const float *x, bool fixed, double *y)
+{
+    static float w[2][COUNT_W], b[2][OUT], h[ROWS * OUT];
+    static double x8[ROWS * OUT], u[ROWS * OUT];
+    const char *const names[] = {"in.weight", "in.bias", "out.weight", "out.bias"};
+    for (int i = 0; i < 4; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "blocks.0.%s", names[i]);
+        mc_parameter_read(mc_module_find_parameter(root, name), i % 2 ? b[i / 2] : w[i / 2]);
+    }
+    cast_as(MC_FP8_E4M3, scale_of(MC_FP8_E4M3, largest_of(x, ROWS * IN)), x, ROWS * IN, x8);
+    multiply_bytes(x8, w[0], b[0], OUT, IN, u);
+    for (int i = 0; i < ROWS * OUT; i++)
+        h[i] = (float)fp8_activated(fixed ? MC_ACTIVATION_GELU_NEW : MC_ACTIVATION_GELU, u[i]);
+    cast_as(MC_FP8_E4M3, scale_of(MC_FP8_E4M3, largest_of(h, ROWS * OUT)), h, ROWS * OUT, x8);
+    multiply_bytes(x8, w[1], b[1], IN, OUT, y);
+}
+
+/* Once scales are fixed the first product applies GELU, in tanh's form, and writes the bytes that
+ * the second reads. */
+static void test_fixed_pair(void **state)
+{
+    mc_context *ctx = *state;
+    const mc_recipe recipe = {.fp8 = MC_FP8_ALL, .scaling = MC_FP8_STATIC};
+    static double y[2][ROWS * IN], expected[2][ROWS * IN];
+    float x[ROWS * IN], out[ROWS * IN];
+    uint64_t seed = 11;
+    mc_module *root = new_root(ctx, MC_F32);
+    mc_block_list *list =
+        mc_block_list_new(root, "blocks", 1, new_pair, run_fixed_pair, &(mc_block_options){0});
+    assert_int_equal(mc_module_set_recipe(root, &recipe), MC_OK);
+    for (int i = 0; i < ROWS * IN; i++) x[i] = short_noise(&seed, 1);
+    for (int fixed = 0; fixed < 2; fixed++) {
+        writes_bytes = fixed;
+        mc_tape *t = mc_tape_begin_eval(ctx);
+        mc_tensor *in = given(t, MC_F32, MC_SHAPE(ROWS, IN), x, false);
+        mc_tensor_read_f32(ctx, mc_block_list_forward(t, list, in, NULL), out, ROWS * IN);
+        mc_tape_end(t);
+        assert_good(ctx);
+        for (int i = 0; i < ROWS * IN; i++) y[fixed][i] = (double)out[i];
+        expect_pair(root, x, fixed, expected[fixed]);
+        compare(y[fixed], expected[fixed], ROWS * IN, 2e-6, "y");
+        if (!fixed) assert_int_equal(mc_module_calibrate_fp8(root), MC_OK);
+    }
+    assert_memory_not_equal(y[0], y[1], sizeof y[0]); /* two forms of GELU */
+    mc_module_free(root);
+}
+
 /* A weight is cast once, however many passes there are, until its values change. */
 static void test_weight_once(void **state)
 {
@@ -404,6 +481,67 @@ static void test_static_errors(void **state)
     check_eval(ctx, l, MC_F32, scale);
     assert_int_equal(mc_module_calibrate_fp8(NULL), MC_ERR_ARGUMENT);
     mc_module_free(l->root);
+}
+
+/* ---- BERT with fixed scales ------------------------------------------------------------------ */
+
+enum { BERT_TOKENS = 24, BERT_DIM = 64 };
+
+static mc_model *new_bert(mc_context *ctx, mc_recipe recipe)
+{
+    mc_bert_config c = mc_bert_config_default();
+    c.vocab_size = 40;
+    c.dim = BERT_DIM;
+    c.dim_ff = 4 * BERT_DIM;
+    c.layers = 4;
+    c.heads = 4;
+    c.positions = BERT_TOKENS;
+    c.init_std = c.ffn_std = 0.125f; /* pre-activations of GELU with a standard deviation of 1 */
+    return mc_bert_new(ctx, &c, NULL, &(mc_load_options){.recipe = recipe});
+}
+
+static void run_bert(mc_context *ctx, mc_model *bert, float *hidden)
+{
+    int32_t ids[4 * BERT_TOKENS];
+    uint64_t seed = 3;
+    for (int i = 0; i < 4 * BERT_TOKENS; i++) ids[i] = (int32_t)(20 + 19.9f * noise(&seed));
+    mc_tape *t = mc_tape_begin_eval(ctx);
+    mc_model_input in = {.ids = mc_tape_input(t, MC_I32, MC_SHAPE(4, BERT_TOKENS), ids, false)};
+    mc_tensor_read_f32(ctx, mc_model_forward(t, bert, &in).last_hidden, hidden,
+                       (int64_t)4 * BERT_TOKENS * BERT_DIM);
+    mc_tape_end(t);
+    assert_good(ctx);
+}
+
+static void copy_parameters(mc_model *from, mc_model *to);
+
+/* Outputs are as near to those of f32 with tanh's GELU (fixed scales) as with erf's (scales of the
+ * tensors themselves, which are the same ones here). */
+static void test_static_bert(void **state)
+{
+    enum { COUNT = 4 * BERT_TOKENS * BERT_DIM };
+    mc_context *ctx = *state;
+    static float plain[COUNT], eight[2][COUNT];
+    double error[2] = {0}, size = 0;
+    mc_model *reference = new_bert(ctx, (mc_recipe){0});
+    mc_model *bert = new_bert(ctx, (mc_recipe){.fp8 = MC_FP8_ALL, .scaling = MC_FP8_STATIC});
+    assert_good(ctx);
+    copy_parameters(reference, bert);
+    run_bert(ctx, reference, plain);
+    run_bert(ctx, bert, eight[0]);
+    assert_int_equal(mc_module_calibrate_fp8(mc_model_module(bert)), MC_OK);
+    run_bert(ctx, bert, eight[1]);
+    for (int i = 0; i < COUNT; i++) {
+        size += (double)plain[i] * (double)plain[i];
+        for (int k = 0; k < 2; k++) error[k] += pow((double)(eight[k][i] - plain[i]), 2);
+    }
+    printf("8 bits beside f32: %.5f with GELU, %.5f with tanh's form and fixed scales\n",
+           sqrt(error[0] / size), sqrt(error[1] / size));
+    assert_memory_not_equal(eight[0], eight[1], sizeof eight[0]);
+    assert_true(error[0] > 0 && sqrt(error[0] / size) < 0.12);
+    assert_true(sqrt(error[1]) < 1.02 * sqrt(error[0]));
+    mc_model_free(bert);
+    mc_model_free(reference);
 }
 
 /* ---- models ---------------------------------------------------------------------------------- */
@@ -679,7 +817,8 @@ int main(void)
         cmocka_unit_test(test_recompute),      cmocka_unit_test(test_evaluation),
         cmocka_unit_test(test_resume),         cmocka_unit_test(test_bad_scales),
         cmocka_unit_test(test_fused_pair),     cmocka_unit_test(test_kinds),
-        cmocka_unit_test(test_choice),
+        cmocka_unit_test(test_choice),         cmocka_unit_test(test_fixed_pair),
+        cmocka_unit_test(test_static_bert),
     };
     return cmocka_run_group_tests(tests, set_up_context, tear_down_context);
 }

@@ -190,17 +190,20 @@ static mc_status plan_fp8_cast(mc_device *d, const mc_fp8_cast_call *c)
     return status;
 }
 
-/* The operands as f32, and the scratch memory of the product of these. */
+/* The operands as f32, the result too before it is cast, and the scratch memory of the product. */
 static mc_status plan_fp8_gemm(mc_device *d, const mc_fp8_gemm_call *c)
 {
     if (c->m == 0 || c->n == 0) return MC_OK;
     mc_matrix a = {NULL, MC_F32, c->transpose_a ? c->m : c->k};
     mc_matrix b = {NULL, MC_F32, c->transpose_b ? c->k : c->n};
     size_t bytes = (size_t)((c->m + c->n) * c->k) * sizeof(float);
+    bool to_bytes = c->c.dtype == MC_U8;
+    mc_matrix to = to_bytes ? (mc_matrix){NULL, MC_F32, c->n} : c->c;
+    if (to_bytes) bytes += (size_t)(c->m * c->n) * sizeof(float);
     void *operands = mc_plan_scratch_new(d, bytes);
     if (!operands) return MC_ERR_NOMEM;
-    mc_status status = plan_gemm(d, c->transpose_a, c->transpose_b, c->m, c->n, c->k, c->alpha, a,
-                                 b, c->beta, c->c);
+    mc_status status =
+        plan_gemm(d, c->transpose_a, c->transpose_b, c->m, c->n, c->k, c->alpha, a, b, c->beta, to);
     mc_plan_scratch_free(d, operands, bytes);
     return status;
 }

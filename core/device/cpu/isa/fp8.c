@@ -41,7 +41,7 @@ static void count_lost(mc_fp8_format format, const float *x, float scale, const 
 
 static void cast_row(const mc_fp8_cast_call *c, int64_t row, mc_fp8_seen *seen)
 {
-    float buffer[MC_CHUNK], scale = c->scale ? c->scale->scale : 0;
+    float buffer[MC_CHUNK], scale = c->scale ? *c->scale : 0;
     uint8_t code[MC_CHUNK];
     for (int64_t first = 0; first < c->columns; first += MC_CHUNK) {
         int n = (int)mc_min_i64(MC_CHUNK, c->columns - first);
@@ -201,6 +201,29 @@ static mc_matrix decoded(const mc_fp8_matrix *x, bool by_rows, int64_t rows, int
     return (mc_matrix){to, MC_F32, columns};
 }
 
+/* op(A) op(B) in f32, from which bias, activation and cast follow. */
+static mc_status gemm_to_bytes(mc_device *d, const mc_fp8_gemm_call *c, mc_matrix a, mc_matrix b)
+{
+    int64_t count = c->m * c->n;
+    mc_matrix x = {mc_scratch_new(d, count), MC_F32, c->n};
+    mc_fp8_cast_call cast = {.rows = c->m,
+                             .columns = c->n,
+                             .x = x,
+                             .format = MC_FP8_E4M3,
+                             .scale = c->scale,
+                             .data = c->c.data};
+    if (!x.data) return MC_ERR_NOMEM;
+    mc_status status =
+        MC_K(gemm)(d, c->transpose_a, c->transpose_b, c->m, c->n, c->k, c->alpha, a, b, 0, x);
+    if (!status && c->bias.data)
+        status = MC_K(bias_activation)(d, c->m, c->n, x, c->bias, MC_ACTIVATION_NONE, x);
+    if (!status && c->activation != MC_ACTIVATION_NONE)
+        status = MC_K(activation)(d, c->m, c->n, c->activation, x, x);
+    if (!status) status = cast_matrix(&cast);
+    mc_scratch_free(d, x.data, count);
+    return status;
+}
+
 mc_status MC_K(fp8_gemm)(mc_device *d, const mc_fp8_gemm_call *c)
 {
     int64_t a_size = c->m * c->k, size = a_size + c->n * c->k;
@@ -210,8 +233,11 @@ mc_status MC_K(fp8_gemm)(mc_device *d, const mc_fp8_gemm_call *c)
     bool ta = c->transpose_a, tb = c->transpose_b;
     mc_matrix a = decoded(&c->a, c->by_rows, ta ? c->k : c->m, ta ? c->m : c->k, scratch);
     mc_matrix b = decoded(&c->b, c->by_rows, tb ? c->n : c->k, tb ? c->k : c->n, scratch + a_size);
-    mc_status status = MC_K(gemm)(d, ta, tb, c->m, c->n, c->k, c->alpha, a, b, c->beta, c->c);
-    if (!status && c->bias.data)
+    bool bytes = c->c.dtype == MC_U8;
+    mc_status status = bytes
+                           ? gemm_to_bytes(d, c, a, b)
+                           : MC_K(gemm)(d, ta, tb, c->m, c->n, c->k, c->alpha, a, b, c->beta, c->c);
+    if (!status && !bytes && c->bias.data)
         status = MC_K(bias_activation)(d, c->m, c->n, c->c, c->bias, MC_ACTIVATION_NONE, c->c);
     mc_scratch_free(d, scratch, size);
     return status;

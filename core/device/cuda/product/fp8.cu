@@ -24,7 +24,7 @@ struct cast_work {
     mc_activation activation;
     float *partial; /* (tiles of rows, columns), sums of the columns of a tile; NULL: none */
     int64_t rows, columns, padded;
-    const mc_fp8_scale *scale;
+    const float *scale;
     mc_fp8_seen *seen;
     uint8_t *data, *transposed;
     bool whole;         /* bytes of a chunk may be stored at once */
@@ -341,8 +341,8 @@ __global__ void __launch_bounds__(THREADS) cast(const __grid_constant__ cast_wor
 #pragma unroll
     for (int pass = 0; pass < GROUPS / DOWN; pass++) {
         int group = pass * DOWN + (int)threadIdx.x / ACROSS;
-        cast_piece<FORMAT, SOURCE, T>(w, row0 + group * ROWS, column0 + across * WIDTH,
-                                      w.scale->scale, (uint32_t *)tile, group, across, sum, own);
+        cast_piece<FORMAT, SOURCE, T>(w, row0 + group * ROWS, column0 + across * WIDTH, *w.scale,
+                                      (uint32_t *)tile, group, across, sum, own);
     }
     if (w.transposed) {
         __syncthreads();

@@ -14,8 +14,21 @@ static mc_status add_bias(mc_device *d, const mc_fp8_gemm_call *c)
     return mc_cuda_bias_activation(d, c->m, c->n, c->c, c->bias, MC_ACTIVATION_NONE, c->c);
 }
 
+int32_t mc_cuda_fp8_epilogue(const mc_fp8_gemm_call *c)
+{
+    bool biased = c->bias.data;
+    if (biased && c->c.dtype == MC_U8 && c->bias.dtype != MC_BF16) return 0;
+    switch (c->activation) {
+    case MC_ACTIVATION_NONE: return biased ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+    case MC_ACTIVATION_RELU: return biased ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_RELU;
+    case MC_ACTIVATION_GELU_NEW:
+        return biased ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
+    default: return 0;
+    }
+}
+
 /* cuBLASLt's first operand is our second one, as in gemm.c: it is transposed, and ours is not. If
- * the product takes no bias in its epilogue, that is added afterwards. */
+ * a product that is not in 8 bits takes no bias in its epilogue, that is added afterwards. */
 static mc_status by_cublas(mc_device *d, const mc_fp8_gemm_call *c)
 {
     if (c->by_rows && !mc_gemm_has_row_scales(d)) return MC_ERR_UNSUPPORTED;
@@ -29,12 +42,17 @@ static mc_status by_cublas(mc_device *d, const mc_fp8_gemm_call *c)
     call.key.by_rows = c->by_rows;
     call.a_scale = c->b.inverse;
     call.b_scale = c->a.inverse;
-    if (!c->bias.data) return mc_gemm_multiply(d, &call);
-    mc_gemm_call biased = call;
-    biased.key.epilogue = CUBLASLT_EPILOGUE_BIAS;
-    mc_gemm_call_bias(&biased, c->bias.data);
-    mc_status status = mc_gemm_multiply(d, &biased);
-    if (status != MC_ERR_UNSUPPORTED) return status;
+    bool to_bytes = c->c.dtype == MC_U8;
+    mc_gemm_call whole = call;
+    whole.key.epilogue = mc_cuda_fp8_epilogue(c);
+    if (!whole.key.epilogue) return MC_ERR_UNSUPPORTED;
+    if (c->bias.data) mc_gemm_call_bias(&whole, c->bias.data);
+    if (to_bytes) {
+        whole.key.out = CUDA_R_8F_E4M3;
+        whole.d_scale = c->scale;
+    }
+    mc_status status = mc_gemm_multiply(d, &whole);
+    if (status != MC_ERR_UNSUPPORTED || to_bytes || !c->bias.data) return status;
     status = mc_gemm_multiply(d, &call);
     return status ? status : add_bias(d, c);
 }
@@ -59,9 +77,33 @@ static mc_status by_16_bits(mc_device *d, const mc_fp8_gemm_call *c)
     return status;
 }
 
+/* The product with its bias in scratch memory, then the activation with its cast. */
+static mc_status by_cast(mc_device *d, const mc_fp8_gemm_call *c)
+{
+    mc_fp8_gemm_call wide = *c;
+    mc_dtype dtype = c->bias.data ? c->bias.dtype : MC_BF16;
+    size_t bytes = (size_t)(c->m * c->n) * mc_dtype_size(dtype);
+    if (!bytes) return MC_OK;
+    wide.activation = MC_ACTIVATION_NONE;
+    wide.c = (mc_matrix){d->alloc(d, bytes), dtype, c->n};
+    if (!wide.c.data) return MC_ERR_NOMEM;
+    mc_fp8_cast_call cast = {.rows = c->m,
+                             .columns = c->n,
+                             .x = wide.c,
+                             .activation = c->activation,
+                             .format = MC_FP8_E4M3,
+                             .scale = c->scale,
+                             .data = c->c.data};
+    mc_status status = mc_cuda_fp8_gemm(d, &wide);
+    if (!status) status = mc_cuda_fp8_cast(d, &cast);
+    d->free(d, wide.c.data, bytes);
+    return status;
+}
+
 mc_status mc_cuda_fp8_gemm(mc_device *d, const mc_fp8_gemm_call *c)
 {
-    if (!c->m || !c->n || !c->k) return by_16_bits(d, c);
-    mc_status status = d->fp8_tn ? by_cublas(d, c) : MC_ERR_UNSUPPORTED;
-    return status == MC_ERR_UNSUPPORTED ? by_16_bits(d, c) : status;
+    bool direct = d->fp8_tn && c->m && c->n && c->k;
+    mc_status status = direct ? by_cublas(d, c) : MC_ERR_UNSUPPORTED;
+    if (status != MC_ERR_UNSUPPORTED) return status;
+    return c->c.dtype == MC_U8 ? by_cast(d, c) : by_16_bits(d, c);
 }

@@ -11,6 +11,9 @@ extern "C" {
 void mc_cuda_fp8_decode(mc_device *d, const mc_fp8_matrix *x, bool by_rows, int64_t rows,
                         int64_t columns, mc_matrix y);
 
+/* cuBLASLt's epilogue for a call's bias and activation; 0: none is suitable. */
+int32_t mc_cuda_fp8_epilogue(const mc_fp8_gemm_call *c);
+
 #ifdef __cplusplus
 }
 #endif

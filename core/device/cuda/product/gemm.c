@@ -44,6 +44,7 @@ static void descriptors_release(mc_gemm_descriptors *s)
     if (s->operation) s->lt->MatmulDescDestroy(s->operation);
     if (s->a) s->lt->MatrixLayoutDestroy(s->a);
     if (s->b) s->lt->MatrixLayoutDestroy(s->b);
+    if (s->d && s->d != s->c) s->lt->MatrixLayoutDestroy(s->d);
     if (s->c) s->lt->MatrixLayoutDestroy(s->c);
 }
 
@@ -72,22 +73,30 @@ static cublasStatus_t scale_rows(const mc_gemm_descriptors *d)
 }
 #endif
 
+/* The type of C and of the bias. */
+static int32_t added_type(const mc_gemm_key *k)
+{
+    return k->out == CUDA_R_8F_E4M3 ? CUDA_R_16BF : k->out;
+}
+
 static cublasStatus_t describe_operation(const mc_gemm_descriptors *d, const mc_gemm_call *c)
 {
     const mc_gemm_key *k = &c->key;
     int32_t transpose_a = k->transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N,
-            transpose_b = k->transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
+            transpose_b = k->transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N, added = added_type(k);
     cublasStatus_t s = set(d, CUBLASLT_MATMUL_DESC_TRANSA, &transpose_a, sizeof(int32_t));
     if (!s) s = set(d, CUBLASLT_MATMUL_DESC_TRANSB, &transpose_b, sizeof(int32_t));
     if (!s) s = set(d, CUBLASLT_MATMUL_DESC_EPILOGUE, &k->epilogue, sizeof(int32_t));
     if (!s && c->bias) s = set(d, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &c->bias, sizeof c->bias);
-    if (!s && c->bias) s = set(d, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &k->out, sizeof(int32_t));
+    if (!s && c->bias) s = set(d, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &added, sizeof added);
     if (!s && c->aux) s = set(d, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &c->aux, sizeof c->aux);
     if (!s && c->aux) s = set(d, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &k->ldaux, sizeof(int64_t));
     if (s || !c->a_scale) return s;
     const int8_t fast = k->fast != 0;
     s = set(d, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &c->a_scale, sizeof c->a_scale);
     if (!s) s = set(d, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &c->b_scale, sizeof c->b_scale);
+    if (!s && c->d_scale)
+        s = set(d, CUBLASLT_MATMUL_DESC_D_SCALE_POINTER, &c->d_scale, sizeof c->d_scale);
     if (!s) s = set(d, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof fast);
     if (!s && k->by_rows) s = scale_rows(d);
     return s;
@@ -112,7 +121,7 @@ static mc_status descriptors_init(mc_device *d, mc_gemm_descriptors *s, const mc
 {
     const mc_gemm_key *k = &c->key;
     cudaDataType_t in = (cudaDataType_t)k->in, in_b = (cudaDataType_t)k->in_b,
-                   out = (cudaDataType_t)k->out;
+                   out = (cudaDataType_t)k->out, added = (cudaDataType_t)added_type(k);
     *s = (mc_gemm_descriptors){.lt = &mc_cuda_of(d)->gemm->lt};
     cublasStatus_t status = s->lt->MatmulDescCreate(&s->operation, CUBLAS_COMPUTE_32F, CUDA_R_32F);
     if (!status) status = describe_operation(s, c);
@@ -123,7 +132,10 @@ static mc_status descriptors_init(mc_device *d, mc_gemm_descriptors *s, const mc
         status = s->lt->MatrixLayoutCreate(&s->b, in_b, (uint64_t)(k->transpose_b ? k->n : k->k),
                                            (uint64_t)(k->transpose_b ? k->k : k->n), k->ldb);
     if (!status)
-        status = s->lt->MatrixLayoutCreate(&s->c, out, (uint64_t)k->m, (uint64_t)k->n, k->ldc);
+        status = s->lt->MatrixLayoutCreate(&s->c, added, (uint64_t)k->m, (uint64_t)k->n, k->ldc);
+    s->d = s->c;
+    if (!status && out != added)
+        status = s->lt->MatrixLayoutCreate(&s->d, out, (uint64_t)k->m, (uint64_t)k->n, k->ldc);
     if (!status) status = describe_batch(s, k);
     return mc_gemm_check(d, status, c, "describing a product");
 }
@@ -132,10 +144,11 @@ cublasStatus_t mc_gemm_run(mc_cuda_device *cuda, const mc_gemm_descriptors *s,
                            const mc_gemm_call *c, void *to, const cublasLtMatmulAlgo_t *algorithm)
 {
     const float beta = c->key.accumulate ? 1 : 0;
-    const void *add = c->add ? c->add : to;
+    const void *own = s->d == s->c ? to : NULL; /* C in place must be of D's form */
+    const void *add = c->add ? c->add : own;
     struct mc_cuda_gemm *g = cuda->gemm;
     return g->lt.Matmul(g->handle, s->operation, &c->alpha, c->a, s->a, c->b, s->b, &beta, add,
-                        s->c, to, s->c, algorithm, g->workspace, MC_GEMM_WORKSPACE, cuda->stream);
+                        s->c, to, s->d, algorithm, g->workspace, MC_GEMM_WORKSPACE, cuda->stream);
 }
 
 /* ---- plans ----------------------------------------------------------------------------------- */
@@ -172,6 +185,23 @@ static bool is_good(const mc_cuda_device *cuda, const mc_gemm_plan *p)
     return p->care != MC_GEMM_QUICK || mc_gemm_care_now(cuda) != MC_GEMM_SUSTAINED;
 }
 
+/* cuBLASLt proposes algorithms for some products of 8 bits that it then does not run: they have
+ * another way. */
+static bool refuses(const mc_gemm_call *c, cublasStatus_t status)
+{
+    return c->a_scale &&
+           (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE);
+}
+
+static mc_status run_plan(mc_device *d, const mc_gemm_descriptors *s, const mc_gemm_call *c,
+                          mc_gemm_plan *p)
+{
+    cublasStatus_t status = mc_gemm_run(mc_cuda_of(d), s, c, c->c, &p->algorithm);
+    if (!refuses(c, status)) return mc_gemm_check(d, status, c, "a product");
+    p->usable = 0;
+    return MC_ERR_UNSUPPORTED;
+}
+
 mc_status mc_gemm_multiply(mc_device *d, const mc_gemm_call *c)
 {
     mc_cuda_device *cuda = mc_cuda_of(d);
@@ -182,8 +212,7 @@ mc_status mc_gemm_multiply(mc_device *d, const mc_gemm_call *c)
     mc_status status = descriptors_init(d, &s, c);
     if (!status && (!p || !is_good(cuda, p))) status = make_plan(cuda, &s, c, &p);
     if (!status && !p->usable) status = MC_ERR_UNSUPPORTED;
-    if (!status)
-        status = mc_gemm_check(d, mc_gemm_run(cuda, &s, c, c->c, &p->algorithm), c, "a product");
+    if (!status) status = run_plan(d, &s, c, p);
     descriptors_release(&s);
     return status;
 }

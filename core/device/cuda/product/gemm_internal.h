@@ -14,7 +14,7 @@ extern "C" {
 typedef struct mc_gemm_key {
     int64_t m, n, k, lda, ldb, ldc, ldaux; /* of the call as cuBLASLt sees it */
     int32_t transpose_a, transpose_b;
-    int32_t in, in_b, out; /* cudaDataType_t of A, B and C */
+    int32_t in, in_b, out; /* cudaDataType_t of A, B and D; C is bf16 where D has 8 bits */
     int16_t fast;          /* sums of 8-bit operands may have fewer digits */
     int16_t by_rows;       /* 8-bit operands have a factor for each row, not one */
     int32_t epilogue;
@@ -57,7 +57,8 @@ typedef struct mc_gemm_call {
     /* Factors of 8-bit operands, in device memory: one, or one for each row of C that A has and for
      * each column that B has (key.by_rows); NULL of others. */
     const float *a_scale, *b_scale;
-    float alpha; /* plans do not depend on it */
+    const float *d_scale; /* of a result in 8 bits, which `c` is then; else NULL */
+    float alpha;          /* plans do not depend on it */
 } mc_gemm_call;
 
 /* C = alpha op(A) op(B) + beta C as a call, with an optional bias in its epilogue. */
@@ -73,7 +74,7 @@ bool mc_gemm_has_row_scales(mc_device *d);
 typedef struct mc_gemm_descriptors {
     const mc_cublaslt *lt;
     cublasLtMatmulDesc_t operation;
-    cublasLtMatrixLayout_t a, b, c;
+    cublasLtMatrixLayout_t a, b, c, d; /* d is c unless the result has another type */
 } mc_gemm_descriptors;
 
 /* A status of cuBLASLt as ours; a failure names `what` and the call's shape. */

@@ -69,7 +69,7 @@ static mc_status propose(tuning *t)
     if (!status) status = describe_wishes(s->lt, preference, &t->c->key);
     if (!status)
         status = s->lt->MatmulAlgoGetHeuristic(t->cuda->gemm->handle, s->operation, s->a, s->b,
-                                               s->c, s->c, preference, PROPOSALS, results, &given);
+                                               s->c, s->d, preference, PROPOSALS, results, &given);
     if (preference) s->lt->MatmulPreferenceDestroy(preference);
     for (int i = 0; !status && i < given; i++)
         if (results[i].state == CUBLAS_STATUS_SUCCESS)
@@ -139,7 +139,7 @@ static bool vary(const tuning *t, const cublasLtMatmulAlgo_t *base, const varian
                                              &v->cluster, sizeof v->cluster);
     if (!s)
         s = lt->MatmulAlgoCheck(t->cuda->gemm->handle, t->s->operation, t->s->a, t->s->b, t->s->c,
-                                t->s->c, out, &result);
+                                t->s->d, out, &result);
     return !s && !result.state && result.workspaceSize <= MC_GEMM_WORKSPACE;
 }
 
@@ -241,7 +241,7 @@ static int choose(tuning *t, bool sustained)
 {
     const mc_gemm_key *k = &t->c->key;
     int64_t elements = k->n * k->ldc + (k->batch - 1) * k->step[2];
-    size_t bytes = (size_t)elements * (k->out == CUDA_R_32F ? 4 : 2);
+    size_t bytes = (size_t)elements * (k->out == CUDA_R_32F ? 4 : k->out == CUDA_R_8F_E4M3 ? 1 : 2);
     /* the pool would count it in its peak */
     bool good = cudaMalloc(&t->to, bytes) == cudaSuccess &&
                 cudaEventCreate(&t->events[0]) == cudaSuccess &&

@@ -3,6 +3,7 @@
  * capturing, so that nothing runs; the capture is discarded. */
 #include "core/device/cuda/attention/attention_internal.h"
 #include "core/device/cuda/runtime/cuda_internal.h"
+#include "core/device/cuda/product/fp8_internal.h"
 #include "core/device/cuda/product/gemm_internal.h"
 #include "core/device/cuda/runtime/planning_internal.h"
 #include "core/device/cuda/runtime/routes_internal.h"
@@ -143,11 +144,17 @@ static mc_status plan_fp8_cast(mc_device *d, const mc_fp8_cast_call *c)
     ASK(d, fp8_cast, c);
 }
 
-/* With cuBLASLt none besides the workspace; without, both operands in 16 bits. */
+/* With cuBLASLt none besides the workspace; without, both operands in 16 bits, and a result that is
+ * cast. */
 static mc_status plan_fp8_gemm(mc_device *d, const mc_fp8_gemm_call *c)
 {
-    if (mc_plan_like(d)->fp8_tn || !c->m || !c->n) return MC_OK;
-    return mc_plan_scratch(d, (size_t)((c->m + c->n) * c->k) * 2);
+    bool direct = mc_plan_like(d)->fp8_tn, casts = c->c.dtype == MC_U8;
+    size_t bytes = direct ? 0 : (size_t)((c->m + c->n) * c->k) * 2;
+    mc_dtype dtype = c->bias.data ? c->bias.dtype : MC_BF16;
+    if (!c->m || !c->n) return MC_OK;
+    if (casts && !(direct && mc_cuda_fp8_epilogue(c)))
+        bytes += (size_t)(c->m * c->n) * mc_dtype_size(dtype);
+    return bytes ? mc_plan_scratch(d, bytes) : MC_OK;
 }
 
 const mc_kernels mc_cuda_planning_kernels = {
