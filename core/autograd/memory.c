@@ -99,11 +99,12 @@ mc_tensor *mc_tape_deferred_activation(mc_tape *tape, mc_tensor *pre, int activa
     return y;
 }
 
-mc_tensor *mc_tape_in_bytes(mc_tape *tape, mc_dtype dtype, mc_tensor *bytes)
+mc_tensor *mc_tape_in_bytes(mc_tape *tape, mc_dtype dtype, mc_tensor *bytes, const float *scale)
 {
     mc_tensor *y = bytes ? new_tensor(tape, dtype, bytes->shape) : NULL;
     if (!y) return NULL;
     y->bytes = bytes;
+    y->bytes_scale = scale;
     y->lengths = bytes->lengths;
     return y;
 }
@@ -254,8 +255,8 @@ void mc_tape_release(mc_tape *tape, mc_tensor *x)
         return;
     }
     if (x && x->pre) x = x->pre;
-    if (x && x->bytes) x = x->bytes;
-    if (!tape || !x || !is_of_tape(tape, x->storage)) return;
+    if (x && x->bytes) mc_tape_release(tape, x->bytes);
+    if (!tape || !x || !x->storage || !is_of_tape(tape, x->storage)) return;
     x->storage->dropped = true;
     if (!x->storage->saves) mc_storage_free_data(x->storage);
 }
@@ -287,11 +288,12 @@ mc_scope mc_scope_begin(mc_tape *tape, bool selective)
     return scope;
 }
 
-/* Whether x uses the storage, itself or as a term of a deferred sum. */
+/* Whether x uses the storage, itself, in 8 bits, or as a term of a deferred sum. */
 static bool shows(const mc_tensor *x, const mc_storage *storage)
 {
     if (x && x->deferred)
         return x->deferred->x->storage == storage || x->deferred->f->storage == storage;
+    if (x && x->bytes && x->bytes->storage == storage) return true;
     return x && x->storage == storage;
 }
 

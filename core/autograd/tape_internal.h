@@ -68,7 +68,7 @@ mc_tensor *mc_tape_deferred(mc_tape *tape, mc_tensor *x, mc_tensor *f, float dro
 /* A tensor for activation(pre), see mc_tensor.pre; it has no storage. */
 mc_tensor *mc_tape_deferred_activation(mc_tape *tape, mc_tensor *pre, int activation);
 /* A tensor for bytes, see mc_tensor.bytes; it has no storage. */
-mc_tensor *mc_tape_in_bytes(mc_tape *tape, mc_dtype dtype, mc_tensor *bytes);
+mc_tensor *mc_tape_in_bytes(mc_tape *tape, mc_dtype dtype, mc_tensor *bytes, const float *scale);
 /* The lengths, then the offsets, in device memory (2 * count + 1); copied once per tape, unless
  * they are there already (mc_lengths_new). NULL on a device whose kernels read host memory, and
  * after an error. */

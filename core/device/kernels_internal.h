@@ -350,7 +350,8 @@ typedef struct mc_linear_backward_call {
  * x.data); s.data NULL: not stored, but y is computed as if it were, in x's dtype; y = (s - mean) *
  * rstd * weight + bias, rstd = 1/sqrt(var + eps), biased variance. mean, rstd: (rows) f32, may be
  * NULL. Dropout counts elements of the (rows, columns) matrix. bias.data NULL makes it RMSNorm: y =
- * s * rstd * weight, rstd = 1/sqrt(mean of s^2 + eps); mean is left alone. y may be f. */
+ * s * rstd * weight, rstd = 1/sqrt(mean of s^2 + eps); mean is left alone. y may be f. With `bytes`
+ * also writes y to it in E4M3, as fp8_cast with that scale does. */
 typedef struct mc_residual_norm_call {
     int64_t rows, columns;
     mc_matrix x, f;
@@ -359,6 +360,8 @@ typedef struct mc_residual_norm_call {
     float eps;
     mc_matrix s, y;
     float *mean, *rstd;
+    uint8_t *bytes;     /* (rows, columns), contiguous; NULL: none */
+    const float *scale; /* of bytes, in device memory */
 } mc_residual_norm_call;
 
 /* The gradients of mc_residual_norm_call. mean NULL: of RMSNorm, and then dbias is NULL. ds [+]=

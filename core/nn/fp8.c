@@ -27,7 +27,8 @@ void mc_fp8_free(mc_module_root *root)
     mc_device *device = device_of(root);
     if (!f) return;
     for (int i = 0; i < f->count; i++) free_bytes(f->weights[i]);
-    for (size_t i = 0; i < root->stored_count; i++) root->stored[i]->fp8 = 0;
+    for (size_t i = 0; i < root->stored_count; i++)
+        root->stored[i]->fp8 = root->stored[i]->fp8_reader = 0;
     size_t bytes = slots(f) * sizeof *f->seen;
     device->free(device, f->scales, slots(f) * sizeof *f->scales);
     device->free(device, f->seen, bytes);
@@ -254,6 +255,13 @@ static bool weight_operand(mc_tape *t, const mc_fp8_use *use, mc_tensor *weight,
 
 /* ---- products -------------------------------------------------------------------------------- */
 
+const float *mc_fp8_norm_scale(const mc_tape *t, const mc_stored *norm)
+{
+    const mc_fp8_state *f = norm->owner->root->fp8;
+    bool writes = f && is_fixed(f) && norm->fp8_reader && !mc_tape_is_training(t);
+    return writes ? &f->inputs[norm->fp8_reader - 1].scale : NULL;
+}
+
 mc_tensor *mc_stored_fp8_product(mc_tape *t, mc_tensor *x, mc_stored *s, mc_tensor *weight,
                                  mc_tensor *bias, mc_activation activation, const mc_stored *next)
 {
@@ -267,11 +275,13 @@ mc_tensor *mc_stored_fp8_product(mc_tape *t, mc_tensor *x, mc_stored *s, mc_tens
         return NULL;
     }
     int first = (s->fp8 - 1) * MC_FP8_ROLES;
+    if (!is_fixed(f) && x && x->norm && x->norm->owner->root == root) x->norm->fp8_reader = s->fp8;
     mc_fp8_use use = {.scales = f->scales + first,
                       .seen = is_fixed(f) ? NULL : f->seen + first,
                       .current = f->recipe.scaling == MC_FP8_CURRENT || !f->advanced,
                       .defers = next && !is_fixed(f),
                       .result = next && is_fixed(f) ? &f->inputs[next->fp8 - 1].scale : NULL,
+                      .input = is_fixed(f) ? &f->inputs[s->fp8 - 1].scale : NULL,
                       .margin = f->recipe.fp8_margin,
                       .weight = weight_operand,
                       .owner = s};

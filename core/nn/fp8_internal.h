@@ -44,6 +44,10 @@ bool mc_fp8_takes(const mc_tape *t, const mc_stored *stored);
 mc_tensor *mc_stored_fp8_product(mc_tape *t, mc_tensor *x, mc_stored *stored, mc_tensor *weight,
                                  mc_tensor *bias, mc_activation activation, const mc_stored *next);
 
+/* The scale with which a norm writes its result in 8 bits for the layer that reads it, by what
+ * passes before mc_module_calibrate_fp8 have observed (mc_tensor.norm); NULL: it does not. */
+const float *mc_fp8_norm_scale(const mc_tape *t, const mc_stored *norm);
+
 /* Bytes of the kept casts of weights. */
 uint64_t mc_fp8_kept_bytes(const mc_module_root *root);
 

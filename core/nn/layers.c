@@ -1,6 +1,7 @@
 #include "core/nn/transformer.h"
 
 #include "core/nn/adapter_internal.h"
+#include "core/nn/fp8_internal.h"
 #include "core/nn/stored.h"
 #include "core/ops/fused.h"
 
@@ -120,13 +121,22 @@ static mc_tensor *bias_of(mc_tape *t, const mc_layernorm *norm)
                          NULL, false);
 }
 
+/* y with the norm that computed it, see mc_fp8_norm_scale. */
+static mc_tensor *signed_by(const mc_layernorm *norm, mc_tensor *y)
+{
+    if (y) y->norm = norm->weight->stored;
+    return y;
+}
+
 mc_tensor *mc_layernorm_forward_residual(mc_tape *t, mc_layernorm *norm, mc_tensor *x, mc_tensor *f,
                                          float dropout)
 {
     if (!mc_given(mc_tape_context(t), norm) || !mc_op_ready(t, "layer norm", x)) return NULL;
     mc_tensor *bias = bias_of(t, norm);
-    return mc_residual_norm(t, x, f, dropout, mc_parameter_tensor(t, norm->weight), bias,
-                            norm->eps);
+    mc_tensor *y =
+        mc_residual_norm_fp8(t, x, f, dropout, mc_parameter_tensor(t, norm->weight), bias,
+                             norm->eps, mc_fp8_norm_scale(t, norm->weight->stored));
+    return signed_by(norm, y);
 }
 
 mc_tensor *mc_layernorm_forward(mc_tape *t, mc_layernorm *norm, mc_tensor *x)
@@ -140,7 +150,9 @@ mc_tensor *mc_layernorm_forward_stream(mc_tape *t, mc_layernorm *norm, mc_tensor
     if (sum) *sum = NULL;
     if (!t || !mc_given(mc_tape_context(t), norm)) return NULL;
     mc_tensor *bias = bias_of(t, norm);
-    return mc_stream_norm(t, x, mc_parameter_tensor(t, norm->weight), bias, norm->eps, sum);
+    mc_tensor *y = mc_stream_norm_fp8(t, x, mc_parameter_tensor(t, norm->weight), bias, norm->eps,
+                                      sum, mc_fp8_norm_scale(t, norm->weight->stored));
+    return signed_by(norm, y);
 }
 
 /* ---- embedding ------------------------------------------------------------------------------- */

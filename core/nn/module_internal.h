@@ -47,6 +47,7 @@ struct mc_stored {
     mc_matrix8 quantized;       /* quantized_internal.h; data NULL: none */
     bool leaves;                /* only `quantized` is kept: it has (or will soon have) no bucket */
     int fp8; /* number among the layers in 8 bits, MC_FP8_BY_ROWS (fp8_internal.h); 0: not one */
+    int fp8_reader; /* of a norm's weight: the number of a layer that reads its result; 0: none */
     uint8_t *fp8_data, *fp8_transposed; /* kept casts (fp8.c); NULL: none */
     uint64_t fp8_epoch;                 /* values_epoch of the kept casts; 0: invalid */
     mc_bucket *bucket;                  /* NULL before the first layout, and if `leaves` */

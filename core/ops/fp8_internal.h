@@ -29,6 +29,9 @@ struct mc_fp8_use {
      * 8-bit linear's input: in device memory, at a multiple of 16 bytes; no gradients. NULL: not
      * so. */
     const float *result;
+    /* The fixed scale of the linear's own input, there too: bytes of x with it are read in place of
+     * x (mc_tensor.bytes). NULL: not fixed. */
+    const float *input;
     int margin;
     /* The weight in 8 bits, in the form for forward (transposed false) or for the input's gradient.
      * False after an error. */
@@ -101,6 +104,13 @@ typedef struct mc_fp8_before {
 void mc_fp8_input_gradient(mc_tape *t, const mc_fp8_use *use, const mc_fp8_operand *dy,
                            const mc_linear_backward_call *call, mc_tensor *weight,
                            const mc_fp8_before *before);
+
+/* mc_residual_norm and mc_stream_norm, whose result also is in 8 bits (mc_tensor.bytes) with that
+ * scale, in device memory; NULL: it is not. */
+mc_tensor *mc_residual_norm_fp8(mc_tape *t, mc_tensor *x, mc_tensor *f, float dropout,
+                                mc_tensor *weight, mc_tensor *bias, float eps, const float *scale);
+mc_tensor *mc_stream_norm_fp8(mc_tape *t, mc_tensor *x, mc_tensor *weight, mc_tensor *bias,
+                              float eps, mc_tensor **sum, const float *scale);
 
 /* mc_scaled_linear with products in 8 bits. */
 mc_tensor *mc_scaled_linear_fp8(mc_tape *t, mc_tensor *x, mc_tensor *weight, mc_tensor *bias,

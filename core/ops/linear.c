@@ -35,11 +35,8 @@ static mc_tensor *pre_gradient(mc_tape *t, mc_node *node, const linear_state *st
 
 static const mc_op linear_activation_op;
 
-/* The tensor to cast or multiply for x: itself, its pre-activation, or its bytes. */
-static mc_tensor *source_of(mc_tensor *x)
-{
-    return x && x->bytes ? x->bytes : x && x->pre ? x->pre : x;
-}
+/* The tensor to cast or multiply for x: itself, or its pre-activation. */
+static mc_tensor *source_of(mc_tensor *x) { return x && x->pre ? x->pre : x; }
 
 /* A linear's backward product can include the gradients of the activation and bias before it. */
 static bool fuses(const mc_node *node, const mc_node *before)
@@ -152,7 +149,7 @@ void mc_linear_bias_done(const mc_node *linear)
     ((linear_state *)linear->state)->bias_done = true;
 }
 
-/* `source`: what is read of x, see source_of. */
+/* `source`: what is read of x. */
 static bool check(mc_tape *t, const mc_tensor *source, mc_tensor *x, mc_tensor *weight,
                   mc_tensor *bias, mc_activation activation, float scale)
 {
@@ -212,18 +209,24 @@ static mc_tensor *make_output(mc_tape *t, const mc_tensor *x, int64_t out, bool 
 }
 
 /* An output in 8 bits, see mc_fp8_use.result. NULL after an error. */
-static mc_tensor *make_bytes(mc_tape *t, const mc_tensor *x, int64_t out)
+static mc_tensor *make_bytes(mc_tape *t, const mc_tensor *x, int64_t out, const float *scale)
 {
     mc_shape shape = x->shape;
     shape.dim[shape.ndim - 1] = out;
-    return mc_tape_in_bytes(t, x->dtype, mc_tape_tensor(t, MC_U8, shape, x));
+    return mc_tape_in_bytes(t, x->dtype, mc_tape_tensor(t, MC_U8, shape, x), scale);
+}
+
+/* Whether x is there in 8 bits with the scale of the layer's input. */
+static bool has_bytes(const mc_tensor *x, const mc_fp8_use *use)
+{
+    return x && x->bytes && x->bytes_scale == use->input && mc_storage_data(x->bytes->storage);
 }
 
 /* `use`: 8-bit products, or NULL. */
 static mc_tensor *linear(mc_tape *t, mc_tensor *x, mc_tensor *weight, mc_tensor *bias,
                          mc_activation activation, float scale, const mc_fp8_use *use)
 {
-    mc_tensor *source = use ? source_of(x) : x;
+    mc_tensor *source = !use ? x : has_bytes(x, use) ? x->bytes : source_of(x);
     if (!check(t, source, x, weight, bias, activation, scale)) return NULL;
     bool active = activation != MC_ACTIVATION_NONE, to_bytes = use && use->result;
     bool defers = active && use && use->defers;
@@ -232,7 +235,7 @@ static mc_tensor *linear(mc_tape *t, mc_tensor *x, mc_tensor *weight, mc_tensor 
     linear_state state = {.activation = activation, .scale = scale};
     int64_t out = weight->shape.dim[0];
     mc_tensor *y = to_bytes
-                       ? make_bytes(t, x, out)
+                       ? make_bytes(t, x, out, use->result)
                        : make_output(t, x, out, keeps || defers, defers, activation, &state.pre);
     if (!y) return NULL;
     mc_linear_call call = {.rows = mc_tensor_rows(x),

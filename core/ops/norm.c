@@ -1,6 +1,6 @@
 /* y = LayerNorm(x + dropout(f)), or RMSNorm, which has no bias. A training tape keeps the residual
  * sum, from which y can be recomputed. In a residual stream the sum is a second output. */
-#include "core/ops/ops_internal.h"
+#include "core/ops/fp8_internal.h"
 #include "core/ops/fused.h"
 
 typedef struct norm_state {
@@ -119,7 +119,8 @@ bool mc_norm_check(mc_tape *t, mc_tensor *x, mc_tensor *f, float dropout, mc_ten
 typedef struct norm_call {
     mc_tensor *x, *f, *weight, *bias;
     float dropout, eps;
-    bool stream; /* the sum is an output */
+    const float *scale; /* of the result's bytes; NULL: none */
+    bool stream;        /* the sum is an output */
     mc_tensor *sum;
 } norm_call;
 
@@ -154,6 +155,10 @@ static mc_tensor *norm(mc_tape *t, norm_call *c)
         if (c->bias) state.mean = mc_tape_tensor(t, MC_F32, MC_SHAPE(rows), NULL);
         state.rstd = mc_tape_tensor(t, MC_F32, MC_SHAPE(rows), NULL);
     }
+    if (y && c->scale) {
+        y->bytes = mc_tape_tensor(t, MC_U8, x->shape, NULL);
+        y->bytes_scale = c->scale;
+    }
     if (!c->sum || !y || mc_failed(mc_tape_context(t))) return NULL;
     mc_residual_norm_call call = {.rows = rows,
                                   .columns = mc_tensor_columns(x),
@@ -166,18 +171,30 @@ static mc_tensor *norm(mc_tape *t, norm_call *c)
                                   .s = mc_matrix_of(stored ? c->sum : NULL),
                                   .y = mc_matrix_of(y),
                                   .mean = mc_tensor_data(state.mean),
-                                  .rstd = mc_tensor_data(state.rstd)};
+                                  .rstd = mc_tensor_data(state.rstd),
+                                  .bytes = y->bytes ? mc_tensor_data(y->bytes) : NULL,
+                                  .scale = c->scale};
     MC_KERNEL(t, "residual norm", residual_norm, &call);
     record(t, c, y, state);
     return mc_failed(mc_tape_context(t)) ? NULL : y;
 }
 
+mc_tensor *mc_residual_norm_fp8(mc_tape *t, mc_tensor *x, mc_tensor *f, float dropout,
+                                mc_tensor *weight, mc_tensor *bias, float eps, const float *scale)
+{
+    return norm(t, &(norm_call){.x = x,
+                                .f = f,
+                                .dropout = dropout,
+                                .weight = weight,
+                                .bias = bias,
+                                .eps = eps,
+                                .scale = scale});
+}
+
 mc_tensor *mc_residual_norm(mc_tape *t, mc_tensor *x, mc_tensor *f, float dropout,
                             mc_tensor *weight, mc_tensor *bias, float eps)
 {
-    return norm(
-        t, &(norm_call){
-               .x = x, .f = f, .dropout = dropout, .weight = weight, .bias = bias, .eps = eps});
+    return mc_residual_norm_fp8(t, x, f, dropout, weight, bias, eps, NULL);
 }
 
 /* ---- the residual stream --------------------------------------------------------------------- */
@@ -198,7 +215,14 @@ mc_tensor *mc_residual_defer(mc_tape *t, mc_tensor *x, mc_tensor *f, float dropo
 mc_tensor *mc_stream_norm(mc_tape *t, mc_tensor *x, mc_tensor *weight, mc_tensor *bias, float eps,
                           mc_tensor **sum)
 {
-    norm_call c = {.x = x, .weight = weight, .bias = bias, .eps = eps, .stream = true};
+    return mc_stream_norm_fp8(t, x, weight, bias, eps, sum, NULL);
+}
+
+mc_tensor *mc_stream_norm_fp8(mc_tape *t, mc_tensor *x, mc_tensor *weight, mc_tensor *bias,
+                              float eps, mc_tensor **sum, const float *scale)
+{
+    norm_call c = {
+        .x = x, .weight = weight, .bias = bias, .eps = eps, .scale = scale, .stream = true};
     if (!sum) {
         if (t)
             mc_fail(mc_tape_context(t), MC_ERR_ARGUMENT,

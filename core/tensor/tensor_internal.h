@@ -58,9 +58,11 @@ struct mc_tensor {
      * computes as it reads it: see mc_fp8_use.defers. Else NULL. */
     struct mc_tensor *pre;
     int activation;
-    /* Or its values are those of bytes in E4M3, (rows, columns), which only the next linear layer
-     * reads: see mc_fp8_use.result. Else NULL. */
+    /* The same values in E4M3 with a fixed scale, for the linear layer whose input has it; without
+     * a storage there are no others. Else NULL. See mc_fp8_use.result, mc_residual_norm_fp8. */
     struct mc_tensor *bytes;
+    const float *bytes_scale;
+    struct mc_stored *norm; /* the weight of the norm layer that computed it; else NULL */
     /* autograd */
     struct mc_tape *tape;       /* the tape that created it; NULL for context tensors */
     struct mc_tensor *previous; /* the tensor created before it on that tape */

@@ -347,6 +347,58 @@ static inline void fp8_check_transpose(mc_device *d, const mc_kernels *k, const 
     }
 }
 
+/* ---- norms ----------------------------------------------------------------------------------- */
+
+/* A norm that also writes its result in 8 bits: y is what it is without, and the bytes are those of
+ * a cast of it. x, f (NULL data: none), weight and bias (NULL data: RMSNorm) are in d's memory. */
+static inline void fp8_check_norm(mc_device *d, const mc_kernels *k, const char *isa, int64_t rows,
+                                  int64_t columns, mc_matrix x, mc_matrix f, mc_matrix weight,
+                                  mc_matrix bias)
+{
+    size_t count = (size_t)(rows * columns), wide = count * mc_dtype_size(x.dtype);
+    const float scale = 64;
+    uint8_t *y[2], *bytes[2], *y_there = d->alloc(d, wide), *bytes_there = d->alloc(d, count);
+    float *scale_there = d->alloc(d, sizeof scale);
+    assert_true(y_there && bytes_there && scale_there);
+    d->copy_in(d, scale_there, &scale, sizeof scale);
+    for (int i = 0; i < 2; i++) {
+        y[i] = malloc(wide);
+        bytes[i] = malloc(count);
+        assert_true(y[i] && bytes[i]);
+        memset(bytes[i], 0xff, count);
+        d->copy_in(d, bytes_there, bytes[i], count);
+        mc_residual_norm_call call = {.rows = rows,
+                                      .columns = columns,
+                                      .x = x,
+                                      .f = f,
+                                      .weight = weight,
+                                      .bias = bias,
+                                      .eps = 1e-5f,
+                                      .y = {y_there, x.dtype, columns},
+                                      .bytes = i ? bytes_there : NULL,
+                                      .scale = scale_there};
+        mc_fp8_cast_call cast = {.rows = rows,
+                                 .columns = columns,
+                                 .x = call.y,
+                                 .format = MC_FP8_E4M3,
+                                 .scale = scale_there,
+                                 .data = bytes_there};
+        assert_int_equal(k->residual_norm(d, &call), MC_OK);
+        if (!i) assert_int_equal(k->fp8_cast(d, &cast), MC_OK);
+        assert_true(d->copy_out(d, y[i], y_there, wide) &&
+                    d->copy_out(d, bytes[i], bytes_there, count));
+    }
+    assert_bytes(y[1], y[0], (int64_t)wide, isa, "norm with bytes, y");
+    assert_bytes(bytes[1], bytes[0], (int64_t)count, isa, "norm with bytes");
+    d->free(d, y_there, wide);
+    d->free(d, bytes_there, count);
+    d->free(d, scale_there, sizeof scale);
+    for (int i = 0; i < 2; i++) {
+        free(y[i]);
+        free(bytes[i]);
+    }
+}
+
 /* ---- products -------------------------------------------------------------------------------- */
 
 /* A product of random bytes, and what it is in double. The caller points the call at `inverse`. */

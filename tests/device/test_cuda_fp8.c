@@ -131,6 +131,36 @@ static void test_fused_cast(void **state)
     gpu->free(gpu, scale_there, sizeof scale);
 }
 
+/* In the norm's kernel (whole chunks of bf16, of one warp and of several, with few rows and many),
+ * and by a cast after it. */
+static void test_norm_to_bytes(void **state)
+{
+    (void)state;
+    static const int64_t shapes[][2] = {{1, 48}, {130, 64}, {70, 1024}, {66, 2056}, {130, 17}};
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) FOR_TYPES(d)
+        {
+            int64_t rows = shapes[s][0], columns = shapes[s][1];
+            matrix x = matrix_new(float_types[d], rows, columns, 8, -4, 4),
+                   f = matrix_new(float_types[d], rows, columns, 0, -4, 4),
+                   weight = matrix_new(float_types[d], 1, columns, 0, -3, 3),
+                   bias = matrix_new(float_types[d], 1, columns, 0, -3, 3);
+            mc_matrix x_there = upload_matrix(&x), f_there = upload_matrix(&f),
+                      weight_there = upload_matrix(&weight), bias_there = upload_matrix(&bias);
+            fp8_check_norm(gpu, gpu->kernels, "cuda", rows, columns, x_there, f_there, weight_there,
+                           bias_there);
+            fp8_check_norm(gpu, gpu->kernels, "cuda", rows, columns, x_there, (mc_matrix){0},
+                           weight_there, (mc_matrix){0});
+            take_matrix(bias_there, &bias);
+            take_matrix(weight_there, &weight);
+            take_matrix(f_there, &f);
+            take_matrix(x_there, &x);
+            matrix_free(&bias);
+            matrix_free(&weight);
+            matrix_free(&f);
+            matrix_free(&x);
+        }
+}
+
 static void test_update(void **state)
 {
     (void)state;
@@ -422,6 +452,7 @@ int main(void)
         cmocka_unit_test(test_rows_backward),
         cmocka_unit_test(test_measure),
         cmocka_unit_test(test_product_to_bytes),
+        cmocka_unit_test(test_norm_to_bytes),
     };
     return RUN_ON_GPU(tests);
 }

@@ -302,6 +302,30 @@ static void test_product_to_bytes(void **state)
     assert_true(saturated > 100);
 }
 
+static void test_norm_to_bytes(void **state)
+{
+    (void)state;
+    static const int64_t shapes[][2] = {{1, 48}, {33, 64}, {130, 17}};
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) FOR_TYPES(d)
+        {
+            int64_t rows = shapes[s][0], columns = shapes[s][1];
+            matrix x = matrix_new(float_types[d], rows, columns, 4, -4, 4),
+                   f = matrix_new(float_types[d], rows, columns, 0, -4, 4),
+                   affine = matrix_new(float_types[d], 2, columns, 0, -3, 3);
+            mc_matrix bias = affine.m;
+            bias.data = (char *)bias.data + (size_t)bias.stride * mc_dtype_size(bias.dtype);
+            FOR_TABLES(t)
+            {
+                fp8_check_norm(device, t->k, t->name, rows, columns, x.m, f.m, affine.m, bias);
+                fp8_check_norm(device, t->k, t->name, rows, columns, x.m, (mc_matrix){0}, affine.m,
+                               (mc_matrix){0});
+            }
+            matrix_free(&affine);
+            matrix_free(&f);
+            matrix_free(&x);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -309,7 +333,7 @@ int main(void)
         cmocka_unit_test(test_scales),           cmocka_unit_test(test_cast),
         cmocka_unit_test(test_fused_cast),       cmocka_unit_test(test_update),
         cmocka_unit_test(test_product),          cmocka_unit_test(test_rows),
-        cmocka_unit_test(test_product_to_bytes),
+        cmocka_unit_test(test_product_to_bytes), cmocka_unit_test(test_norm_to_bytes),
     };
     return cmocka_run_group_tests(tests, open_tables, close_tables);
 }

@@ -155,7 +155,14 @@ mc_status MC_K(residual_norm)(mc_device *d, const mc_residual_norm_call *call)
     rows_call all = {&c, wide, scratch + mc_round_up(2 * columns, 16), call->mean, call->rstd};
     mc_run(d, rows, threads, rows, norm_item, &all);
     mc_scratch_free(d, scratch, size);
-    return MC_OK;
+    if (!call->bytes) return MC_OK;
+    mc_fp8_cast_call cast = {.rows = rows,
+                             .columns = columns,
+                             .x = call->y,
+                             .format = MC_FP8_E4M3,
+                             .scale = call->scale,
+                             .data = call->bytes};
+    return MC_K(fp8_cast)(d, &cast);
 }
 
 mc_status MC_K(residual_sum)(mc_device *d, int64_t rows, int64_t columns, mc_matrix x, mc_matrix f,

@@ -1,11 +1,11 @@
 /* LayerNorm or RMSNorm of a residual sum, with dropout of the branch, in one pass over the rows.
  * Bytes per element, for 16-bit types: residual_norm 8 (read x and f, write s and y; 4 without a
- * branch), residual_norm_backward 8 (read s and dy, write ds and df; 2 more if it accumulates to
- * ds; df's column sums are free), residual_sum 6.
+ * branch; 1 more for y in 8 bits), residual_norm_backward 8 (read s and dy, write ds and df; 2 more
+ * if it accumulates to ds; df's column sums are free), residual_sum 6.
  *
  * One to sixteen warps hold a row in registers; rows too long for that are read again for each
  * pass. */
-#include "core/device/cuda/runtime/kernels.cuh"
+#include "core/device/cuda/elementwise/fp8.cuh"
 
 enum {
     ROW_THREADS = 512, /* per row, at most; a thread then has 128 registers */
@@ -23,6 +23,8 @@ struct mc_norm_call {
     float eps;
     const float *mean, *rstd;
     float *mean_out, *rstd_out;
+    uint8_t *bytes; /* y in E4M3, times *scale; NULL: none */
+    const float *scale;
     /* round: the norm of s as if stored; rms: RMSNorm, without bias, mean and mean_out */
     bool round, accumulate, rms;
 };
@@ -160,8 +162,19 @@ template <class T> struct affine {
     }
 };
 
-/* y = (v - mean) * rstd * weight + bias. */
-template <class T, bool RMS, int width>
+/* A chunk of y in E4M3. */
+template <int width>
+__device__ __forceinline__ void store_in_bytes(const mc_norm_call &c, int64_t row, int64_t column,
+                                               const float (&y)[width])
+{
+    static_assert(width == 8, "two words");
+    const float scale = *c.scale;
+    *(uint2 *)(c.bytes + row * c.columns + column) =
+        make_uint2(mc_e4m3_codes_of(y, scale), mc_e4m3_codes_of(y + 4, scale));
+}
+
+/* y = (v - mean) * rstd * weight + bias; with BYTES in 8 bits too, of y as it is stored. */
+template <class T, bool RMS, bool BYTES, int width>
 __device__ __forceinline__ void store_normalised(const mc_norm_call &c, const affine<T> &a,
                                                  int64_t row, int64_t column, int n, float mean,
                                                  float rstd, float (&v)[width])
@@ -169,7 +182,14 @@ __device__ __forceinline__ void store_normalised(const mc_norm_call &c, const af
 #pragma unroll
     for (int i = 0; i < width; i++)
         v[i] = RMS ? v[i] * rstd * a.w[i] : (v[i] - mean) * rstd * a.w[i] + a.b[i];
-    mc_store<T, mc_whole<T>>(c.y, row * c.y.stride + column, n, v);
+    if constexpr (BYTES) {
+        const mc_bits y = mc_pack<T>(c.y, v);
+        mc_store_bits<T, mc_whole<T>>(c.y, row * c.y.stride + column, n, y);
+        mc_unpack<T>(c.y, y, v);
+        store_in_bytes(c, row, column, v);
+    } else {
+        mc_store<T, mc_whole<T>>(c.y, row * c.y.stride + column, n, v);
+    }
 }
 
 /* The sum over the threads of a row: a warp, or the block if a row has several warps. */
@@ -179,7 +199,7 @@ template <class S> __device__ __forceinline__ S row_sum(S x, S *shared)
 }
 
 /* Block (threads of a row, rows); each thread has CHUNKS chunks of its row. */
-template <class T, int CHUNKS, mc_summands OF, bool RMS>
+template <class T, int CHUNKS, mc_summands OF, bool RMS, bool BYTES = false>
 static __global__ void __launch_bounds__(ROW_THREADS)
     norm_rows(const __grid_constant__ mc_norm_call c)
 {
@@ -230,7 +250,7 @@ static __global__ void __launch_bounds__(ROW_THREADS)
         int64_t column = (int64_t)(k * blockDim.x + threadIdx.x) * width;
         int n = within<T>(c.columns, column);
         if (!EARLY) load_affine(k);
-        if (n > 0) store_normalised<T, RMS>(c, a[k], row, column, n, mean, rstd, v[k]);
+        if (n > 0) store_normalised<T, RMS, BYTES>(c, a[k], row, column, n, mean, rstd, v[k]);
     }
 }
 
@@ -276,7 +296,7 @@ static __global__ void __launch_bounds__(ROW_THREADS)
         store_sum<T>(c, row, column, n, v);
         affine<T> a;
         a.template load<RMS>(c, column, n);
-        store_normalised<T, RMS>(c, a, row, column, n, mean, rstd, v);
+        store_normalised<T, RMS, false>(c, a, row, column, n, mean, rstd, v);
     }
 }
 
@@ -317,6 +337,25 @@ static row_shape row_shape_of(int64_t columns)
         }                                               \
     } while (0)
 
+/* Whether norm_rows also writes y in 8 bits: in whole chunks of bf16, without dropout. */
+template <class T> static bool writes_bytes(const mc_norm_call &c, const uint8_t *bytes)
+{
+    return std::is_same_v<T, __nv_bfloat16> && c.mask.keep == 0 && (uintptr_t)bytes % 8 == 0 &&
+           row_shape_of(c.columns).eights > 0;
+}
+
+template <class T, int CHUNKS, bool RMS>
+static auto kernel_for(const mc_norm_call &c) -> void (*)(const mc_norm_call)
+{
+    if constexpr (std::is_same_v<T, __nv_bfloat16>)
+        if (c.bytes)
+            return c.f.data ? norm_rows<T, CHUNKS, MC_PLAIN, RMS, true>
+                            : norm_rows<T, CHUNKS, MC_ALONE, RMS, true>;
+    return !c.f.data          ? norm_rows<T, CHUNKS, MC_ALONE, RMS>
+           : c.mask.keep == 0 ? norm_rows<T, CHUNKS, MC_PLAIN, RMS>
+                              : norm_rows<T, CHUNKS, MC_DROPPED, RMS>;
+}
+
 template <class T, bool RMS> static void launch_norm(mc_device *d, const mc_norm_call &c)
 {
     cudaStream_t stream = mc_cuda_of(d)->stream;
@@ -324,9 +363,7 @@ template <class T, bool RMS> static void launch_norm(mc_device *d, const mc_norm
     if (c.rows <= FEW && c.columns <= 8 * ROW_THREADS) { /* only latency matters */
         constexpr int CHUNKS = 8 / mc_width<T>;
         unsigned threads = (unsigned)mc_ceil_div(c.columns, 256) * 32;
-        auto kernel = !c.f.data          ? norm_rows<T, CHUNKS, MC_ALONE, RMS>
-                      : c.mask.keep == 0 ? norm_rows<T, CHUNKS, MC_PLAIN, RMS>
-                                         : norm_rows<T, CHUNKS, MC_DROPPED, RMS>;
+        auto kernel = kernel_for<T, CHUNKS, RMS>(c);
         MC_LAUNCH_EARLY(d, kernel, (unsigned)c.rows, threads, 0, c);
         return;
     }
@@ -337,11 +374,22 @@ template <class T, bool RMS> static void launch_norm(mc_device *d, const mc_norm
     dim3 block(shape.threads, shape.threads == 32 ? ROWS : 1);
     unsigned grid = (unsigned)mc_ceil_div(c.rows, block.y);
     MC_WITH_CHUNKS(shape.eights, {
-        auto kernel = !c.f.data          ? norm_rows<T, CHUNKS, MC_ALONE, RMS>
-                      : c.mask.keep == 0 ? norm_rows<T, CHUNKS, MC_PLAIN, RMS>
-                                         : norm_rows<T, CHUNKS, MC_DROPPED, RMS>;
+        auto kernel = kernel_for<T, CHUNKS, RMS>(c);
         kernel<<<grid, block, 0, stream>>>(c);
     });
+}
+
+/* y in 8 bits by a kernel of its own. */
+static mc_status cast_result(mc_device *d, const mc_residual_norm_call *call)
+{
+    mc_fp8_cast_call c = {};
+    c.rows = call->rows;
+    c.columns = call->columns;
+    c.x = call->y;
+    c.format = MC_FP8_E4M3;
+    c.scale = call->scale;
+    c.data = call->bytes;
+    return mc_cuda_fp8_cast(d, &c);
 }
 
 extern "C" mc_status mc_cuda_residual_norm(mc_device *d, const mc_residual_norm_call *call)
@@ -349,6 +397,7 @@ extern "C" mc_status mc_cuda_residual_norm(mc_device *d, const mc_residual_norm_
     const int64_t rows = call->rows, columns = call->columns;
     const mc_matrix x = call->x, f = call->f, y = call->y;
     mc_matrix s = call->s, weight = call->weight, bias = call->bias;
+    bool cast = call->bytes;
     if (rows == 0 || columns == 0) return MC_OK;
     if (!f.data && s.data == x.data) s.data = NULL;
     weight.stride = bias.stride = 0;
@@ -370,9 +419,15 @@ extern "C" mc_status mc_cuda_residual_norm(mc_device *d, const mc_residual_norm_
         if (!s.data) c.s.dtype = c.x.dtype; /* the norm's argument is rounded all the same */
         c.round = f.data;
         c.rms = !bias.data;
+        if (call->bytes && writes_bytes<T>(c, call->bytes)) {
+            c.bytes = call->bytes;
+            c.scale = call->scale;
+            cast = false;
+        }
         c.rms ? launch_norm<T, true>(d, c) : launch_norm<T, false>(d, c);
     });
-    return mc_cuda_launched(d, "residual_norm");
+    mc_status status = mc_cuda_launched(d, "residual_norm");
+    return status || !cast ? status : cast_result(d, call);
 }
 
 /* ---- the sum alone --------------------------------------------------------------------------- */

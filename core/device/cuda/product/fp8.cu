@@ -3,6 +3,7 @@
  * GPUs without products of bytes. */
 #include "core/device/cuda/product/fp8_internal.h"
 #include "core/device/cuda/elementwise/activation.cuh"
+#include "core/device/cuda/elementwise/fp8.cuh"
 
 namespace
 {
@@ -34,26 +35,6 @@ struct cast_work {
 struct lost {
     uint32_t largest, saturated, vanished;
 };
-
-/* Four numbers as bytes, the first lowest. All are finite. */
-template <mc_fp8_format FORMAT> __device__ __forceinline__ uint32_t codes_of(const float *v)
-{
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
-    uint16_t low, high;
-    if (FORMAT == MC_FP8_E4M3) {
-        asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(low) : "f"(v[1]), "f"(v[0]));
-        asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(high) : "f"(v[3]), "f"(v[2]));
-    } else {
-        asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(low) : "f"(v[1]), "f"(v[0]));
-        asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(high) : "f"(v[3]), "f"(v[2]));
-    }
-    return low | (uint32_t)high << 16;
-#else
-    uint32_t word = 0;
-    for (int i = 0; i < 4; i++) word |= (uint32_t)mc_fp8_code(FORMAT, v[i]) << 8 * i;
-    return word;
-#endif
-}
 
 /* The larger of two pairs of 16-bit numbers, each for itself. */
 __device__ __forceinline__ uint32_t larger_pair(uint32_t a, uint32_t b)
@@ -155,7 +136,7 @@ __device__ __forceinline__ void count_lost(const float *v, float scale, float la
 template <mc_fp8_format FORMAT>
 __device__ __forceinline__ uint32_t word_of(const float *scaled, bool finite)
 {
-    if (finite) return codes_of<FORMAT>(scaled);
+    if (finite) return mc_finite_codes_of<FORMAT>(scaled);
     uint32_t word = 0;
     for (int i = 0; i < 4; i++) word |= (uint32_t)mc_fp8_code(FORMAT, scaled[i]) << 8 * i;
     return word;

@@ -448,7 +448,7 @@ bool mc_cuda_defer_residual_norm(mc_device *d, const mc_residual_norm_call *call
     mc_residual_norm_call n = *call;
     late_call *c = next_call(d, n.rows, n.columns);
     if (!n.f.data && n.s.data == n.x.data) n.s.data = NULL;
-    if (!c || !mc_persistent_take_norm(&n, &c->step)) return leave(d, c, n.rows);
+    if (!c || n.bytes || !mc_persistent_take_norm(&n, &c->step)) return leave(d, c, n.rows);
     c->call.norm = *call;
     c->memory =
         (touched){.reads = {rows_of(n.x, n.rows, n.columns), rows_of(n.f, n.rows, n.columns)},
