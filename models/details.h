@@ -45,6 +45,10 @@ MC_API const int32_t *mc_model_end_tokens(const mc_model *model, int *count);
 /* How a model of images reads them, for mc_image_read and mc_dataset_options.image: the settings of
  * its folder's preprocessor_config.json. Size 0 for other models. */
 MC_API mc_image_form mc_model_image_form(const mc_model *model);
+/* What errors about computed numbers that are not finite end with: the model's dtype and what
+ * helps: ": computed in f16, whose largest number is 65504; bf16 and f32 have room". "" for
+ * NULL. */
+MC_API const char *mc_model_finite_hint(const mc_model *model);
 /* FLOP of a training step per token, for sequences of `length` T: 6 N + 12 L D T. Frozen parameters
  * count 4 instead of 6, since their gradients are not computed. */
 MC_API double mc_model_flops(mc_model *model, int64_t length);

@@ -232,6 +232,16 @@ mc_image_form mc_model_image_form(const mc_model *m)
     return m ? m->image : (mc_image_form){.size = 0};
 }
 
+const char *mc_model_finite_hint(const mc_model *m)
+{
+    switch (m ? m->module.root->dtype : MC_DTYPE_DEFAULT) {
+    case MC_F16: return ": computed in f16, whose largest number is 65504; bf16 and f32 have room";
+    case MC_BF16: return ": computed in bf16; `modelcenter inspect` reports weights that are NaN";
+    case MC_F32: return ": computed in f32; `modelcenter inspect` reports weights that are NaN";
+    default: return "";
+    }
+}
+
 const char *mc_model_problem_type(const mc_model *m) { return m ? m->problem_type : NULL; }
 
 const char *mc_model_label_name(const mc_model *m, int label)

@@ -42,7 +42,7 @@ BUDGETS = {
     "models/gguf": 2230, "models/glm": 260, "models/gpt2": 247,
     "models/gptj": 260, "models/llama": 430, "models/mpnet": 195, "models/opt": 250, "models/roberta": 189,
     "models/modernbert": 400, "models/longformer": 230,
-    "models/t5": 495, "models/texts": 1250, "models/vit": 390, "tokenizers": 2740, "tokenizers/bpe": 2450,
+    "models/t5": 495, "models/texts": 1365, "models/vit": 390, "tokenizers": 2740, "tokenizers/bpe": 2450,
     "tokenizers/cpm": 1423,
     "tokenizers/files": 2600, "tokenizers/gguf": 800, "tokenizers/train": 833, "tokenizers/unicode": 790,
     "tokenizers/unigram": 3260, "tools": 6000, "tools/files": 2723, "tools/log": 1454,

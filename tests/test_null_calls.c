@@ -123,6 +123,7 @@ static const char *const optional[] = {
     "mc_failed.ctx",
     "mc_tensor_file_verify.found",
     "mc_labels_fit.place",
+    "mc_model_finite_hint.model",
     "mc_model_new.family",
     "mc_generator_add.ids",
     "mc_loss_from_rows.counts",

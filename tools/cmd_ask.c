@@ -103,6 +103,11 @@ static bool ask(const ask_options *o, const task_file *saved, mc_context *ctx)
     float logits[2] = {0};
     mc_dataset *dataset = make_row(ctx, o, saved, tokenizer, model);
     if (!answer(ctx, model, dataset, logits)) return false;
+    if (!isfinite(logits[0]) || !isfinite(logits[1])) {
+        mc_set_error(ctx, MC_ERR_STATE, "%s: the logits of the answer are not finite%s",
+                     o->from.model, mc_model_finite_hint(model));
+        return false;
+    }
     double yes = 1 / (1 + exp((double)logits[0] - (double)logits[1]));
     mc_print_rank(ctx, 0, "%s %.4f\n", word_for(model, yes >= 0.5), yes >= 0.5 ? yes : 1 - yes);
     return true;

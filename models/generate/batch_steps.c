@@ -1,6 +1,7 @@
 /* Steps of a running batch: launched in groups ahead of the host, whose tokens come to it late. */
 #include <stdio.h>
 #include <string.h>
+#include "models/details.h"
 #include "models/generate/batch_internal.h"
 
 /* ---- launching ------------------------------------------------------------------------------- */
@@ -118,15 +119,17 @@ static bool end_not_finite(struct mc_batch *b, int row)
     const mc_job *j = b->job[row];
     int token = j->prompt;
     mc_decoder_begins(&b->decoder, j->ids, &token);
+    long long number = j->answers == 1 ? j->options.first_prompt : j->number;
     token += (j->search ? j->search->running[0].length : j->count) - 1;
     if (b->options.list)
         return !mc_fail(b->ctx, MC_ERR_STATE,
-                        "generation with %s: the logits after token %d of prompt %d are not finite",
-                        b->decoder.model, token, j->number);
+                        "generation with %s: the logits after token %d of prompt %lld are not "
+                        "finite%s",
+                        b->decoder.model, token, number, mc_model_finite_hint(b->decoder.of));
     snprintf(b->problem, sizeof b->problem,
              "generation with %s: the logits after token %d of the prompt and its answer are not "
-             "finite",
-             b->decoder.model, token);
+             "finite%s",
+             b->decoder.model, token, mc_model_finite_hint(b->decoder.of));
     end_row(b, row, MC_ANSWER_FAILED, b->problem);
     return true;
 }

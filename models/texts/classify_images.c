@@ -1,8 +1,11 @@
 #include "models/texts/classify_images.h"
 
+#include <stdio.h>
 #include "core/base/memory_internal.h"
 #include "datasets/image/image_internal.h"
+#include "models/details.h"
 #include "models/model_internal.h"
+#include "models/texts/finite_internal.h"
 
 enum { MOST = 32 }; /* images of a batch */
 
@@ -46,6 +49,22 @@ static bool run_batch(mc_model *m, const float *pixels, int count, float *logits
     return !mc_failed(ctx);
 }
 
+/* A row that is no numbers is an error, as the logits of generation are. */
+static bool check_batch(mc_model *m, const mc_text_span *paths, int count, const float *logits)
+{
+    size_t labels = (size_t)m->heads.labels;
+    for (int i = 0; i < count; i++) {
+        const mc_text_span *path = &paths[i];
+        if (mc_all_finite(logits + (size_t)i * labels, labels)) continue;
+        char line[32] = "";
+        if (path->file && path->line) snprintf(line, sizeof line, ":%lld: ", (long long)path->line);
+        mc_fail(m->module.ctx, MC_ERR_STATE, "%s%s%s: the logits of the image are not finite%s",
+                *line ? path->file : "", line, path->data, mc_model_finite_hint(m));
+        break;
+    }
+    return !mc_failed(m->module.ctx);
+}
+
 mc_status mc_classify_images(mc_model *m, const mc_text_span *paths, size_t count, float *logits)
 {
     if (!m) return MC_ERR_ARGUMENT;
@@ -61,8 +80,9 @@ mc_status mc_classify_images(mc_model *m, const mc_text_span *paths, size_t coun
     if (!pixels) mc_fail_nomem(ctx, "a batch of images");
     for (size_t at = 0; pixels && at < count; at += MOST) {
         int n = count - at < MOST ? (int)(count - at) : MOST;
-        if (!load_batch(ctx, &m->image, paths + at, n, pixels) ||
-            !run_batch(m, pixels, n, logits + at * (size_t)m->heads.labels))
+        float *rows = logits + at * (size_t)m->heads.labels;
+        if (!load_batch(ctx, &m->image, paths + at, n, pixels) || !run_batch(m, pixels, n, rows) ||
+            !check_batch(m, paths + at, n, rows))
             break;
     }
     mc_free(pixels);

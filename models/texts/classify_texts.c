@@ -45,6 +45,7 @@ mc_text_classifier *mc_text_classifier_new(mc_model *model, const mc_tokenizer *
                                                             .tok = tokenizer,
                                                             .max_length = options->max_length,
                                                             .width = model->heads.labels,
+                                                            .what = "logits",
                                                             .head = logits_of,
                                                             .threads = options->threads,
                                                             .batch_tokens = options->batch_tokens});

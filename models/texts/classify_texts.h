@@ -39,7 +39,8 @@ MC_API void mc_text_classifier_free(mc_text_classifier *c);
  * of each logit is the label's probability; for regression they are the values. Waits for the
  * device. Not collective: each rank passes its own texts, and needs all parameters
  * (zero_level 0 to 2). Errors, after which the logits are undefined: a text that is NULL or has no
- * token, memory, the device's. */
+ * token, memory, the device's; logits that are not finite (MC_ERR_STATE, names the text and the
+ * dtype). */
 MC_API mc_status mc_classify_texts(mc_text_classifier *c, const mc_text_span *texts,
                                    const mc_text_span *pairs, size_t count, float *logits);
 

@@ -82,7 +82,8 @@ MC_API mc_embed_options mc_embedder_options(const mc_embedder *e);
 
 /* vectors (count, dim), f32, on the host: row i is that of text i. Waits for the device. Not
  * collective: each rank passes its own texts, and needs all parameters (zero_level 0 to 2).
- * Errors, after which the vectors are undefined: a text that is NULL, memory, the device's. */
+ * Errors, after which the vectors are undefined: a text that is NULL, memory, the device's; a
+ * vector that is not finite (MC_ERR_STATE, names the text and the dtype). */
 MC_API mc_status mc_embed_texts(mc_embedder *e, const mc_text_span *texts, size_t count,
                                 float *vectors);
 

@@ -9,6 +9,7 @@
 #include "core/tensor/tensor_internal.h"
 #include "models/adapters/adapter.h"
 #include "models/details.h"
+#include "models/texts/finite_internal.h"
 #include "tokenizers/ahead_internal.h"
 #include "tokenizers/details.h"
 
@@ -249,6 +250,19 @@ static void fill_fixed(mc_text_rows *r)
     mc_lengths_write(r->lengths[k], r->length, r->count, r->capacity, longest_of(r, k));
 }
 
+/* A row that is no numbers is an error, as the logits of generation are. */
+static mc_status check_row(mc_text_rows *r, size_t text, const float *row)
+{
+    const mc_text_span *span = &r->texts[text];
+    if (mc_all_finite(row, (size_t)r->o.width)) return MC_OK;
+    const char *hint = mc_model_finite_hint(r->o.model);
+    if (span->file)
+        return mc_fail(r->ctx, MC_ERR_STATE, "%s:%lld: the %s of the text are not finite%s",
+                       span->file, (long long)span->line, r->o.what, hint);
+    return mc_fail(r->ctx, MC_ERR_STATE, "the %s of text %zu are not finite%s", r->o.what, text,
+                   hint);
+}
+
 /* Rows that have arrived go to their places. */
 static mc_status land(mc_text_rows *r, flight *f, float *rows)
 {
@@ -259,9 +273,12 @@ static mc_status land(mc_text_rows *r, flight *f, float *rows)
     if (!count || mc_failed(r->ctx)) return mc_error_status(r->ctx);
     if (!d->wait(d, f->ticket))
         return mc_fail(r->ctx, MC_ERR_DEVICE, "reading the rows of texts: %s", d->failure);
-    for (int i = 0; i < count; i++)
-        memcpy(rows + f->text[i] * width, f->host + (size_t)i * width, width * sizeof *rows);
-    return MC_OK;
+    for (int i = 0; i < count; i++) {
+        const float *row = f->host + (size_t)i * width;
+        if (check_row(r, f->text[i], row)) break;
+        memcpy(rows + f->text[i] * width, row, width * sizeof *rows);
+    }
+    return mc_error_status(r->ctx);
 }
 
 /* Runs the batch; the one before it lands meanwhile. */

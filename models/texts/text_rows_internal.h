@@ -19,6 +19,7 @@ typedef struct mc_text_rows_options {
                                 the model has positions for; without both 512 */
     const char *prefix;      /* put before each text, copied; NULL: nothing */
     int64_t width;           /* columns of a row */
+    const char *what;        /* a row is, for errors: "logits" */
     /* (texts, width) of a forward pass. */
     mc_tensor *(*head)(mc_tape *t, mc_model *model, const mc_model_output *out, void *user);
     void *user;
@@ -32,7 +33,8 @@ mc_text_rows *mc_text_rows_new(mc_context *ctx, const mc_text_rows_options *opti
 void mc_text_rows_free(mc_text_rows *r);                /* NULL is allowed */
 int64_t mc_text_rows_max_length(const mc_text_rows *r); /* that was chosen; 0 for NULL */
 /* rows (count, width): row i is of text i, or of the pair of texts[i] and pairs[i] (pairs NULL:
- * single texts). Errors name the text; rows are then undefined. */
+ * single texts). Errors name the text, of which rows that are not
+ * finite are one (MC_ERR_STATE); rows are then undefined. */
 mc_status mc_text_rows_run(mc_text_rows *r, const mc_text_span *texts, const mc_text_span *pairs,
                            size_t count, float *rows);
 

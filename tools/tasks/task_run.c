@@ -187,6 +187,14 @@ static mc_tensor *find_result(mc_tape *t, task_exam *e)
     return e->result;
 }
 
+/* A batch's loss is of all its rows, of which the first is named. */
+static void add_loss(const task_exam *e, task_counts *counts, const float loss[2])
+{
+    const char *what = "losses from this row on, of a batch,";
+    if (e->batch->rows && task_counts_check(counts, e, e->batch->row_index[0], what, loss, 2))
+        task_counts_add_loss(counts, loss);
+}
+
 /* Counts the result of a batch, on the host. */
 static bool count_result(mc_context *ctx, task_exam *e, task_counts *counts, mc_tensor *result)
 {
@@ -196,9 +204,10 @@ static bool count_result(mc_context *ctx, task_exam *e, task_counts *counts, mc_
     if (!values) return false;
     mc_tensor_read_f32(ctx, result, values, size);
     int count = output_count(counts->dataset);
-    if (counts->results == TASK_RESULTS_LOSS) task_counts_add_loss(counts, values);
+    if (counts->results == TASK_RESULTS_LOSS) add_loss(e, counts, values);
     for (int i = 0; counts->results != TASK_RESULTS_LOSS && i < e->batch->rows; i++) {
         const float *outputs = values + (int64_t)i * count;
+        if (!task_counts_check(counts, e, e->batch->row_index[i], "logits", outputs, count)) break;
         task_counts_add_row(counts, e->batch->row_index[i], outputs);
         if (e->each) e->each(e->user, e->batch->row_index[i], outputs, count);
     }
@@ -217,6 +226,15 @@ static bool count_batch(mc_context *ctx, task_exam *e, task_counts *counts)
     return ok;
 }
 
+static void warn(run_log *log, const task_exam *e, const task_score *score)
+{
+    bool loss = task_results_of(e) == TASK_RESULTS_LOSS;
+    if (score->not_finite > 0)
+        run_log_line(log, "warning: validation: the %s of %.0f %s are not finite%s",
+                     loss ? "losses" : "logits", score->not_finite, loss ? "batches" : "rows",
+                     mc_model_finite_hint(e->model));
+}
+
 bool task_evaluate(mc_context *ctx, task_exam *e, run_log *log, task_score *score)
 {
     int64_t done = 0, n = 0, total = mc_dataset_rows(mc_dataloader_dataset(e->loader));
@@ -230,6 +248,7 @@ bool task_evaluate(mc_context *ctx, task_exam *e, run_log *log, task_score *scor
     ok = !mc_failed(ctx) && !interrupt_requested();
     if (ok && score) ok = task_counts_score(&counts, score);
     if (ok && score) score->seconds = task_clock() - start;
+    if (ok && score) warn(log, e, score);
     task_counts_release(&counts);
     return ok;
 }

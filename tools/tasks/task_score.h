@@ -14,7 +14,7 @@ typedef enum task_results {
     TASK_RESULTS_TEXTS,      /* texts that were generated */
 } task_results;
 
-enum { TASK_SUMS = 7 };
+enum { TASK_SUMS = 8 };
 
 typedef struct task_counts {
     mc_context *ctx;
@@ -32,6 +32,10 @@ task_results task_results_of(const task_exam *exam);
 
 /* False with the context's error. */
 bool task_counts_init(mc_context *ctx, task_counts *counts, const task_exam *exam);
+/* Whether what a row gave is finite. If not, it is counted; without task_exam.warns it is the
+ * context's error, which names the row, and false is returned. `what` is "logits". */
+bool task_counts_check(task_counts *counts, const task_exam *exam, int64_t row, const char *what,
+                       const float *values, int64_t count);
 /* The outputs of a row of the dataset. */
 void task_counts_add_row(task_counts *counts, int64_t row, const float *outputs);
 /* The loss of a batch: its sum, and how many targets counted. */

@@ -107,8 +107,11 @@ bool task_add_candidates(mc_tape *t, const task_exam *e, task_counts *c)
     if (!sum || !tokens) mc_set_error(c->ctx, MC_ERR_NOMEM, "out of memory for a batch's answers");
     bool ok = sum && tokens && target && find_targets(c->ctx, lengths, target, &all) &&
               add_up(t, e->model, hidden, &all, sum, tokens);
-    for (int i = 0; ok && i < b->rows; i++)
-        mc_scorer_add_candidate(c->scorer, b->row_index[i], sum[i], tokens[i]);
+    for (int i = 0; ok && i < b->rows; i++) {
+        float score = (float)sum[i];
+        ok = task_counts_check(c, e, b->row_index[i], "log-probabilities", &score, 1);
+        if (ok) mc_scorer_add_candidate(c->scorer, b->row_index[i], sum[i], tokens[i]);
+    }
     release_targets(&all);
     free(sum);
     free(tokens);

@@ -196,6 +196,17 @@ static int64_t add_window(measure *m, int64_t window, int64_t used, int64_t *pre
     return end - begin;
 }
 
+/* The loss of the batch's predicted tokens, whose first window is named. */
+static bool check_loss(measure *m, int64_t first, double loss)
+{
+    int64_t window = first + mc_data_rank(m->ctx);
+    if (isfinite(loss)) return true;
+    mc_set_error(m->ctx, MC_ERR_STATE,
+                 "%s: the losses of a batch of windows from token %" PRId64 " on are not finite%s",
+                 m->o->files->items[0], window * m->stride, mc_model_finite_hint(m->model));
+    return false;
+}
+
 static bool run_batch(measure *m, int64_t first)
 {
     int64_t used = 0, predicted = 0, ranks = mc_data_size(m->ctx);
@@ -213,10 +224,11 @@ static bool run_batch(measure *m, int64_t first)
     mc_model_input in = {.ids = ids, .lengths = mc_tape_lengths(t, m->lengths, count, 1)};
     mc_model_output out = mc_model_forward(t, m->model, &in);
     mc_tensor *loss = mc_model_loss(t, m->model, out.last_hidden, next);
-    m->loss += mc_mean_loss(m->ctx, loss) * (double)predicted;
+    double mean = mc_mean_loss(m->ctx, loss);
+    m->loss += mean * (double)predicted;
     m->predicted += predicted;
     mc_tape_end(t);
-    return !mc_failed(m->ctx);
+    return !mc_failed(m->ctx) && (!predicted || check_loss(m, first, mean));
 }
 
 /* Sums of all ranks. */

@@ -77,6 +77,10 @@ void pretrain_validate(train_run *run)
     if (done < p->val_batches) return;
     run->eval_due = false;
     p->val_loss = sum / (double)tokens;
+    if (!isfinite(p->val_loss))
+        run_log_line(&run->log,
+                     "warning: the validation loss after step %" PRId64 " is not finite%s",
+                     run->step, mc_model_finite_hint(run->work.model));
     run_log_validation(&run->log, &(run_validation){.step = run->step,
                                                     .loss = p->val_loss,
                                                     .tokens = tokens,

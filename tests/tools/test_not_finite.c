@@ -1,0 +1,179 @@
+/* Models whose weights are finite and whose outputs in f16 are not: every command that reads
+ * outputs says so, names the row and the dtype, and leaves no file. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include "core/modelcenter.h"
+#include <modelcenter/more.h>
+#include "tests/tools/command_test.h"
+
+static const char quickstart[] = MC_SOURCE_DIR "/datasets/quickstart";
+static const char hint[] = "are not finite: computed in f16, whose largest number is 65504; bf16 "
+                           "and f32 have room";
+
+/* Saves it with norms whose outputs are beyond f16. */
+static void save(mc_model *model, const mc_tokenizer *tok, const char *name, const char *task)
+{
+    mc_parameter_iterator at = {0};
+    char path[64];
+    for (mc_parameter *p; (p = mc_module_next_parameter(mc_model_module(model), &at));) {
+        float values[64];
+        if (!strstr(mc_parameter_name(p), "norm") || !strstr(mc_parameter_name(p), "weight"))
+            continue;
+        for (int i = 0; i < 64; i++) values[i] = 60000;
+        mc_parameter_write(p, values);
+    }
+    mc_model_save(model, temp_path(&folder, name));
+    if (tok) mc_tokenizer_save(tok, temp_path(&folder, name));
+    snprintf(path, sizeof path, "%s/task.json", name);
+    if (task) write_text(temp_path(&folder, path), task);
+}
+
+static void make_bert(mc_context *ctx, const mc_tokenizer *tok)
+{
+    static const char *const names[] = {"bad", "good"};
+    mc_bert_config config = mc_bert_config_default();
+    config.vocab_size = 310;
+    config.dim = 16;
+    config.dim_ff = 32;
+    config.heads = 2;
+    config.layers = 1;
+    config.positions = 64;
+    mc_model *model =
+        mc_bert_new(ctx, &config, &(mc_model_heads){.pooler = true, .labels = 2}, NULL);
+    mc_model_set_task(model, NULL, names);
+    save(model, tok, "bert",
+         "{\"kind\": \"classify\", \"text\": \"review\", \"label\": \"label\"}");
+    save(model, tok, "pairs",
+         "{\"kind\": \"classify\", \"text\": \"review\", \"text_pair\": \"label\", "
+         "\"label\": \"label\"}");
+}
+
+static void make_gpt2(mc_context *ctx, const mc_tokenizer *tok)
+{
+    mc_gpt2_config config = mc_gpt2_config_default();
+    config.vocab_size = 310;
+    config.dim = 16;
+    config.dim_ff = 32;
+    config.heads = 2;
+    config.layers = 1;
+    config.positions = 64;
+    save(mc_gpt2_new(ctx, &config, NULL, NULL), tok, "gpt2", NULL);
+    save(mc_gpt2_new(ctx, &config, NULL, NULL), tok, "writer",
+         "{\"kind\": \"generate\", \"text\": \"review\", \"target\": \"label\", "
+         "\"max_target_length\": 5}");
+}
+
+static int set_up(void **state)
+{
+    make_folder(state);
+    write_text(temp_path(&folder, "rows.csv"),
+               "review,label\nthe,good\nis the,bad\nthe is the,good\n");
+    write_text(temp_path(&folder, "book.txt"), "the is the is the is the is the is");
+    mc_context *ctx = mc_init_distributed(&(mc_init_options){.seed = 5});
+    mc_tokenizer *tok = mc_tokenizer_from_pretrained(ctx, quickstart);
+    make_bert(ctx, tok);
+    make_gpt2(ctx, tok);
+    assert_int_equal(mc_print_error(ctx, stderr), 0);
+    mc_context_free(ctx);
+    return 0;
+}
+
+/* The line fails with `where` and the hint, prints no result, and works in bf16. */
+static void check(const char *where, const char *line)
+{
+    char whole[1024];
+    snprintf(whole, sizeof whole, "%s --dtype f16", line);
+    must_refuse(1, hint, whole);
+    must_hold(err, where);
+    assert_null(strstr(out, "result"));
+    snprintf(whole, sizeof whole, "%s --dtype bf16", line);
+    must(whole);
+}
+
+static void test_vectors_and_classes(void **state)
+{
+    (void)state;
+    check("rows.csv:", "$MC embed --model bert --data rows.csv --output v.npy --overwrite");
+    must("rm v.npy");
+    must_refuse(1, hint, "$MC embed --model bert --data rows.csv --output v.npy --dtype f16");
+    must("test ! -e v.npy && ! ls | grep -q tmp");
+    check("the numbers of the vector of text 0", "$MC embed --model bert --text the");
+    check("rows.csv:", "$MC predict --model bert --data rows.csv --output p.jsonl --overwrite");
+    check("the logits of text 0", "$MC predict --model pairs --text the --text-pair is");
+    must("rm p.jsonl");
+    must_refuse(1, hint, "$MC predict --model bert --data rows.csv --output p.jsonl --dtype f16");
+    must("test ! -e p.jsonl && ! ls | grep -q tmp");
+}
+
+static void test_scores(void **state)
+{
+    (void)state;
+    check("rows.csv:", "$MC eval --model bert --data rows.csv");
+    check("rows.csv:", "$MC eval --model pairs --data rows.csv");
+    must("$MC tokenizer train --input book.txt --type byte-bpe --vocab-size 257 --output own && "
+         "mkdir ends && "
+         "cp writer/config.json writer/model.safetensors writer/task.json ends && cp own/* ends");
+    check("the losses from this row on", "$MC eval --model ends --data rows.csv");
+    check("book.txt: the losses of a batch of windows from token 0 on",
+          "$MC eval --model gpt2 --data book.txt --seq-length 8");
+}
+
+static void test_texts(void **state)
+{
+    (void)state;
+    check("of prompt 0", "$MC predict --model writer --data rows.csv");
+    must_refuse(1, "of prompt 0",
+                "$MC predict --model writer --data rows.csv --batch-size 1 "
+                "--dtype f16");
+}
+
+static void test_images(void **state)
+{
+    (void)state;
+#ifdef MC_HAVE_PNG
+    must("mkdir vit && cp '" MC_SOURCE_DIR "/tests/datasets/images/'*.png . && "
+         "echo '{\"model_type\": \"vit\", \"hidden_size\": 16, \"num_hidden_layers\": 1, "
+         "\"num_attention_heads\": 2, \"intermediate_size\": 32, \"image_size\": 8, "
+         "\"patch_size\": 4}' > vit/config.json && "
+         "printf 'file,kind\\nrgb.png,colour\\ngrey.png,grey\\n' > images.csv && "
+         "$MC finetune vit --config vit --data images.csv --val images.csv --image file --label "
+         "kind "
+         "--epochs 1 --output kinds");
+    mc_context *ctx = mc_init_distributed(NULL);
+    mc_load_options load = {.saved_heads = true};
+    save(mc_model_from_pretrained(ctx, temp_path(&folder, "kinds"), &load), NULL, "kinds", NULL);
+    assert_int_equal(mc_print_error(ctx, stderr), 0);
+    mc_context_free(ctx);
+    check("images.csv:", "$MC eval --model kinds --data images.csv");
+    check("images.csv:2: ", "$MC predict --model kinds --data images.csv --image file");
+    check("rgb.png: the logits of the image", "$MC predict --model kinds --image rgb.png");
+#endif
+}
+
+/* Training goes on: its validations warn. */
+static void test_validation(void **state)
+{
+    (void)state;
+    must("$MC finetune --model bert --data rows.csv --val rows.csv --text review --label label "
+         "--dtype f16 --epochs 1 --batch-size 3 --output trained");
+    must_hold(err, "warning: validation: the logits of 3 rows are not finite: computed in f16");
+    must("$MC prepare --tokenizer gpt2 --input book.txt --output book.bin");
+    must("$MC pretrain --model gpt2 --data book.bin --val book.bin --dtype f16 --seq-length 8 "
+         "--batch-size 1 --steps 1 --output more");
+    must_hold(err, "warning: the validation loss after step 1 is not finite: computed in f16");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_vectors_and_classes),
+        cmocka_unit_test(test_scores),
+        cmocka_unit_test(test_texts),
+        cmocka_unit_test(test_images),
+        cmocka_unit_test(test_validation),
+    };
+    return cmocka_run_group_tests(tests, set_up, remove_folder);
+}
