@@ -179,6 +179,8 @@ static int check(const args_spec *spec, embed *e, int ways, int argc, char **arg
     if (code != EXIT_OK) return code;
     if (!output_choose_form(spec, e->job.output, OUTPUT_JSONL | OUTPUT_NPY, &form, &code))
         return code;
+    if (e->fp8 && text_job_dtype(&e->job) == MC_F16)
+        return args_error(spec, "--fp8 with --dtype f16: expected --dtype bf16 or f32");
     if (e->prompt && e->prompt_name)
         return args_error(spec, "expected --prompt or --prompt-name, not both");
     e->as_npy = form == OUTPUT_NPY;

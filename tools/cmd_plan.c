@@ -297,6 +297,8 @@ static void show_fp8(const plan *p)
         printf("%s\n", train_fp8_line(&p->o.train, &p->kinds[i], line));
     if (p->o.lora.weights)
         printf("fp8: the base in 8 bits multiplies in 8 bits\n");
+    else if (!mc_module_fp8_linears(mc_model_module(p->work.model)) && !p->kind_count)
+        printf("fp8: " TRAIN_NO_FP8_LAYER ": planned without 8 bits\n");
     else if (!p->kind_count)
         printf("fp8: products in 8 bits cannot be measured here (a GPU of compute capability 9.0 "
                "can): "
@@ -537,6 +539,7 @@ int cmd_plan(int argc, char **argv)
     code = model_check(&spec, &o.from, WAYS, false);
     if (code != EXIT_OK) return code;
     const char *wrong = lora_options_check(&o.lora);
+    if (!wrong) wrong = train_check_pairs(&o.train);
     if (!wrong) wrong = train_check_optimizer(&o.train);
     if (!wrong) wrong = lora_check_fp8(&o.lora, o.train.fp8);
     if (wrong) return args_error(&spec, "%s", wrong);

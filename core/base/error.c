@@ -81,6 +81,13 @@ void mc_error_prefix(mc_error *err, const char *format, ...)
     va_end(args);
 }
 
+mc_named_text mc_named_print(const char *kind, const char *name)
+{
+    mc_named_text out;
+    snprintf(out.text, sizeof out.text, *name ? "%s \"%s\"" : "the %s", kind, name);
+    return out;
+}
+
 void mc_error_move(mc_error *to, mc_error *from)
 {
     if (mc_error_is_set(from) && !mc_error_is_set(to)) {

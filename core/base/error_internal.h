@@ -41,6 +41,13 @@ static inline bool mc_error_is_set(const mc_error *err) { return err->status != 
 /* Moves an error from a worker thread's value into `to` (first error wins) and clears `from`. */
 void mc_error_move(mc_error *to, mc_error *from);
 
+/* For messages: `model "bert"`, or `the model` of one without a name. */
+typedef struct mc_named_text {
+    char text[192];
+} mc_named_text;
+mc_named_text mc_named_print(const char *kind, const char *name);
+#define MC_NAMED(kind, name) (mc_named_print((kind), (name)).text)
+
 /* Frees the message and returns to MC_OK. */
 void mc_error_clear(mc_error *err);
 

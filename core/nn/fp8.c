@@ -39,12 +39,16 @@ void mc_fp8_free(mc_module_root *root)
     root->fp8 = NULL;
 }
 
-/* A linear weight of a block, of suitable size. */
-static bool is_suitable(const mc_stored *s)
+/* A linear weight of a block. */
+static bool is_linear(const mc_stored *s)
 {
     const mc_module *parent = s->owner->parent;
-    return parent && parent->holds_blocks && s->product_scale != 0 && s->shape.ndim == 2 &&
-           s->shape.dim[0] % UNIT == 0 && s->shape.dim[1] % UNIT == 0;
+    return parent && parent->holds_blocks && s->product_scale != 0 && s->shape.ndim == 2;
+}
+
+static bool is_suitable(const mc_stored *s)
+{
+    return is_linear(s) && s->shape.dim[0] % UNIT == 0 && s->shape.dim[1] % UNIT == 0;
 }
 
 bool mc_fp8_may_take_part(const mc_stored *s) { return is_suitable(s) && !s->quantized.data; }
@@ -67,6 +71,32 @@ static void find_layers(mc_module_root *root, mc_fp8_state *f)
         f->weights[f->count++] = s;
         s->fp8 = f->count;
     }
+}
+
+/* No layer takes part: an error that says why, unless the recipe takes what becomes faster. */
+static void check_none(const mc_module_root *root, const mc_recipe *recipe)
+{
+    mc_fp8_kind kinds[MC_FP8_KINDS];
+    mc_named_text model = mc_named_print("model", root->module->name);
+    const mc_stored *first = NULL;
+    int count = mc_fp8_list_kinds(root, kinds);
+    for (size_t i = 0; i < root->stored_count && !first; i++)
+        if (is_linear(root->stored[i])) first = root->stored[i];
+    if (count)
+        mc_fail(root->ctx, MC_ERR_UNSUPPORTED,
+                "fp8: a recipe's fp8_kinds is 0x%llx, which selects none of the %d kinds of layers "
+                "of %s, expected some of the lowest %d bits",
+                (unsigned long long)recipe->fp8_kinds, count, model.text, count);
+    else if (recipe->fp8 == MC_FP8_AUTO)
+        return;
+    else if (!first)
+        mc_fail(root->ctx, MC_ERR_UNSUPPORTED, "fp8: %s has no linear layer in a block",
+                model.text);
+    else
+        mc_fail(root->ctx, MC_ERR_UNSUPPORTED,
+                "fp8: %s has no linear layer in a block with sizes that are multiples of %d: the "
+                "first, \"%s\", is %s",
+                model.text, UNIT, first->parts[0]->name, MC_SHAPE_TEXT(first->shape));
 }
 
 static bool is_within(mc_context *ctx, const char *field, int value, int least, int most)
@@ -130,9 +160,8 @@ static bool make_state(mc_module_root *root, mc_fp8_state *f)
 static bool is_free(const mc_module_root *root)
 {
     if (!mc_is_on_open_tape(root->ctx, root, NULL)) return true;
-    return !mc_fail(root->ctx, MC_ERR_STATE,
-                    "fp8: a tape is open that uses model \"%s\": end the tape first",
-                    root->module->name);
+    return !mc_fail(root->ctx, MC_ERR_STATE, "fp8: a tape is open that uses %s: end the tape first",
+                    MC_NAMED("model", root->module->name));
 }
 
 mc_status mc_module_set_recipe(mc_module *module, const mc_recipe *recipe)
@@ -153,14 +182,12 @@ mc_status mc_module_set_recipe(mc_module *module, const mc_recipe *recipe)
     }
     f->recipe = *recipe;
     find_layers(root, f);
-    if (!f->count && !f->by_rows)
-        mc_fail(ctx, MC_ERR_UNSUPPORTED,
-                "fp8: model \"%s\" has no linear layer in a block with sizes that are multiples of "
-                "%d",
-                root->module->name, UNIT);
+    bool none = !f->count && !f->by_rows;
+    if (none)
+        check_none(root, recipe);
     else if (!make_state(root, f))
         mc_fail_nomem(ctx, "fp8");
-    if (mc_failed(ctx)) mc_fp8_free(root);
+    if (none || mc_failed(ctx)) mc_fp8_free(root);
     return mc_error_status(ctx);
 }
 
@@ -269,9 +296,9 @@ mc_tensor *mc_stored_fp8_product(mc_tape *t, mc_tensor *x, mc_stored *s, mc_tens
     const mc_fp8_state *f = root->fp8;
     if (is_fixed(f) && f->epoch != root->values_epoch) {
         mc_fail(root->ctx, MC_ERR_STATE,
-                "fp8: weights of model \"%s\" have changed since its scales were fixed: set the "
-                "recipe and calibrate again",
-                root->module->name);
+                "fp8: weights of %s have changed since its scales were fixed: set the recipe and "
+                "calibrate again",
+                MC_NAMED("model", root->module->name));
         return NULL;
     }
     int first = (s->fp8 - 1) * MC_FP8_ROLES;
@@ -379,15 +406,14 @@ mc_status mc_module_calibrate_fp8(mc_module *module)
     mc_module_root *root = module->root;
     mc_context *ctx = root->ctx;
     mc_fp8_state *f = root->fp8;
-    const char *name = root->module->name;
+    mc_named_text model = mc_named_print("model", root->module->name);
     if (mc_failed(ctx)) return mc_error_status(ctx);
     if (!f || f->recipe.scaling != MC_FP8_STATIC)
         return mc_fail(ctx, MC_ERR_STATE,
-                       "fp8: model \"%s\" has no recipe with MC_FP8_STATIC to be calibrated", name);
+                       "fp8: %s has no recipe with MC_FP8_STATIC to be calibrated", model.text);
     if (is_fixed(f))
         return mc_fail(ctx, MC_ERR_STATE,
-                       "fp8: model \"%s\" is calibrated already: set its recipe again before",
-                       name);
+                       "fp8: %s is calibrated already: set its recipe again before", model.text);
     if (!is_free(root) || !check_seen(root) || advance(root, NULL) || !fix_inputs(root, f))
         return mc_error_status(ctx);
     mc_step_forget(ctx); /* its recordings scale each tensor by itself */

@@ -217,10 +217,9 @@ mc_status mc_module_layout(mc_module_root *root)
     if (root->layout_valid) return MC_OK;
     if (mc_is_on_open_tape(root->ctx, root, NULL))
         return mc_fail(root->ctx, MC_ERR_STATE,
-                       "model \"%s\": parameters were declared, frozen or thawed while a tape is "
-                       "open that uses "
-                       "it: end the tape first",
-                       root->module->name);
+                       "%s: parameters were declared, frozen or thawed while a tape is open that "
+                       "uses it: end the tape first",
+                       MC_NAMED("model", root->module->name));
     mc_status status = lay_out(root);
     if (status) return status;
     for (size_t i = 0; i < root->parameter_count; i++) {

@@ -45,8 +45,8 @@ char *mc_module_strdup(mc_module_root *root, const char *text)
 static bool has_room(mc_context *ctx, const char *name, size_t size)
 {
     if (size >= sizeof(mc_module)) return true;
-    return !mc_fail(ctx, MC_ERR_ARGUMENT, "module \"%s\" of %zu bytes, expected %zu at least", name,
-                    size, sizeof(mc_module));
+    return !mc_fail(ctx, MC_ERR_ARGUMENT, "%s of %zu bytes, expected %zu at least",
+                    MC_NAMED("module", name), size, sizeof(mc_module));
 }
 
 void *mc_module_new(mc_context *ctx, const char *name, size_t size,
@@ -57,11 +57,11 @@ void *mc_module_new(mc_context *ctx, const char *name, size_t size,
     if (!name) mc_fail(ctx, MC_ERR_ARGUMENT, "a module's name is NULL");
     if (mc_failed(ctx) || !has_room(ctx, name, size)) return NULL;
     if (!mc_dtype_is_float(dtype))
-        mc_fail(ctx, MC_ERR_DTYPE, "module \"%s\": dtype %s, expected f32, f16 or bf16", name,
-                mc_dtype_name(dtype));
+        mc_fail(ctx, MC_ERR_DTYPE, "%s: dtype %s, expected f32, f16 or bf16",
+                MC_NAMED("module", name), mc_dtype_name(dtype));
     if (level < MC_ZERO_DEFAULT || level > MC_ZERO_3)
-        mc_fail(ctx, MC_ERR_ARGUMENT, "module \"%s\": zero_level is %d, expected a mc_zero_level",
-                name, level);
+        mc_fail(ctx, MC_ERR_ARGUMENT, "%s: zero_level is %d, expected a mc_zero_level",
+                MC_NAMED("module", name), level);
     mc_module_root *root = mc_new_owned(ctx, sizeof *root, "a module", free_root);
     if (!root) return NULL;
     root->ctx = ctx;
@@ -115,8 +115,8 @@ void mc_module_free(mc_module *module)
     if (!module) return;
     mc_module_root *root = module->root;
     if (module != root->module) {
-        mc_fail(root->ctx, MC_ERR_ARGUMENT, "module \"%s\" is no root: it is freed with \"%s\"",
-                module->name, root->module->name);
+        mc_fail(root->ctx, MC_ERR_ARGUMENT, "module \"%s\" is no root: it is freed with %s",
+                module->name, MC_NAMED("module", root->module->name));
         return;
     }
     mc_disown(&root->owned);
@@ -231,8 +231,8 @@ static bool can_count(mc_module_root *root, mc_shape shape)
         mc_shape_count(shape) <= most - root->stored_elements)
         return true;
     return !mc_fail(root->ctx, MC_ERR_SHAPE,
-                    "a parameter of shape %s: more than %lld elements in model \"%s\"",
-                    MC_SHAPE_TEXT(shape), (long long)most, root->module->name);
+                    "a parameter of shape %s: more than %lld elements in %s", MC_SHAPE_TEXT(shape),
+                    (long long)most, MC_NAMED("model", root->module->name));
 }
 
 /* Creates the stored tensor of declared parameters, which are consecutive in `parts`. */

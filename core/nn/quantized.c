@@ -145,8 +145,8 @@ static mc_status check_model(mc_module_root *root, const mc_quantized_plan *plan
     bool trains = false;
     if (mc_is_on_open_tape(ctx, root, NULL))
         return mc_fail(ctx, MC_ERR_STATE,
-                       "weights in 8 bits: a tape is open that uses model \"%s\": end it first",
-                       root->module->name);
+                       "weights in 8 bits: a tape is open that uses %s: end it first",
+                       MC_NAMED("model", root->module->name));
     for (int i = 0; i < root->zero.bucket_count; i++) {
         const mc_bucket *b = &root->zero.buckets[i];
         trains |= b->host || b->gradient.needed;

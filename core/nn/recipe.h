@@ -28,7 +28,7 @@
  * then computed by tanh's approximation on every device, which differs by at most 4.8e-4.
  *
  * With MC_FP8_AUTO only shapes take part whose 8-bit products, with their casts, are measured to be
- * faster (mc_module_choose_fp8).
+ * faster (mc_module_choose_fp8). A model without a layer of suitable sizes then has no recipe.
  *
  * GPUs of compute capability 9.0 multiply 8-bit numbers. Other GPUs and CPUs compute the same
  * results by casting to 8 bits and back, which is slower than training without fp8: use it for
@@ -66,7 +66,8 @@ typedef struct mc_recipe {
 
 /* Sets the recipe of a tree whose parameters are all declared, for tapes that begin later; `recipe`
  * NULL or without fp8 ends it. Ranks call it together. Errors: MC_ERR_DTYPE for f16;
- * MC_ERR_UNSUPPORTED if no layer can take part, for weights that are stored in int8, and for
+ * MC_ERR_UNSUPPORTED if no layer can take part (with MC_FP8_AUTO: if there are some, and
+ * `fp8_kinds` selects none of them), for weights that are stored in int8, and for
  * MC_FP8_STATIC with weights that are stored in 8 bits; MC_ERR_ARGUMENT for a field out of range;
  * MC_ERR_STATE while a tape is open that uses the tree. */
 MC_API mc_status mc_module_set_recipe(mc_module *root, const mc_recipe *recipe);

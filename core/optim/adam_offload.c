@@ -197,11 +197,12 @@ static mc_status check_memory(const mc_zero *z, const bool *on_host)
     if (!mine)
         return mc_fail(ctx, MC_ERR_NOMEM, "AdamOffload: another rank has too little host memory");
     return mc_fail(ctx, MC_ERR_NOMEM,
-                   "AdamOffload: the state of model \"%s\" needs %llu bytes of host memory, and "
+                   "AdamOffload: the state of %s needs %llu bytes of host memory, and "
                    "%llu are available to this rank (by the limits of its control groups and what "
                    "is in use); a larger gpu_share leaves more of it on the GPU, and more ranks on "
                    "more hosts have less each",
-                   z->name, (unsigned long long)needed, (unsigned long long)left);
+                   MC_NAMED("model", z->name), (unsigned long long)needed,
+                   (unsigned long long)left);
 }
 
 static const mc_home HOME;

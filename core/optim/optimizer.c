@@ -277,8 +277,8 @@ static mc_status check_add(mc_optimizer *o, mc_module *module)
         return mc_fail(o->ctx, MC_ERR_ARGUMENT, "optimizer %s: the module to add is NULL",
                        o->kind->name);
     if (module->ctx != o->ctx)
-        return mc_fail(o->ctx, MC_ERR_ARGUMENT, "optimizer %s: module \"%s\" is of another context",
-                       o->kind->name, module->name);
+        return mc_fail(o->ctx, MC_ERR_ARGUMENT, "optimizer %s: %s is of another context",
+                       o->kind->name, MC_NAMED("module", module->name));
     return MC_OK;
 }
 
@@ -308,9 +308,8 @@ mc_status mc_optimizer_add_group(mc_optimizer *o, mc_module *module, const char 
         (status = check_rule(o, module, pattern, settings.muon)))
         return status;
     if (!count)
-        return mc_fail(o->ctx, MC_ERR_NOT_FOUND,
-                       "optimizer %s: no parameter of module \"%s\" matches \"%s\"", o->kind->name,
-                       module->name, pattern ? pattern : "*");
+        return mc_fail(o->ctx, MC_ERR_NOT_FOUND, "optimizer %s: no parameter of %s matches \"%s\"",
+                       o->kind->name, MC_NAMED("module", module->name), pattern ? pattern : "*");
     if (!add_group(o, settings)) return MC_ERR_NOMEM;
     return add_parameters(o, module, pattern, (int)o->group_count - 1);
 }

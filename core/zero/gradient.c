@@ -72,13 +72,13 @@ mc_dtype mc_bucket_travel_dtype(const mc_zero *z, const mc_bucket *b)
 static mc_status fail_void(mc_zero *z)
 {
     return mc_fail(z->ctx, MC_ERR_STATE,
-                   "model \"%s\": its gradients are lost, since a reduction failed: begin the step "
+                   "%s: its gradients are lost, since a reduction failed: begin the step "
                    "again with zero_grad",
-                   z->name);
+                   MC_NAMED("model", z->name));
 }
 
-/* Allocates memory for the contributions of one pass; errors name it "the gradients of" what. */
-static mc_status claim(mc_zero *z, mc_bucket *b, bool narrow, const char *kind, const char *name)
+/* Allocates memory for the contributions of one pass; errors name it "the gradients of `what`". */
+static mc_status claim(mc_zero *z, mc_bucket *b, bool narrow, const char *what)
 {
     mc_device *device = z->ctx->device;
     struct mc_gradient *g = &b->gradient;
@@ -86,8 +86,7 @@ static mc_status claim(mc_zero *z, mc_bucket *b, bool narrow, const char *kind, 
     size_t bytes = mc_bucket_gradient_bytes(b);
     g->data = device->alloc(device, bytes);
     if (g->data) return mc_gradient_go(z, b, MC_GRADIENT_OPEN);
-    return mc_fail_memory(z->ctx, device, bytes, MC_HELP_MODEL, "the gradients of %s\"%s\"", kind,
-                          name);
+    return mc_fail_memory(z->ctx, device, bytes, MC_HELP_MODEL, "the gradients of %s", what);
 }
 
 mc_status mc_zero_need_gradients(mc_zero *z, int passes)
@@ -105,7 +104,7 @@ mc_status mc_zero_need_gradients(mc_zero *z, int passes)
             continue;
         }
         b->gradient.pass = 0;
-        status = claim(z, b, passes == 1, "model ", z->name);
+        status = claim(z, b, passes == 1, MC_NAMED("model", z->name));
         if (!status) status = zero_elements(z, b, 0, b->count);
     }
     return status;
@@ -133,8 +132,8 @@ static mc_status widen(mc_zero *z, mc_bucket *b)
     mc_matrix from = {b->gradient.data, b->gradient.dtype, b->count},
               to = {device->alloc(device, bytes), MC_F32, b->count};
     if (!to.data)
-        return mc_fail_memory(z->ctx, device, bytes, MC_HELP_MODEL,
-                              "the gradients of \"%s\" as f32", b->name);
+        return mc_fail_memory(z->ctx, device, bytes, MC_HELP_MODEL, "the gradients of %s as f32",
+                              MC_NAMED("module", b->name));
     status =
         mc_zero_fail(z, device->kernels->scale(device, b->count, from, 1, to, false), "gradients");
     mc_bucket_drop_gradient(z, b);
@@ -166,7 +165,7 @@ mc_status mc_bucket_begin_gradient(mc_zero *z, mc_bucket *b)
         break;
     case MC_GRADIENT_VOID: return fail_void(z);
     }
-    mc_status status = claim(z, b, true, "", b->name);
+    mc_status status = claim(z, b, true, MC_NAMED("module", b->name));
     return status ? status : mc_bucket_blank(z, b, 0, b->count);
 }
 
@@ -264,7 +263,7 @@ static mc_status pack(mc_zero *z, mc_bucket *b)
     if (!b->gradient.sent) b->gradient.sent = device->alloc(device, bytes);
     if (!b->gradient.sent)
         return mc_fail_memory(z->ctx, device, bytes, MC_HELP_MODEL,
-                              "the gradients of \"%s\" on their way", b->name);
+                              "the gradients of %s on their way", MC_NAMED("module", b->name));
     status = device->kernels->scale(device, b->count, exact, 1, on_the_way(b, 0), false);
     return mc_zero_fail(z, status, "gradients");
 }

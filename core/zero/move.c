@@ -11,7 +11,7 @@ enum { PIECE = 1 << 20 /* elements per copy between a home and the device */ };
 
 static mc_status fail_copy(mc_zero *z)
 {
-    return mc_fail(z->ctx, MC_ERR_DEVICE, "optimizer state of model \"%s\": %s", z->name,
+    return mc_fail(z->ctx, MC_ERR_DEVICE, "optimizer state of %s: %s", MC_NAMED("model", z->name),
                    z->ctx->device->failure);
 }
 

@@ -47,8 +47,8 @@ mc_status mc_sum_widen(mc_zero *z, mc_bucket *b)
     if (b->host) return b->sum.state == MC_SUM_EMPTY ? MC_OK : z->home->settle(z, b);
     if (b->sum.state == MC_SUM_EMPTY || b->sum.dtype == MC_F32) return mc_error_status(z->ctx);
     if (!(wide.data = device->alloc(device, bytes)))
-        return mc_fail_memory(z->ctx, device, bytes, MC_HELP_MODEL,
-                              "the gradients of \"%s\" as f32", b->name);
+        return mc_fail_memory(z->ctx, device, bytes, MC_HELP_MODEL, "the gradients of %s as f32",
+                              MC_NAMED("module", b->name));
     mc_status status = device->kernels->scale(device, b->share, narrow, 1, wide, false);
     if (status) {
         device->free(device, wide.data, bytes);

@@ -47,7 +47,7 @@ mc_status mc_bucket_prefetch(mc_zero *z, mc_bucket *b)
     b->values.data = device->alloc(device, whole_bytes(b));
     if (!b->values.data)
         return mc_fail_memory(z->ctx, device, whole_bytes(b), MC_HELP_MODEL,
-                              "the gathered parameters of \"%s\"", b->name);
+                              "the gathered parameters of %s", MC_NAMED("module", b->name));
     z->gathered += b->count;
     if (z->gathered > z->most_gathered) z->most_gathered = z->gathered;
     return start_gathering(z, b);

@@ -50,8 +50,8 @@ static mc_status go(mc_zero *z, const mc_bucket *b, const char *what, const stat
                     unsigned from, unsigned to)
 {
     if (from == to || (rows[from].next & TO(to))) return MC_OK;
-    return mc_fail(z->ctx, MC_ERR_STATE, "the %s of \"%s\": %s, which cannot become %s", what,
-                   b->name, rows[from].name, rows[to].name);
+    return mc_fail(z->ctx, MC_ERR_STATE, "the %s of %s: %s, which cannot become %s", what,
+                   MC_NAMED("module", b->name), rows[from].name, rows[to].name);
 }
 
 mc_status mc_values_go(mc_zero *z, mc_bucket *b, mc_values_state to)
@@ -81,15 +81,16 @@ mc_status mc_zero_fail(mc_zero *z, mc_status status, const char *what)
 {
     const char *why = z->ctx->device->failure;
     if (!status || mc_failed(z->ctx)) return status;
-    return mc_fail(z->ctx, status, "%s of model \"%s\"%s%s", what, z->name, *why ? ": " : "", why);
+    return mc_fail(z->ctx, status, "%s of %s%s%s", what, MC_NAMED("model", z->name),
+                   *why ? ": " : "", why);
 }
 
 void *mc_zero_alloc(mc_zero *z, mc_device *device, size_t bytes, const char *what)
 {
     void *data = mc_failed(z->ctx) ? NULL : device->alloc(device, bytes);
     if (!data && !mc_failed(z->ctx))
-        mc_fail_memory(z->ctx, device, bytes, MC_HELP_MODEL, "the %s of model \"%s\"", what,
-                       z->name);
+        mc_fail_memory(z->ctx, device, bytes, MC_HELP_MODEL, "the %s of %s", what,
+                       MC_NAMED("model", z->name));
     return data;
 }
 

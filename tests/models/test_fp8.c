@@ -467,7 +467,7 @@ static void test_static_errors(void **state)
     mc_tape *t = mc_tape_begin_eval(ctx);
     mc_block_list_forward(t, l->list, given(t, MC_F32, MC_SHAPE(ROWS, IN), l->x, false), NULL);
     mc_module_calibrate_fp8(l->root);
-    assert_error(ctx, MC_ERR_STATE, "a tape is open that uses model");
+    assert_error(ctx, MC_ERR_STATE, "a tape is open that uses the model");
     mc_tape_end(t);
     assert_int_equal(mc_module_calibrate_fp8(l->root), MC_OK);
     mc_module_calibrate_fp8(l->root);
@@ -648,7 +648,38 @@ static void test_errors(void **state)
     config.dim = 24;
     config.dim_ff = 40;
     assert_null(mc_gpt2_new(ctx, &config, NULL, &(mc_load_options){.recipe = all}));
-    assert_error(ctx, MC_ERR_UNSUPPORTED, "no linear layer", "16");
+    assert_error(ctx, MC_ERR_UNSUPPORTED, "fp8: the model has no linear layer",
+                 "multiples of 16: the first, \"", "(72, 24)");
+    mc_module *bare = mc_module_new(ctx, "bare", sizeof *bare, NULL);
+    assert_int_equal(mc_module_set_recipe(bare, &all), MC_ERR_UNSUPPORTED);
+    assert_error(ctx, MC_ERR_UNSUPPORTED, "fp8: model \"bare\" has no linear layer in a block");
+    mc_module_free(bare);
+}
+
+/* What becomes faster is nothing, where no sizes are suitable: then there is no recipe. But kinds
+ * that were chosen must exist. */
+static void test_none_to_choose(void **state)
+{
+    mc_context *ctx = *state;
+    mc_recipe recipe = {.fp8 = MC_FP8_AUTO};
+    mc_gpt2_config config = small_config();
+    config.dim_ff = 48;
+    mc_model *model = mc_gpt2_new(ctx, &config, NULL, NULL);
+    recipe.fp8_kinds = (uint64_t)1 << 60;
+    assert_int_equal(mc_module_set_recipe(mc_model_module(model), &recipe), MC_ERR_UNSUPPORTED);
+    assert_error(ctx, MC_ERR_UNSUPPORTED, "fp8_kinds is 0x1000000000000000",
+                 "none of the 3 kinds of layers of the model", "lowest 3 bits");
+    assert_int_equal(mc_module_fp8_linears(mc_model_module(model)), 0);
+    mc_model_free(model);
+    config.dim = 24;
+    config.dim_ff = 40;
+    for (int i = 0; i < 2; i++) {
+        recipe.fp8_kinds = i ? UINT64_MAX : 0;
+        model = mc_gpt2_new(ctx, &config, NULL, &(mc_load_options){.recipe = recipe});
+        assert_good(ctx);
+        assert_int_equal(mc_module_fp8_linears(mc_model_module(model)), 0);
+        mc_model_free(model);
+    }
 }
 
 /* ---- choosing -------------------------------------------------------------------------------- */
@@ -834,7 +865,7 @@ int main(void)
         cmocka_unit_test(test_resume),         cmocka_unit_test(test_bad_scales),
         cmocka_unit_test(test_fused_pair),     cmocka_unit_test(test_kinds),
         cmocka_unit_test(test_choice),         cmocka_unit_test(test_fixed_pair),
-        cmocka_unit_test(test_static_bert),
+        cmocka_unit_test(test_static_bert),    cmocka_unit_test(test_none_to_choose),
     };
     return cmocka_run_group_tests(tests, set_up_context, tear_down_context);
 }

@@ -124,7 +124,7 @@ static void test_fp8(void **state)
     must_refuse(2, "--fp8",
                 "$MC embed bert --data rows.csv --text review --output 8.npy --fp8 e4m3");
     must_refuse(
-        1, "fp8: the model is f16",
+        2, "--fp8 with --dtype f16: expected --dtype bf16 or f32",
         "$MC embed bert --data rows.csv --text review --output x.npy --fp8 all --dtype f16");
 }
 

@@ -243,6 +243,8 @@ static void test_plan_fp8(void **state)
     assert_non_null(strstr(out, "\nfp8: products in 8 bits cannot be measured here"));
     assert_close(parameters[1] - parameters[0], 2.0 * 24 * 12 * 1024 * 1024, 0);
     if (!(ms[1] > 0.6 * ms[0] && ms[1] < 0.95 * ms[0])) fail_msg("%g, %g ms", ms[0], ms[1]);
+    assert_int_equal(tool("plan --config gpt2 --dtype f16 --fp8 auto"), 2);
+    assert_non_null(strstr(err, "--fp8 with --dtype f16: expected --dtype bf16 or f32"));
 }
 
 /* A base in 8 bits: of 12 blocks' 12 x 768 x 768 elements one of two bytes is left, and 4 more for

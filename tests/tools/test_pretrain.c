@@ -671,8 +671,37 @@ static void test_fp8(void **state)
          "grep -rq 'fp8.kinds.*18446744073709551615' fp8_auto");
     must("$T --fp8 auto --dtype bf16 --steps 4 --output fp8_auto --resume");
     must_hold(out, " fp8_linears=8\n");
-    must_refuse(1, "fp8: the model is f16, expected bf16 or f32",
+    must_refuse(2, "--fp8 with --dtype f16: expected --dtype bf16 or f32",
                 "$T --fp8 all --dtype f16 --steps 2 --no-save");
+    must("$T --dtype f16 --steps 4 --output half --stop-after 2");
+    must_refuse(1, "--fp8 with --dtype f16: expected --dtype bf16 or f32",
+                "$T --fp8 all --steps 4 --output half --resume");
+}
+
+/* Layers of other sizes: named, or with auto left as they are. */
+static void test_fp8_sizes(void **state)
+{
+    (void)state;
+    must("sed 's/: 32/: 24/' tiny.json > narrow.json");
+    must_refuse(
+        1, "multiples of 16: the first, \"",
+        "$P --config narrow.json --seq-length 16 --batch-size 8 --steps 2 --no-save --fp8 all");
+    must_hold(err, "(72, 24)");
+    must("$P --config narrow.json --seq-length 16 --batch-size 8 --steps 2 --no-save --fp8 auto");
+    must_hold(err, "\nfp8: no linear layer of a block has sizes that are multiples of 16: training "
+                   "without 8 bits\n");
+    assert_null(strstr(out, "fp8_linears"));
+}
+
+/* Options that mean something beside others alone. */
+static void test_useless_options(void **state)
+{
+    (void)state;
+    must_refuse(2, "--fp8-scaling needs --fp8 auto or all", "$T --fp8-scaling delayed");
+    must_refuse(2, "--gpu-share needs --offload", "$T --gpu-share 0.5");
+    must_refuse(2, "--gamma needs --scheduler exponential", "$T --gamma 0.5 --scheduler linear");
+    must_refuse(2, "--loss-scale needs --dtype f16", "$T --loss-scale 8 --dtype bf16");
+    must_refuse(1, "--loss-scale needs --dtype f16", "$T --loss-scale 8 --no-save --steps 1");
 }
 
 int main(void)
@@ -687,6 +716,8 @@ int main(void)
         cmocka_unit_test(test_resume_earlier),
         cmocka_unit_test(test_resume_8bit),
         cmocka_unit_test(test_fp8),
+        cmocka_unit_test(test_fp8_sizes),
+        cmocka_unit_test(test_useless_options),
         cmocka_unit_test(test_interrupt),
         cmocka_unit_test(test_interrupted_validation),
         cmocka_unit_test(test_interrupted_at_the_end),

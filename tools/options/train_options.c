@@ -41,7 +41,7 @@ void train_add_course_rows(args_table *table, train_options *o)
          .default_text = o->warmup < 0 ? "a twentieth of the steps, at most 700" : NULL,
          .known_as = "warmup-steps,warmup-iters"},
         {ARGS_REAL("gamma", &o->gamma, 0, 1, "factor per step of the exponential schedule"),
-         .above_low = true},
+         .above_low = true, .given = &o->gamma_given},
         {ARGS_REAL("weight-decay", &o->weight_decay, 0, 1000, "decoupled weight decay")},
         {ARGS_REAL("lr-other", &o->lr_other, 0, 1000,
                    "with --optimizer muon: peak learning rate of embeddings, heads and vectors"),
@@ -90,6 +90,18 @@ const char *train_check_optimizer(const train_options *o)
     return NULL;
 }
 
+const char *train_check_pairs(const train_options *o)
+{
+    bool known = o->dtype != TRAIN_UNSET, f16 = known && train_dtypes[o->dtype] == MC_F16;
+    if (o->fp8 && f16) return "--fp8 with --dtype f16: expected --dtype bf16 or f32";
+    if (!o->fp8 && o->fp8_scaling_given) return "--fp8-scaling needs --fp8 auto or all";
+    if (known && !f16 && o->loss_scale_given) return "--loss-scale needs --dtype f16";
+    if (!o->offload && o->gpu_share_given) return "--gpu-share needs --offload";
+    if (o->scheduler != TRAIN_EXPONENTIAL && o->gamma_given)
+        return "--gamma needs --scheduler exponential";
+    return NULL;
+}
+
 void train_add_machine_rows(args_table *table, train_options *o)
 {
     ARGS_ADD(
@@ -97,7 +109,8 @@ void train_add_machine_rows(args_table *table, train_options *o)
         {ARGS_CHOICE("device", &o->device, train_device_names, "where to run"), .numbered = true},
         {ARGS_CHOICE("dtype", &o->dtype, train_dtype_names, "dtype of weights and activations"),
          .default_text = o->dtype < 0 ? "f32 on the CPU, else bf16" : NULL},
-        {ARGS_REAL("loss-scale", &o->loss_scale, 1, 1e30, "first loss scale, with --dtype f16")},
+        {ARGS_REAL("loss-scale", &o->loss_scale, 1, 1e30, "first loss scale, with --dtype f16"),
+         .given = &o->loss_scale_given},
         {ARGS_CHOICE("recompute", &o->recompute, train_recompute_names,
                      "what backward computes again to save memory: outputs of norms and "
                      "activations, or whole blocks")},
@@ -106,13 +119,15 @@ void train_add_machine_rows(args_table *table, train_options *o)
                      "are measured to become faster (all, without a GPU of compute "
                      "capability 9.0), or all")},
         {ARGS_CHOICE(
-            "fp8-scaling", &o->fp8_scaling, train_fp8_scaling_names,
-            "with --fp8: a tensor's scale follows from its last 16 updates, or from itself")},
+             "fp8-scaling", &o->fp8_scaling, train_fp8_scaling_names,
+             "with --fp8: a tensor's scale follows from its last 16 updates, or from itself"),
+         .given = &o->fp8_scaling_given},
         {ARGS_FLAG("offload", &o->offload,
                    "keep the optimizer's state in host memory, and update there"),
          .known_as = "cpu-offload,offload-optimizer"},
         {ARGS_REAL("gpu-share", &o->gpu_share, 0, 1,
-                   "with --offload: the part of the state that stays on the GPU")});
+                   "with --offload: the part of the state that stays on the GPU"),
+         .given = &o->gpu_share_given});
 }
 
 void train_add_rank_rows(args_table *table, train_options *o)

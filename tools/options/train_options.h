@@ -50,6 +50,8 @@ typedef struct train_options {
     double loss_scale; /* the first */
     bool offload;
     double gpu_share; /* of the state, that stays on the GPU all the same */
+    /* with other options alone: see train_check_pairs */
+    bool gamma_given, fp8_scaling_given, loss_scale_given, gpu_share_given;
     ranks_options ranks;
     const char *log_jsonl, *log_csv, *tensorboard; /* NULL: none */
     int64_t log_every;                             /* steps from line to line; 0: the default */
@@ -73,6 +75,9 @@ bool train_check_grad_dtype(const train_options *o, char *message, size_t room);
 /* The dtype in which gradients travel, by name. */
 const char *train_grad_dtype_name(const train_options *o);
 
+/* An option that its --dtype, or the lack of another option, makes useless; NULL: none. Call it
+ * again once a dtype that is not given is known. */
+const char *train_check_pairs(const train_options *o);
 /* What is wrong with the optimizer's options; NULL: nothing. */
 const char *train_check_optimizer(const train_options *o);
 /* The optimizer with the options' weight decay; `adam` has Adam's own options. */
@@ -80,6 +85,8 @@ mc_optimizer *train_optimizer_new(mc_context *ctx, const train_options *o,
                                   const mc_adam_options *adam);
 /* Training in 8 bits, as it was asked for. */
 mc_recipe train_recipe(const train_options *o);
+/* With --fp8 auto: why nothing is in 8 bits. */
+#define TRAIN_NO_FP8_LAYER "no linear layer of a block has sizes that are multiples of 16"
 /* With --fp8 auto: the line of a kind of layers that was measured. */
 enum { TRAIN_FP8_LINE = 256 };
 const char *train_fp8_line(const train_options *o, const mc_fp8_kind *kind,

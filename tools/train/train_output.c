@@ -30,6 +30,7 @@ void train_run_add_saving_rows(args_table *table, train_run_options *o)
 const char *train_run_check(train_run_options *o)
 {
     const char *wrong = lora_options_check(&o->lora);
+    if (!wrong) wrong = train_check_pairs(&o->train);
     if (!wrong) wrong = train_check_optimizer(&o->train);
     if (!wrong) wrong = lora_check_fp8(&o->lora, o->train.fp8);
     if (wrong) return wrong;

@@ -80,6 +80,8 @@ static bool check_options(train_run *run)
 {
     const train_run_options *o = &run->o;
     char message[256];
+    const char *wrong = train_check_pairs(&o->train); /* the dtype is known now */
+    if (wrong) return train_run_refuse(run, "%s", wrong);
     if (!train_check_grad_dtype(&o->train, message, sizeof message))
         return train_run_refuse(run, "%s", message);
     return run->resumed || !o->from.config != !o->from.model ||
@@ -106,7 +108,9 @@ static void show_fp8(train_run *run)
     int linears = mc_module_fp8_linears(mc_model_module(run->work.model));
     const char *scaling = train_fp8_scaling_names[run->o.train.fp8_scaling];
     if (run->o.train.fp8 == MC_FP8_AUTO && !linears)
-        run_log_line(&run->log, "fp8: no linear layer is faster in 8 bits");
+        run_log_line(&run->log, run->fp8_kinds ? "fp8: " TRAIN_NO_FP8_LAYER
+                                                 ": training without 8 bits"
+                                               : "fp8: no linear layer is faster in 8 bits");
     if (linears)
         run_log_line(&run->log, "fp8: %d linear layers train in 8 bits, with %s scales", linears,
                      run->o.lora.weights ? "their rows'" : scaling);
