@@ -185,8 +185,9 @@ typedef struct mc_lm_position {
     int64_t windows;    /* its windows, */
     int64_t seq_length; /* and the options */
     bool shuffle;
-    uint64_t fingerprint; /* of the data: of its shards' sizes, of samples of their tokens, and of
+    uint64_t fingerprint;  /* of the data: of its shards' sizes, of samples of their tokens, and of
                              the weights of a blend */
+    int64_t epoch_windows; /* that an epoch delivers: what seeks ends its own there. 0: any */
 } mc_lm_position;
 
 /* The position after the batch delivered last. All zeros for NULL. */

@@ -20,7 +20,8 @@ struct mc_lm_loader {
     uint64_t seed, fingerprint;
     int64_t limit;         /* ids are below it */
     int64_t tokens;        /* of all files */
-    int64_t windows;       /* of an epoch */
+    int64_t windows;       /* of an epoch, */
+    int64_t end;           /* and those of them that are delivered */
     int64_t batch_windows; /* of a batch over all ranks */
     int64_t epoch, window; /* position: windows of the epoch that were delivered, on all ranks */
     mc_lm_batch batch;
@@ -232,6 +233,7 @@ mc_lm_loader *mc_lm_loader_new_blend(const mc_lm_source *sources, int count,
     take_options(l, options);
     bool good = make_buffers(l) && take_sources(l, sources, count) && check_windows(l);
     if (good) l->fingerprint = fingerprint_of(l);
+    l->end = l->keep_last ? l->windows : l->windows - l->windows % l->batch_windows;
     if (good && l->shuffle) advise(l);
     if (good && !mc_failed(ctx)) return l;
     mc_lm_loader_free(l);
@@ -311,7 +313,7 @@ static bool read_batch(mc_lm_loader *l, int64_t n, int64_t all, int *pieces, int
 /* Windows of the next batch over all ranks; 0 at the end of an epoch. */
 static int64_t next_windows(const mc_lm_loader *l)
 {
-    int64_t left = l->windows - l->window;
+    int64_t left = l->end - l->window;
     if (left >= l->batch_windows) return l->batch_windows;
     return l->keep_last ? left : 0;
 }
@@ -356,7 +358,7 @@ const mc_lm_batch *mc_lm_loader_next(mc_lm_loader *l)
 int64_t mc_lm_loader_batches(const mc_lm_loader *l)
 {
     if (!l) return 0;
-    return l->windows / l->batch_windows + (l->keep_last && l->windows % l->batch_windows != 0);
+    return l->end / l->batch_windows + (l->keep_last && l->end % l->batch_windows != 0);
 }
 
 int64_t mc_lm_loader_epoch(const mc_lm_loader *l)
@@ -386,6 +388,7 @@ mc_lm_position mc_lm_loader_position(const mc_lm_loader *l)
         .seq_length = l->seq_length,
         .shuffle = l->shuffle,
         .fingerprint = l->fingerprint,
+        .epoch_windows = l->end,
     };
 }
 
@@ -412,13 +415,16 @@ mc_status mc_lm_loader_seek(mc_lm_loader *l, const mc_lm_position *p)
         return refuse(l, "seq_length", p->seq_length, l->seq_length);
     if (p->windows != l->windows) return refuse(l, "count of sequences", p->windows, l->windows);
     if (p->shuffle != l->shuffle) return refuse(l, "shuffle", p->shuffle, l->shuffle);
-    if (p->epoch < 0 || p->epoch > most_epochs(l) || p->window < 0 || p->window > p->windows)
+    int64_t end = p->epoch_windows ? p->epoch_windows : p->windows;
+    if (p->epoch < 0 || p->epoch > most_epochs(l) || end < 0 || end > p->windows || p->window < 0 ||
+        p->window > end)
         return mc_fail(l->ctx, MC_ERR_ARGUMENT,
                        "loader of tokens: window %" PRId64 " of epoch %" PRId64
                        " is no position: an epoch has %" PRId64 " windows",
-                       p->window, p->epoch, p->windows);
+                       p->window, p->epoch, end);
     l->seed = p->seed;
     l->epoch = p->epoch;
     l->window = p->window;
+    if (p->epoch_windows && (l->keep_last || end >= l->batch_windows)) l->end = end;
     return MC_OK;
 }

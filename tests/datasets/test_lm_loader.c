@@ -313,6 +313,37 @@ static void test_resume(void **state)
     expect_ok(f->ctx);
 }
 
+/* Epochs end where those of the loader did that the position is of: 60 windows are 56 in batches of
+ * 8, and so they stay in smaller ones. */
+static void test_resume_epochs(void **state)
+{
+    fixture *f = *state;
+    mc_token_file *file = make_file(f, 301);
+    mc_lm_loader_options options = {
+        .batch_size = 8, .seq_length = 5, .shuffle = true, .repeat = true};
+    for (int batch = 1; batch <= 4; batch *= 2) {
+        options.batch_size = 8;
+        mc_lm_loader *l = make_loader(f, file, options);
+        for (int i = 0; i < 5; i++) mc_lm_loader_next(l);
+        mc_lm_position position = mc_lm_loader_position(l);
+        assert_int_equal(position.epoch_windows, 56);
+        options.batch_size = batch;
+        mc_lm_loader *small = make_loader(f, file, options);
+        assert_int_equal(mc_lm_loader_position(small).epoch_windows, 60);
+        assert_int_equal(mc_lm_loader_seek(small, &position), MC_OK);
+        assert_int_equal(mc_lm_loader_batches(small), 56 / batch);
+        for (int i = 0; i < 20; i++) { /* 7 an epoch */
+            const mc_lm_batch *all = mc_lm_loader_next(l);
+            for (int part = 0; part < 8 / batch; part++)
+                assert_memory_equal(mc_lm_loader_next(small)->ids, all->ids + part * batch * 5,
+                                    (size_t)batch * 5 * sizeof *all->ids);
+        }
+        mc_lm_loader_free(l);
+        mc_lm_loader_free(small);
+    }
+    expect_ok(f->ctx);
+}
+
 static void refuse(fixture *f, mc_lm_loader *l, mc_lm_position position, const char *part)
 {
     mc_lm_position before = mc_lm_loader_position(l);
@@ -351,6 +382,12 @@ static void test_bad_positions(void **state)
     refuse(f, l, p, "window 61 of epoch 0 is no position");
     p.window = -1;
     refuse(f, l, p, "window -1");
+    p.window = 5;
+    p.epoch_windows = 4;
+    refuse(f, l, p, "window 5 of epoch 0 is no position: an epoch has 4 windows");
+    p.epoch_windows = 61;
+    refuse(f, l, p, "an epoch has 61 windows");
+    p.epoch_windows = 60;
     p.window = 0;
     p.epoch = -1;
     refuse(f, l, p, "epoch -1");
@@ -482,6 +519,7 @@ int main(void)
         cmocka_unit_test(test_permutations),
         cmocka_unit_test(test_fair_shuffle),
         cmocka_unit_test_setup_teardown(test_resume, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_resume_epochs, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_bad_positions, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_vocabulary, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_bad_options, set_up, tear_down),

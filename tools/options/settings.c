@@ -237,13 +237,13 @@ static const char *unset_text(const char *name)
 }
 
 bool settings_same(const settings *list, settings_find_fn find, const void *begun,
-                   const char *folder, const char *except, char *message, size_t room)
+                   const char *folder, char *message, size_t room)
 {
     if (!find) find = find_in_checkpoint;
     for (int i = 0; i < list->fixed; i++) {
         const char *name = list->items[i].name, *now = list->items[i].value;
         const char *then = find(begun, name);
-        if ((except && strcmp(name, except) == 0) || same_value(now, then)) continue;
+        if (same_value(now, then)) continue;
         if (is_content(name) || same_content(list, find, begun, name)) continue;
         size_t begin = first_difference(now, then);
         now = *now ? now + begin : unset_text(name);

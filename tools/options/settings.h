@@ -13,7 +13,7 @@
  *
  * and in the process that goes on
  *
- *     if (!settings_same(list, NULL, checkpoint, folder, NULL, message, sizeof message)) refuse ...
+ *     if (!settings_same(list, NULL, checkpoint, folder, message, sizeof message)) refuse ...
  *     settings_tell_changes(list, checkpoint, &log);
  *     epoch = settings_whole_of(checkpoint, "data.epoch");
  */
@@ -94,11 +94,11 @@ void settings_read_fields(const mc_checkpoint *then, const settings_field *field
 /* How a setting of the run that was begun is found: "" if there is none. */
 typedef const char *(*settings_find_fn)(const void *then, const char *name);
 
-/* Whether the fixed settings, but for the one named `except` (may be NULL), are those that the run
- * in `folder` was begun with, which `find` finds (NULL: in a mc_checkpoint). Else writes "--resume:
- * --lr is 0.02, but the run in ... was begun with 0.01" to `message`. */
+/* Whether the fixed settings are those that the run in `folder` was begun with, which `find` finds
+ * (NULL: in a mc_checkpoint). Else writes "--resume: --lr is 0.02, but the run in ... was begun
+ * with 0.01" to `message`. */
 bool settings_same(const settings *now, settings_find_fn find, const void *then, const char *folder,
-                   const char *except, char *message, size_t room);
+                   char *message, size_t room);
 /* Says what may change the last bits: settings that round differently, and the number of ranks. */
 void settings_tell_changes(const settings *now, const mc_checkpoint *then, mc_context *ctx,
                            run_log *log);

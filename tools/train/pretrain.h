@@ -47,9 +47,10 @@ typedef struct pretrain {
     mc_objective *train, *val;
     mc_lm_position position; /* of train, when the run's state is saved or restored */
     mc_lm_position val_start;
-    int64_t val_batches;     /* of a validation */
-    mc_tokenizer *tokenizer; /* that the objective or samples need; run.tokenizer is saved */
-    const int32_t *prompt;   /* of samples: the ids of `words`, or end_of_text; NULL: none */
+    mc_lm_position val_data_of; /* its tokens, fingerprint and (window) sequences, as saved */
+    int64_t val_batches;        /* of a validation */
+    mc_tokenizer *tokenizer;    /* that the objective or samples need; run.tokenizer is saved */
+    const int32_t *prompt;      /* of samples: the ids of `words`, or end_of_text; NULL: none */
     int prompt_length;
     mc_encoding words;
     int32_t end_of_text;

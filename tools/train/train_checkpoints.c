@@ -80,9 +80,7 @@ static settings *options_of(const train_run *run)
 bool train_run_same(train_run *run, const settings *list, settings_find_fn find, const void *then)
 {
     char message[1024];
-    bool other_ranks = run->resumed && settings_ranks_of(run->resumed) != mc_data_size(run->ctx);
-    return settings_same(list, find, then, run->o.output, other_ranks ? "batch-size" : NULL,
-                         message, sizeof message) ||
+    return settings_same(list, find, then, run->o.output, message, sizeof message) ||
            train_run_refuse(run, "%s", message);
 }
 
