@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 #include "tools/options/args.h"
 #include "tools/commands.h"
 #include "tools/options/families.h"
@@ -23,7 +24,7 @@ typedef struct plan_options {
     int rates;
     int64_t ranks, batch_size, seq_length, target_length, micro_steps, gpus_per_node;
     double dropout, network_gbps, bus_gbs, pcie_gbs, host_gbs, peak_tflops;
-    bool step_given, dropout_given, bus_given; /* step_given: what a training step alone has */
+    bool dropout_given, bus_given;
     plan_answers_options answers;
     lora_options lora;
     train_options train;
@@ -471,14 +472,12 @@ static void add_step_rows(args_table *table, plan_options *o)
              {ARGS_INT("batch-size", &o->batch_size, 1, 1 << 20, "sequences of a pass, per rank")},
              {ARGS_INT("batch", &o->batch_size, 1, 1 << 20, "the same"), .default_text = ""},
              {ARGS_INT("seq-length", &o->seq_length, 1, 1 << 20, "tokens of a sequence"),
-              .given = &o->step_given,
               .default_text = "1024 of decoders, else 512, or the model's positions",
               .known_as = "sequence-length,block-size"},
              {ARGS_INT("target-length", &o->target_length, 1, 1 << 20,
-                       "tokens of a target, of encoder-decoders"),
-              .given = &o->step_given},
+                       "tokens of a target, of encoder-decoders")},
              {ARGS_INT("micro-steps", &o->micro_steps, 1, 1 << 16, "passes a step"),
-              .given = &o->step_given, .known_as = "gradient-accumulation-steps"},
+              .known_as = "gradient-accumulation-steps"},
              {ARGS_REAL("dropout", &o->dropout, 0, 1, "all dropout probabilities"),
               .below_high = true, .given = &o->dropout_given,
               .default_text = "none of decoders, else the config's"});
@@ -508,6 +507,26 @@ static void add_time_rows(args_table *table, plan_options *o)
                    "peak of a rank that MFU is counted against; 0: the device's")});
 }
 
+/* What --generate does not take. */
+static int refuse_step(const args_spec *spec)
+{
+    static const char step_alone[] =
+        " seq-length target-length micro-steps dropout optimizer optimizer-state muon-dtype "
+        "loss-scale recompute fp8 fp8-scaling offload gpu-share grad-dtype lora-dropout "
+        "base-weights gpus-per-node network-gbps bus-gbs pcie-gbs host-gbs peak-tflops ";
+    for (int i = 0; spec->options[i].type; i++) {
+        const char *name = spec->options[i].name;
+        char word[64];
+        if (!spec->seen[i] || snprintf(word, sizeof word, " %s ", name) >= (int)sizeof word ||
+            !strstr(step_alone, word))
+            continue;
+        bool eight = strncmp(name, "fp8", 3) == 0 || strcmp(name, "base-weights") == 0;
+        return args_error(spec, "--generate: --%s is of a training step%s", name,
+                          eight ? ", expected --weights fp8 for answers in 8 bits" : "");
+    }
+    return EXIT_OK;
+}
+
 int cmd_plan(int argc, char **argv)
 {
     plan_options o = {
@@ -521,6 +540,7 @@ int cmd_plan(int argc, char **argv)
         .answers = PLAN_ANSWERS_DEFAULTS,
         .lora = LORA_DEFAULTS,
         .train = {.dtype = TRAIN_UNSET, .clip = 1, .loss_scale = 65536, .ranks = RANKS_DEFAULTS}};
+    bool seen[ARGS_MOST_ROWS] = {false};
     args_table table = {.count = 0};
     add_step_rows(&table, &o);
     plan_answers_add_rows(&table, &o.answers);
@@ -533,7 +553,8 @@ int cmd_plan(int argc, char **argv)
         .command = "plan",
         .summary = "Predicts the memory and time of a training step, or the memory of answers.",
         .details = details,
-        .options = table.rows};
+        .options = table.rows,
+        .seen = seen};
     int code;
     if (!args_parse(&spec, argc, argv, &code)) return code;
     code = model_check(&spec, &o.from, WAYS, false);
@@ -544,9 +565,7 @@ int cmd_plan(int argc, char **argv)
     if (!wrong) wrong = lora_check_fp8(&o.lora, o.train.fp8);
     if (wrong) return args_error(&spec, "%s", wrong);
     bool generates = o.answers.generate;
-    if (generates && (o.step_given || o.dropout_given))
-        return args_error(&spec, "--generate: --seq-length, --target-length, --micro-steps and "
-                                 "--dropout are of a training step");
+    if (generates && (code = refuse_step(&spec))) return code;
     if (!generates && o.answers.given)
         return args_error(&spec, "--prompt-length, --max-new-tokens, --num-beams, "
                                  "--num-return-sequences, --weights and --gpu-memory are of "

@@ -1,6 +1,7 @@
 #include "core/checkpoint/optim_state.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 #include "core/dist/ranks_internal.h"
 #include "core/formats/safetensors_internal.h"
@@ -113,8 +114,8 @@ typedef struct load_job {
     mc_context *ctx;
     mc_tensor_file *file;
     const char *path;
-    size_t found, missing;
-    char *names; /* of missing items, one per line */
+    size_t found, found_scales, missing; /* found_scales: of fp8, among those found */
+    char *names;                         /* of missing items, one per line */
     void *buffer;
 } load_job;
 
@@ -149,12 +150,22 @@ static mc_status check_number(load_job *job, const mc_state_item *item,
                    item->name, value, item->positive ? "a number above 0" : "0 or more");
 }
 
+/* A name of visit_fp8: optimizer.I.fp8.PARAMETER. */
+static bool is_fp8_scales(const char *name)
+{
+    unsigned index;
+    int end = 0;
+    return sscanf(name, "optimizer.%u.%n", &index, &end) == 1 && end &&
+           strncmp(name + end, "fp8.", 4) == 0;
+}
+
 static mc_status check_item(void *user, const mc_state_item *item)
 {
     load_job *job = user;
     const mc_tensor_entry *entry = mc_tensor_file_find(job->file, item->name);
     if (!entry) return note_missing(job, item->name);
     job->found++;
+    job->found_scales += is_fp8_scales(item->name);
     if (strcmp(entry->dtype_name, item->dtype) != 0)
         return mc_fail(job->ctx, MC_ERR_DTYPE, "%s: tensor \"%s\": dtype %s, expected %s",
                        job->path, item->name, entry->dtype_name, item->dtype);
@@ -215,6 +226,23 @@ static bool was_stepped(void *user, const char *name)
     return entry && steps != 0;
 }
 
+/* Logs what of the file is not read. */
+static void report_spare(const load_job *job)
+{
+    size_t spare = mc_tensor_file_count(job->file) - job->found, scales = 0;
+    for (size_t i = 0; i < mc_tensor_file_count(job->file) && spare; i++)
+        scales += is_fp8_scales(mc_tensor_file_at(job->file, i)->name);
+    scales -= spare ? job->found_scales : 0;
+    if (scales)
+        mc_log(job->ctx, MC_LOG_WARNING,
+               "%s: the scales of fp8 of %zu layers were not read, since the model has no recipe "
+               "for these layers: set it before loading (mc_module_set_recipe)",
+               job->path, scales);
+    if (spare > scales)
+        mc_log(job->ctx, MC_LOG_WARNING, "%s: %zu tensors belong to no optimizer and were not read",
+               job->path, spare - scales);
+}
+
 static mc_status check_file(load_job *job, mc_optim_manager *m)
 {
     mc_status status = mc_optim_manager_each_state(m, check_item, was_stepped, job);
@@ -224,10 +252,7 @@ static mc_status check_file(load_job *job, mc_optim_manager *m)
                        "%s: %zu of the optimizers' %zu pieces of state are missing:%s%s", job->path,
                        job->missing, job->missing + job->found, job->names,
                        job->missing > MISSING_SHOWN ? "\n  ..." : "");
-    size_t spare = mc_tensor_file_count(job->file) - job->found;
-    if (spare)
-        mc_log(job->ctx, MC_LOG_WARNING, "%s: %zu tensors belong to no optimizer and were not read",
-               job->path, spare);
+    report_spare(job);
     return MC_OK;
 }
 

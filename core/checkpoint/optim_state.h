@@ -38,7 +38,8 @@ MC_API mc_status mc_optim_manager_save(mc_optim_manager *optim, const char *path
  * the same order. Options are not restored. Frozen parameters get their state too, in case they are
  * thawed. The whole file is checked before anything is changed: MC_ERR_NOT_FOUND lists what the
  * file lacks; MC_ERR_SHAPE, MC_ERR_DTYPE and MC_ERR_FORMAT (a number out of range) name the tensor.
- * Unused tensors are logged as a warning. */
+ * Unused tensors are logged as a warning: scales of fp8, too, if the model has no recipe yet
+ * (core/nn/recipe.h). */
 MC_API mc_status mc_optim_manager_load(mc_optim_manager *optim, const char *path);
 
 #endif

@@ -14,6 +14,10 @@
  * the tensor itself (current). The first update has current scales in any case. Magnitudes are
  * those of all ranks.
  *
+ * Saved optimizer state (mc_optim_manager_save, checkpoints) contains the scales and their history.
+ * Set the recipe before loading it: without one the scales are not read, with a warning, and the
+ * first update after it has current scales.
+ *
  * Weights that are stored in 8 bits, as an adapter's base (mc_model_quantize_base with
  * MC_WEIGHTS_FP8, before or after the recipe), have a scale for each of their rows. Their layers
  * take part if their sizes allow it, with MC_FP8_AUTO too. Each row of x and of the output's

@@ -382,7 +382,8 @@ static bool fill_in(mc_context *ctx, const mc_muon_options *options, mc_muon *mu
                       .nesterov = !options->no_nesterov,
                       .scale = options->scale,
                       .dtype = options->f32 ? MC_F32 : MC_BF16};
-    if (!mc_option_check(ctx, "muon", "lr_other", other, INFINITY) ||
+    if (!mc_option_check(ctx, "muon", "lr", *lr, INFINITY) || /* which lr_other may follow */
+        !mc_option_check(ctx, "muon", "lr_other", other, INFINITY) ||
         !mc_option_check(ctx, "muon", "momentum", muon->momentum, 1) ||
         !mc_adam_settings(ctx, "muon", options->beta1, options->beta2, options->eps, &muon->adam))
         return false;

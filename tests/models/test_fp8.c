@@ -787,6 +787,28 @@ static void copy_parameters(mc_model *from, mc_model *to)
     }
 }
 
+static char warned[512];
+static void keep_warning(void *user, mc_log_level level, const char *message)
+{
+    (void)user;
+    if (level == MC_LOG_WARNING) snprintf(warned, sizeof warned, "%s", message);
+}
+
+/* State is loaded before the recipe is set: a warning, and current scales at first. */
+static void check_late_recipe(mc_context *ctx, const char *path)
+{
+    fp8_run late = run_new(ctx, MC_BF16, MC_RECOMPUTE_NONE, (mc_recipe){.fp8 = MC_FP8_NONE});
+    ctx->log = keep_warning;
+    assert_int_equal(mc_optim_manager_load(late.optim, path), MC_OK);
+    ctx->log = NULL;
+    if (!strstr(warned, "scales of fp8 of 12 layers were not read") ||
+        !strstr(warned, "set it before loading (mc_module_set_recipe)"))
+        fail_msg("%s", warned);
+    assert_int_equal(mc_module_set_recipe(mc_model_module(late.model), &all), MC_OK);
+    assert_false(mc_model_module(late.model)->root->fp8->advanced);
+    run_free(&late);
+}
+
 /* A run that goes on from saved state goes on to the bit: histories are a part of it. */
 static void test_resume(void **state)
 {
@@ -798,7 +820,12 @@ static void test_resume(void **state)
     run_steps(ctx, &r, 3);
     assert_int_equal(mc_optim_manager_save(r.optim, path), MC_OK);
     copy_parameters(r.model, again.model);
+    check_late_recipe(ctx, path);
+    *warned = '\0';
+    ctx->log = keep_warning;
     assert_int_equal(mc_optim_manager_load(again.optim, path), MC_OK);
+    ctx->log = NULL;
+    assert_string_equal(warned, "");
     run_steps(ctx, &r, 3);
     run_steps(ctx, &again, 3);
     assert_memory_equal(again.loss, r.loss + 3, 3 * sizeof *r.loss);

@@ -252,7 +252,10 @@ static void test_errors(void **state)
         const char *words[2];
     } all[] = {{{.momentum = 1}, {"momentum", "1"}},
                {{.lr_other = -2}, {"lr_other", "-2"}},
-               {{.lr = -1}, {"lr", "-1"}},
+               {{.lr = -1}, {"muon: lr is -1", "0 or more"}},
+               {{.lr = NAN}, {"muon: lr is", "nan"}},
+               {{.lr = INFINITY}, {"muon: lr is inf", "0 or more"}},
+               {{.lr = -1, .lr_other = 1}, {"muon: lr is -1", "0 or more"}},
                {{.beta2 = 1}, {"muon", "beta2"}},
                {{.weight_decay = -1}, {"weight_decay", "-1"}},
                {{.scale = 5}, {"scale is 5", "mc_muon_scale"}},

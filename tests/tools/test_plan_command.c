@@ -144,7 +144,18 @@ static void test_plan_answers(void **state)
         assert_int_equal(tool(line), 1);
         assert_non_null(strstr(err, "40 tokens and 50 new ones, the model has 48 positions"));
     }
-    assert_int_equal(tool("plan gpt2 --config config.json --generate --seq-length 9"), 2);
+    static const char *const step[] = {
+        "--seq-length 9",   "--fp8 all", "--optimizer muon",  "--optimizer-state 8bit",
+        "--recompute full", "--offload", "--grad-dtype bf16", "--peak-tflops 1"};
+    for (size_t i = 0; i < sizeof step / sizeof *step; i++) {
+        char line[120];
+        snprintf(line, sizeof line, "plan gpt2 --config config.json --generate %s", step[i]);
+        assert_int_equal(tool(line), 2);
+        snprintf(line, sizeof line, "%.*s is of a training step", (int)strcspn(step[i], " "),
+                 step[i]);
+        assert_non_null(strstr(err, line));
+        assert_true((strstr(err, "--weights fp8") != NULL) == (i == 1));
+    }
     assert_non_null(strstr(err, "of a training step"));
     assert_int_equal(tool("plan gpt2 --config config.json --num-beams 3"), 2);
     assert_non_null(strstr(err, "of --generate"));
