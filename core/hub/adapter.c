@@ -36,3 +36,14 @@ mc_status mc_hub_adapter_base(mc_error *err, const char *folder, char base[MC_PA
     cJSON_Delete(json);
     return good ? MC_OK : err->status;
 }
+
+void mc_hub_say_base(mc_error *err, const char *folder, bool given)
+{
+    if (given)
+        mc_error_while(err, "looking for the base that --base gives for the adapter %s", folder);
+    else
+        mc_error_while(err,
+                       "looking for the base of the adapter %s: \"base_model_name_or_path\" of its "
+                       "%s names it, --base gives another",
+                       folder, config_name);
+}

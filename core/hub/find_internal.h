@@ -31,6 +31,9 @@ void mc_hub_say_hidden(mc_error *err, const char *identifier, const mc_hub_needs
  * without one is MC_ERR_NOT_FOUND. */
 bool mc_hub_is_adapter(const char *folder);
 mc_status mc_hub_adapter_base(mc_error *err, const char *folder, char base[MC_PATH_MAX]);
+/* Call this after a failure to find the base of the adapter in `folder`: the error explains what
+ * names the base, --base (`given`) or the adapter. */
+void mc_hub_say_base(mc_error *err, const char *folder, bool given);
 
 /* The repository of one of ModelCenter's model names, in `room`, or the identifier itself. NULL: a
  * name of ModelCenter that no repository has. */

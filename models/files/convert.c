@@ -140,7 +140,9 @@ static mc_status find_base(mc_context *ctx, const mc_convert_options *options, s
     if (!adapter) return MC_OK;
     if (!options->base && mc_hub_adapter_base(&ctx->error, s->folder, name))
         return mc_error_status(ctx);
-    return mc_model_find_folder(ctx, options->base ? options->base : name, NULL, s->base);
+    if (mc_model_find_folder(ctx, options->base ? options->base : name, NULL, s->base))
+        mc_hub_say_base(&ctx->error, s->folder, options->base);
+    return mc_error_status(ctx);
 }
 
 static mc_status find_source(mc_context *ctx, const char *identifier,

@@ -129,6 +129,8 @@ static void look_at_adapter(mc_context *ctx, const char *folder, const mc_load_o
         const char *name = mc_adapter_file_base(&adapter, &options);
         if (name && !mc_model_find_folder(ctx, name, &options, base))
             look_at_model(ctx, base, &options, f);
+        else if (name)
+            mc_hub_say_base(&ctx->error, folder, given->base);
         const mc_family *family = f->config ? family_of(f->config) : NULL;
         int count = family ? mc_adapter_file_classes(&adapter, family) : 0;
         if (count) f->count = count;

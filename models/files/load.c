@@ -502,10 +502,11 @@ static mc_model *open_base(const mc_family *asked, const char *folder,
 {
     char base[MC_PATH_MAX];
     mc_context *ctx = adapter->ctx;
+    bool given = options->base;
     options->base = mc_adapter_file_base(adapter, options);
     if (!options->base) return NULL;
     if (mc_model_find_folder(ctx, options->base, options, base)) {
-        mc_error_while(&ctx->error, "looking for the base of the adapter (--base gives another)");
+        mc_hub_say_base(&ctx->error, folder, given);
         return NULL;
     }
     if (mc_hub_is_adapter(base)) {
@@ -616,9 +617,12 @@ static const mc_family *family_of_adapter(mc_context *ctx, const char *folder,
     mc_adapter_file adapter;
     const mc_family *family = NULL;
     if (mc_adapter_file_open(ctx, folder, &adapter) &&
-        (options.base = mc_adapter_file_base(&adapter, &options)) &&
-        mc_model_find_folder(ctx, options.base, &options, base) == MC_OK)
-        family = family_of_folder(ctx, base);
+        (options.base = mc_adapter_file_base(&adapter, &options))) {
+        if (mc_model_find_folder(ctx, options.base, &options, base) == MC_OK)
+            family = family_of_folder(ctx, base);
+        else
+            mc_hub_say_base(&ctx->error, folder, given->base);
+    }
     mc_adapter_file_release(&adapter);
     return family;
 }

@@ -1,3 +1,4 @@
+#include <stdio.h>
 #include <string.h>
 #include "core/hub/find_internal.h"
 #include "tokenizers/files/parts_internal.h"
@@ -318,14 +319,18 @@ static bool has_tokenizer(const folder_files *files)
 static mc_status find_files(mc_context *ctx, const char *identifier, mc_hub_request *request,
                             const char *base, char folder[MC_PATH_MAX], folder_files *files)
 {
-    char named[MC_PATH_MAX];
+    char named[MC_PATH_MAX], adapter[MC_PATH_MAX];
     mc_error *err = &ctx->error;
     if (mc_hub_find(ctx, identifier, request, folder) || name_files(err, files, folder, NULL))
         return err->status;
     if (has_tokenizer(files) || !mc_hub_is_adapter(folder)) return MC_OK;
     request->revision = NULL;
     if (!base && mc_hub_adapter_base(err, folder, named)) return err->status;
-    if (mc_hub_find(ctx, base ? base : named, request, folder)) return err->status;
+    snprintf(adapter, sizeof adapter, "%s", folder);
+    if (mc_hub_find(ctx, base ? base : named, request, folder)) {
+        mc_hub_say_base(err, adapter, base);
+        return err->status;
+    }
     return name_files(err, files, folder, NULL);
 }
 
