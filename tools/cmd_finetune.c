@@ -85,7 +85,7 @@ static bool open_data(finetune *f)
     mc_model *model = run->work.model;
     if (!model) return false;
     if (!run->resumed) lora_begin_prompt(run->ctx, &run->o.lora, model, run->tokenizer);
-    lora_quantize(&run->o.lora, model);
+    lora_quantize(run->ctx, &run->o.lora, model);
     int64_t positions = mc_model_get_shape(model).positions;
     if (positions && data->max_length > positions)
         run_log_line(&run->log, "the model has %lld positions: texts are cut there, not at %lld",
@@ -111,7 +111,7 @@ static void open_tokenizer(train_run *run)
     if (source == o->from.model) options.revision = o->from.revision;
     if (run->resumed) source = mc_checkpoint_folder(run->resumed);
     if (run->resumed) options.revision = NULL;
-    if (run->resumed && lora_options_given(&o->lora)) options.base = o->from.model;
+    if (source == o->from.model || run->resumed) options.base = train_run_base(run);
     run->tokenizer = mc_tokenizer_open(run->ctx, source, &options);
 }
 

@@ -60,7 +60,7 @@ static void make_model(plan *p)
                             .recipe = p->recipe};
     lora_options_load(&o->lora, &load);
     p->work.model = mc_model_new(p->dry, family, o->from.config, NULL, &load);
-    lora_quantize(&o->lora, p->work.model);
+    lora_quantize(p->dry, &o->lora, p->work.model);
     mc_model_shape shape = mc_model_get_shape(p->work.model);
     int64_t usual = shape.kind == MC_MODEL_DECODER ? 1024 : 512;
     if (shape.positions && shape.positions < usual) usual = shape.positions;
@@ -559,7 +559,7 @@ int cmd_plan(int argc, char **argv)
     if (!args_parse(&spec, argc, argv, &code)) return code;
     code = model_check(&spec, &o.from, WAYS, false);
     if (code != EXIT_OK) return code;
-    const char *wrong = lora_options_check(&o.lora);
+    const char *wrong = lora_options_check(&o.lora, false);
     if (!wrong) wrong = train_check_pairs(&o.train);
     if (!wrong) wrong = train_check_optimizer(&o.train);
     if (!wrong) wrong = lora_check_fp8(&o.lora, o.train.fp8);

@@ -82,6 +82,11 @@ static void test_other_runs(void **state)
          "kind --lora-rank 2 --epochs 1 --output factors");
     must("$MC eval --model factors --data data/rows.csv");
     assert_true(value_of("accuracy") > 0.99);
+    must("$MC finetune --model factors --data data/rows.csv --val data/rows.csv --image file "
+         "--label "
+         "kind --base-weights int8 --epochs 1 --output factors8 && "
+         "test -e factors8/adapter_model.safetensors");
+    assert_true(value_of("accuracy") > 0.99);
     must("$MC finetune vit --config vit --data data/rows.csv --val data/rows.csv --image file "
          "--label kind --epochs 3 --batch-size 4 --stop-after 3 --resume --output two");
     must("$MC finetune vit --config vit --data data/rows.csv --val data/rows.csv --image file "

@@ -82,7 +82,10 @@ static void base_in_8_bits(void **state)
          "cmp eight/adapter_model.safetensors eight-parts/adapter_model.safetensors && "
          "! test -f eight/model.safetensors");
     must("$MC generate gpt2 --pretrained eight --ids --prompt '1 4 7' --max-new-tokens 6");
-    must_refuse(2, "--base-weights: expected --lora-rank", "$P --lora-rank 0 --base-weights int8");
+    must_refuse(1, "--base-weights: --model is no adapter: expected --lora-rank",
+                "$MC pretrain --model base --data train.bin --base-weights int8");
+    must_refuse(2, "--base-weights: expected --lora-rank",
+                "$MC pretrain --config base --data train.bin --base-weights int8");
     must_refuse(2, "--fp8 with --base-weights int8", "$P --base-weights int8 --fp8 all");
     must_refuse(2, "--fp8 with --base-weights int8",
                 "$MC plan gpt2 --config base --lora-rank 2 --base-weights int8 --fp8 all");
@@ -99,6 +102,68 @@ static void products_in_8_bits(void **state)
     must("$P --base-weights fp8 --fp8 auto --output products-parts --resume && "
          "cmp products/adapter_model.safetensors products-parts/adapter_model.safetensors && "
          "! cmp -s products/adapter_model.safetensors eight/adapter_model.safetensors");
+}
+
+/* An adapter is trained further beside a base in 8 bits, and goes on to the bit after a stop. */
+static void adapter_beside_8_bits(void **state)
+{
+    (void)state;
+    static const char *const ways[] = {"int8", "fp8", "fp8 --fp8 all"};
+    must("$P --output first");
+    double first = number_after(out, " loss=");
+    for (int i = 0; i < 3; i++) {
+        char line[1000];
+        snprintf(
+            line, sizeof line,
+            "rm -rf more parts && A=\"$MC pretrain --model first --data train.bin --batch-size "
+            "2 --seq-length 16 --lr 0.01 --steps 20 --base-weights %s\" && "
+            "$A --output parts --stop-after 7 && $A --output parts --resume && "
+            "$A --output more && "
+            "cmp more/adapter_model.safetensors parts/adapter_model.safetensors && "
+            "! cmp -s more/adapter_model.safetensors first/adapter_model.safetensors",
+            ways[i]);
+        must(line);
+        double loss = number_after(out, " loss=");
+        if (!(loss < first + 0.05)) fail_msg("%s: loss %g after %g", ways[i], loss, first);
+        must_hold(err, "LoRA of rank 2");
+        must("$MC generate --model more --ids --prompt '1 4 7' --max-new-tokens 6");
+    }
+    must("S='--data train.bin --batch-size 2 --seq-length 16 --steps 2' && "
+         "$MC pretrain --model base $S --virtual-tokens 3 --output soft && "
+         "$MC pretrain --model soft $S "
+         "--base-weights int8 --output softer");
+}
+
+/* A base that was moved: the errors name the adapter, its key and the option that helps. */
+static void base_elsewhere(void **state)
+{
+    (void)state;
+    static const char *const commands[] = {
+        "generate --model first --ids --prompt 1 --max-new-tokens 2", "inspect --model first",
+        "eval --model first --data train.bin",
+        "pretrain --model first --data train.bin --batch-size 2 "
+        "--seq-length 16 --steps 1 --no-save",
+        "convert first put --merge"};
+    must("rm -rf first && $P --output first && mv base there");
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
+        char line[400];
+        snprintf(line, sizeof line, "$MC %s", commands[i]);
+        must_refuse(1, "/base: cannot open this folder", line);
+        must_hold(err, "looking for the base of the adapter first: \"base_model_name_or_path\" of "
+                       "its adapter_config.json names it, --base gives another");
+        snprintf(line, sizeof line, "$MC %s --base nowhere/at/all", commands[i]);
+        must_refuse(1, "looking for the base that --base gives for the adapter first", line);
+        snprintf(line, sizeof line, "$MC %s --base there", commands[i]);
+        must(line);
+    }
+    must("A='--data train.bin --batch-size 2 --seq-length 16 --steps 4 --base there' && "
+         "$MC pretrain --model first $A --output on --stop-after 2 && "
+         "$MC pretrain --model first $A --output on --resume");
+    must_refuse(2, "--base: expected --model, an adapter that is trained further",
+                "$MC pretrain --config there --base there --data train.bin");
+    must_refuse(1, "is no adapter, but its base is given",
+                "$MC pretrain --model there --base there --data train.bin");
+    must("mv there base");
 }
 
 static void learns(void **state)
@@ -214,7 +279,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(goes_on_to_the_bit),       cmocka_unit_test(base_in_8_bits),
-        cmocka_unit_test(products_in_8_bits),       cmocka_unit_test(learns),
+        cmocka_unit_test(products_in_8_bits),       cmocka_unit_test(adapter_beside_8_bits),
+        cmocka_unit_test(base_elsewhere),           cmocka_unit_test(learns),
         cmocka_unit_test(adapters_are_models),      cmocka_unit_test(options_are_checked),
         cmocka_unit_test(head_that_the_base_lacks), cmocka_unit_test(prompts_go_on_to_the_bit),
         cmocka_unit_test(prompts_are_models),       cmocka_unit_test(prompts_are_checked)};

@@ -53,14 +53,14 @@ static bool split(const char *list, char text[LORA_TEXT], const char *names[LORA
     return true;
 }
 
-const char *lora_options_check(lora_options *o)
+const char *lora_options_check(lora_options *o, bool may_be_adapter)
 {
     bool all = o->targets && strcmp(o->targets, "all-linear") == 0;
     bool others = o->alpha_given || o->dropout_given || o->rslora_given || o->targets || o->save;
     o->prompt.tokens = o->virtual_tokens;
     if (o->virtual_text && !o->virtual_tokens)
         return "--virtual-tokens-text without --virtual-tokens";
-    if (o->weights && !o->virtual_tokens && !o->rank)
+    if (o->weights && !o->virtual_tokens && !o->rank && !may_be_adapter)
         return "--base-weights: expected --lora-rank or --virtual-tokens, whose base it is of";
     if (o->virtual_tokens && o->rank) return "expected one of --lora-rank and --virtual-tokens";
     if (!o->rank) return others ? "options of LoRA without --lora-rank" : NULL;
@@ -106,9 +106,15 @@ void lora_begin_prompt(mc_context *ctx, const lora_options *o, mc_model *model,
     mc_encoding_release(&words);
 }
 
-void lora_quantize(const lora_options *o, mc_model *model)
+void lora_quantize(mc_context *ctx, const lora_options *o, mc_model *model)
 {
-    if (model && o->weights) mc_model_quantize_base(model, (mc_weight_format)o->weights);
+    if (!model || !o->weights || mc_failed(ctx)) return;
+    if (mc_model_lora(model) || mc_model_soft_prompt(model))
+        mc_model_quantize_base(model, (mc_weight_format)o->weights);
+    else
+        mc_set_error(ctx, MC_ERR_ARGUMENT,
+                     "--base-weights: --model is no adapter: expected --lora-rank or "
+                     "--virtual-tokens, whose base it is of");
 }
 
 void lora_tell(run_log *log, mc_model *model)

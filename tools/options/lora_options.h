@@ -44,8 +44,9 @@ typedef struct lora_options {
 
 /* Rows of a command's table, with a heading. */
 void lora_add_rows(args_table *table, lora_options *o);
-/* Takes the lists apart. NULL, or what is wrong: a message for args_error. */
-const char *lora_options_check(lora_options *o);
+/* Takes the lists apart. NULL, or what is wrong: a message for args_error. `may_be_adapter`: the
+ * model is loaded, and may bring an adapter to train further, which lora_quantize checks. */
+const char *lora_options_check(lora_options *o, bool may_be_adapter);
 /* The same for --fp8, 0 for none, beside a base in 8 bits. */
 const char *lora_check_fp8(const lora_options *o, int fp8);
 /* Whether an adapter is asked for. */
@@ -57,7 +58,7 @@ void lora_begin_prompt(mc_context *ctx, const lora_options *o, mc_model *model,
                        const mc_tokenizer *tokenizer);
 /* Puts the base into the weights that were asked for, once it is loaded. Errors are on its context;
  * NULL is allowed. */
-void lora_quantize(const lora_options *o, mc_model *model);
+void lora_quantize(mc_context *ctx, const lora_options *o, mc_model *model);
 /* A line about how much is trained, where the model has an adapter. */
 void lora_tell(run_log *log, mc_model *model);
 /* The settings that a run which goes on must have too. */

@@ -130,7 +130,9 @@ static bool open_tokenizer(pretrain *p, const mc_objective_style *style)
                                 "own",
                                 mc_model_family(p->run.work.model));
     if (!from) return true;
-    mc_tokenizer_options options = {.revision = p->run.o.tokenizer ? NULL : p->run.o.from.revision};
+    bool own = !p->run.o.tokenizer;
+    mc_tokenizer_options options = {.revision = own ? p->run.o.from.revision : NULL,
+                                    .base = own ? train_run_base(&p->run) : NULL};
     p->tokenizer = mc_tokenizer_open(p->run.ctx, from, &options);
     if (mc_failed(p->run.ctx)) return false;
     int count = mc_tokenizer_vocab_size(p->tokenizer);
@@ -146,7 +148,7 @@ void pretrain_keep_tokenizer(pretrain *p)
     char why[512] = "", folder[MODEL_FOLDER];
     const char *from = source_of(p, folder);
     mc_tokenizer_options options = {.revision = run->resumed ? NULL : run->o.from.revision,
-                                    .base = train_run_load_options(run).base};
+                                    .base = train_run_base(run)};
     run->tokenizer = p->tokenizer;
     if (p->tokenizer || !run->o.output || mc_failed(run->ctx)) return;
     if (ranks_least(run->ctx, from && opens(from, &options, why)) > 0)
@@ -214,7 +216,7 @@ bool pretrain_find_objective(pretrain *p)
                                 "--virtual-tokens-text needs --tokenizer, to read it with");
     if (!p->run.resumed)
         lora_begin_prompt(p->run.ctx, &p->run.o.lora, p->run.work.model, p->tokenizer);
-    lora_quantize(&p->run.o.lora, p->run.work.model);
+    lora_quantize(p->run.ctx, &p->run.o.lora, p->run.work.model);
     if (mc_objective_find_tokens(p->run.ctx, style, p->tokenizer, &objective->tokens)) return false;
     mc_model_objective_tokens(p->run.work.model, &objective->tokens);
     objective->seq_length = (int)p->o.seq_length;

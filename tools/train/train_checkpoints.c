@@ -30,8 +30,9 @@ static bool find_family(train_run *run)
 {
     model_options *from = &run->o.from;
     bool base = lora_options_given(&run->o.lora) && from->model; /* it may lie elsewhere now */
+    const mc_load_options load = {.base = from->base};
     if (run->resumed && !from->family && !base)
-        from->family = mc_family_of_pretrained(run->ctx, mc_checkpoint_folder(run->resumed), NULL);
+        from->family = mc_family_of_pretrained(run->ctx, mc_checkpoint_folder(run->resumed), &load);
     else if (from->model || from->config)
         model_find_family(run->ctx, from);
     return !mc_failed(run->ctx);

@@ -29,7 +29,7 @@ void train_run_add_saving_rows(args_table *table, train_run_options *o)
 
 const char *train_run_check(train_run_options *o)
 {
-    const char *wrong = lora_options_check(&o->lora);
+    const char *wrong = lora_options_check(&o->lora, !o->from.config);
     if (!wrong) wrong = train_check_pairs(&o->train);
     if (!wrong) wrong = train_check_optimizer(&o->train);
     if (!wrong) wrong = lora_check_fp8(&o->lora, o->train.fp8);
@@ -37,6 +37,8 @@ const char *train_run_check(train_run_options *o)
     if (lora_options_given(&o->lora) && o->from.config)
         return o->lora.rank ? "--lora-rank: expected --model, which gives the base"
                             : "--virtual-tokens: expected --model, which gives the base";
+    if (o->from.base && (o->from.config || lora_options_given(&o->lora)))
+        return "--base: expected --model, an adapter that is trained further";
     if (o->train.no_save && o->output) return "--no-save saves nothing: expected no --output";
     if (o->resume && o->train.overwrite)
         return "--resume goes on with the run that is there, --overwrite replaces it: expected one "

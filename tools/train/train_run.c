@@ -49,18 +49,23 @@ bool train_run_choose_fp8(train_run *run, int64_t rows)
     return !mc_failed(run->ctx);
 }
 
+const char *train_run_base(const train_run *run)
+{
+    const train_run_options *o = &run->o;
+    bool named = run->resumed && lora_options_given(&o->lora); /* it may lie elsewhere now */
+    return named && !o->from.base ? o->from.model : o->from.base;
+}
+
 mc_load_options train_run_load_options(const train_run *run)
 {
     const train_run_options *o = &run->o;
     mc_load_options load = {.dtype = train_dtypes[o->train.dtype],
                             .recompute = train_recomputes[o->train.recompute],
-                            .recipe = recipe_of(run)};
-    if (!run->resumed) {
-        load.revision = o->from.revision;
-        lora_options_load(&o->lora, &load);
-    } else if (lora_options_given(&o->lora)) { /* the folder has the adapter, */
-        load.base = o->from.model;             /* whose base may lie elsewhere now */
-    }
+                            .recipe = recipe_of(run),
+                            .base = train_run_base(run)};
+    if (run->resumed) return load; /* the folder has the adapter */
+    load.revision = o->from.revision;
+    lora_options_load(&o->lora, &load);
     return load;
 }
 
@@ -69,7 +74,7 @@ train_work train_run_plan(const train_run *run, int passes)
     mc_load_options load = train_run_load_options(run);
     train_work w = {.ctx = mc_plan_context_new(run->ctx), .passes = passes};
     w.model = mc_model_new_like(w.ctx, run->work.model, &load);
-    lora_quantize(&run->o.lora, w.model);
+    lora_quantize(w.ctx, &run->o.lora, w.model);
     train_work_optimize(&w, &run->o.train, &run->adam, run->steps);
     return w;
 }

@@ -42,7 +42,7 @@ typedef struct train_run_options {
 } train_run_options;
 
 enum {
-    TRAIN_RUN_WAYS = MODEL_WAY_NEW | MODEL_WAY_OLD_FAMILY,
+    TRAIN_RUN_WAYS = MODEL_WAY_NEW | MODEL_WAY_OLD_FAMILY | MODEL_WAY_ADAPTER,
     TRAIN_RUN_REPORTS = 4, /* steps that may not have been reported yet */
 };
 
@@ -139,6 +139,9 @@ bool train_run_goes_on(const train_run *run, int64_t n);
 
 /* What the model is loaded from; NULL: it is a new one. */
 const char *train_run_source(const train_run *run);
+/* Where the base of an adapter lies: --base, or of a run that is resumed --model, whose base it is;
+ * NULL: where the adapter says. */
+const char *train_run_base(const train_run *run);
 /* How, without heads. The options stay the run's. */
 mc_load_options train_run_load_options(const train_run *run);
 
