@@ -206,7 +206,7 @@ static void test_resume_micro_batch(void **state)
              line);
     must(whole);
     must_hold(err, "the run was begun with batch-size 4, it goes on with 2: the same up to "
-                   "rounding");
+                   "rounding\n");
     snprintf(whole, sizeof whole,
              "%s $P $B --batch-size 1 --output small --log-jsonl small.jsonl --resume", line);
     must(whole);
@@ -697,6 +697,9 @@ static void test_resume_errors(void **state)
                  strstr(changes[i][0], "--data") ? "" : "--data train.bin", changes[i][0]);
         must_refuse(1, changes[i][1], line);
     }
+    must("cp -r run other && $T --steps 8 --output other --resume --batch-size 4");
+    must_hold(err, "the run was begun with batch-size 2, it goes on with 4: the same up to "
+                   "rounding and dropout's random numbers");
     /* what was not given is as it was; more steps may follow */
     must(
         "$P --output run --resume --steps 6 --lr 0.01 --dropout 0.2 --clip 0.5 --shuffle --seed 5");

@@ -256,6 +256,19 @@ bool settings_same(const settings *list, settings_find_fn find, const void *begu
     return true;
 }
 
+/* Whether dropout draws other numbers after a change of the setting: they depend on the batch. */
+static bool draws_anew(const settings *list, const char *name)
+{
+    bool drops = false;
+    for (int i = 0; i < list->fixed; i++) {
+        const mc_checkpoint_setting *s = &list->items[i];
+        bool dropout = strcmp(s->name, "dropout") == 0 || strcmp(s->name, "lora-dropout") == 0;
+        drops = drops || (dropout && strcmp(s->value, "0") != 0);
+    }
+    return drops &&
+           (strcmp(name, "batch-size") == 0 || strcmp(name, "gradient-accumulation-steps") == 0);
+}
+
 void settings_tell_changes(const settings *list, const mc_checkpoint *checkpoint, mc_context *ctx,
                            run_log *log)
 {
@@ -264,8 +277,8 @@ void settings_tell_changes(const settings *list, const mc_checkpoint *checkpoint
         const char *then = settings_text_of(checkpoint, name);
         if (*then && strcmp(now, then) != 0)
             run_log_line(
-                log, "the run was begun with %s %s, it goes on with %s: the same up to rounding",
-                name, then, now);
+                log, "the run was begun with %s %s, it goes on with %s: the same up to rounding%s",
+                name, then, now, draws_anew(list, name) ? " and dropout's random numbers" : "");
     }
     int ranks = settings_ranks_of(checkpoint);
     if (ranks != mc_data_size(ctx))
