@@ -787,10 +787,33 @@ static void count_taken(mc_optim_manager *m)
     }
 }
 
+/* A pass or an earlier step has requested gradients of the tree. */
+static mc_status check_gradients(mc_optim_manager *m, mc_module_root *root)
+{
+    bool trains = false;
+    for (int i = 0; i < root->zero.bucket_count; i++) {
+        const mc_bucket *b = &root->zero.buckets[i];
+        if (b->trainable && b->gradient.needed) return MC_OK;
+        trains |= b->trainable;
+    }
+    if (!trains && root->layout_valid) return MC_OK; /* all is frozen */
+    return mc_fail(
+        m->ctx, MC_ERR_STATE,
+        "mc_optim_manager_step: %s has no gradients yet, expected zero_grad and backward "
+        "before",
+        MC_NAMED("model", root->module->name));
+}
+
 mc_status mc_optim_manager_step(mc_optim_manager *m)
 {
     mc_status status = ready(m);
     if (status) return status;
+    if (!first_managed(m))
+        return mc_fail(m->ctx, MC_ERR_STATE,
+                       "mc_optim_manager_step: the manager has no optimizer, expected one "
+                       "(mc_optim_manager_add)");
+    bool begun = m->ctx->step == &m->open; /* by zero_grad, after which the gradients are zeros */
+    if (!begun && (status = each_root(m, check_gradients))) return status;
     if (m->clip == MC_CLIP_VOID)
         return mc_fail(
             m->ctx, MC_ERR_STATE,

@@ -392,6 +392,7 @@ static mc_optim_manager *live_mc_optim_manager(const char *function, const char 
     made = mc_optim_manager_new(the_context(), NULL);
     if (!is(function, "mc_optim_manager_add"))
         mc_optim_manager_add(made, THE(mc_optimizer), THE(mc_lr_scheduler));
+    if (is(function, "mc_optim_manager_step")) mc_optim_manager_zero_grad(made);
     assert_good(the_context());
     return made;
 }

@@ -672,6 +672,30 @@ static void test_backward_errors(void **state)
     assert_good(ctx);
 }
 
+/* A step of nothing is an error and counts nothing; zero gradients are gradients. */
+static void test_early_step(void **state)
+{
+    mc_context *ctx = *state;
+    model m = new_model(ctx, MC_F32);
+    mc_optim_manager *optim = mc_optim_manager_new(ctx, NULL);
+    assert_int_equal(mc_optim_manager_step(optim), MC_ERR_STATE);
+    assert_error(ctx, MC_ERR_STATE, "mc_optim_manager_step", "has no optimizer");
+    mc_optimizer *adam = mc_adam_new(ctx, &(mc_adam_options){.weight_decay = 0.5f});
+    mc_optimizer_add(adam, m.root);
+    mc_optim_manager_add(optim, adam, NULL);
+    float before = value_at(m.weight, 0);
+    assert_int_equal(mc_optim_manager_step(optim), MC_ERR_STATE);
+    assert_error(ctx, MC_ERR_STATE, "the model has no gradients yet", "zero_grad and backward");
+    assert_int_equal(mc_optim_manager_steps(optim), 0);
+    assert_true(value_at(m.weight, 0) == before);
+    assert_int_equal(mc_optim_manager_zero_grad(optim), MC_OK);
+    assert_int_equal(mc_optim_manager_step(optim), MC_OK);
+    assert_int_equal(mc_optim_manager_steps(optim), 1);
+    mc_module_set_trainable(m.root, NULL, false);
+    assert_int_equal(mc_optim_manager_step(optim), MC_OK);
+    assert_good(ctx);
+}
+
 static void test_sticky(void **state)
 {
     mc_context *ctx = *state;
@@ -729,6 +753,10 @@ static void test_step_is_closed(void **state)
     mc_context *ctx = *state;
     mc_optim_manager *optim =
         mc_optim_manager_new(ctx, &(mc_optim_manager_options){.loss_scale = 8});
+    model m = new_model(ctx, MC_F32);
+    mc_optimizer *adam = mc_adam_new(ctx, NULL);
+    mc_optimizer_add(adam, m.root);
+    mc_optim_manager_add(optim, adam, NULL);
     mc_optim_manager_zero_grad(optim);
     assert_ptr_equal(ctx->step, &optim->open);
     mc_optim_manager_step(optim);
@@ -1052,6 +1080,7 @@ int main(void)
         TEST(test_bad_rate),
         TEST(test_nonfinite),
         TEST(test_backward_errors),
+        TEST(test_early_step),
         TEST(test_sticky),
         TEST(test_steady_state),
         TEST(test_step_is_closed),

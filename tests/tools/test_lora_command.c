@@ -77,7 +77,8 @@ static void base_in_8_bits(void **state)
     (void)state;
     must("$P --base-weights fp8 --output eight");
     must("$P --base-weights fp8 --output eight-parts --stop-after 7");
-    must_refuse(1, "--base-weights is ", "$P --output eight-parts --resume");
+    must_refuse(1, "--base-weights is float, but the run in eight-parts was begun with fp8",
+                "$P --output eight-parts --resume");
     must("$P --base-weights fp8 --output eight-parts --resume && "
          "cmp eight/adapter_model.safetensors eight-parts/adapter_model.safetensors && "
          "! test -f eight/model.safetensors");

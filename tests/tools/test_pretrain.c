@@ -173,6 +173,21 @@ static void test_resume_muon(void **state)
                 "--muon-dtype f32");
 }
 
+/* What differs is named by the option that has to change first. */
+static void test_resume_names(void **state)
+{
+    (void)state;
+    must("$T --steps 4 --output eight_bit --optimizer-state 8bit --stop-after 2");
+    must_refuse(1, "--optimizer is muon, but the run in eight_bit was begun with adam",
+                "$T --steps 4 --output eight_bit --optimizer muon --resume");
+    write_text(temp_path(&folder, "llama.json"),
+               "{\"model_type\": \"llama\", \"vocab_size\": 61, \"hidden_size\": 32, "
+               "\"intermediate_size\": 64, \"num_hidden_layers\": 2, \"num_attention_heads\": 2}");
+    must_refuse(1, "--resume: --config is llama, but the run in eight_bit was begun with gpt2",
+                "$MC pretrain --config llama.json --data train.bin --steps 4 --output eight_bit "
+                "--resume");
+}
+
 static void same_losses(const char *a, const char *b, int steps)
 {
     static char first[TEXT_ROOM], second[TEXT_ROOM];
@@ -785,6 +800,7 @@ int main(void)
         cmocka_unit_test(test_resume_f32),
         cmocka_unit_test(test_resume_bf16),
         cmocka_unit_test(test_resume_f16),
+        cmocka_unit_test(test_resume_names),
         cmocka_unit_test(test_resume_muon),
         cmocka_unit_test(test_resume_earlier),
         cmocka_unit_test(test_resume_micro_batch),

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "tools/files/text.h"
+#include "tools/options/weights_option.h"
 
 settings *settings_new(mc_context *ctx)
 {
@@ -67,13 +68,10 @@ void settings_add_model(settings *list, const mc_model *model)
 /* Nothing of Adam, so that checkpoints of before there was a choice go on. */
 static void add_optimizer(settings *list, const train_options *o)
 {
-    bool eight_bit = o->optimizer_state == TRAIN_STATE_8BIT;
+    bool eight_bit = o->optimizer_state == TRAIN_STATE_8BIT, muon = o->optimizer == TRAIN_MUON;
+    settings_add(list, "optimizer", muon ? train_optimizer_names[TRAIN_MUON] : "");
     settings_add(list, "optimizer-state", eight_bit ? train_state_names[TRAIN_STATE_8BIT] : "");
-    if (o->optimizer == TRAIN_ADAM) {
-        settings_add(list, "optimizer", "");
-        return;
-    }
-    settings_add(list, "optimizer", train_optimizer_names[o->optimizer]);
+    if (!muon) return;
     settings_add_real(list, "lr-other", o->lr_other_given ? o->lr_other : o->lr);
     settings_add(list, "muon-scale", train_muon_scale_names[o->muon_scale]);
     settings_add(list, "muon-dtype", train_muon_dtype_names[o->muon_dtype]);
@@ -232,6 +230,8 @@ static const char *unset_text(const char *name)
 {
     if (strcmp(name, "optimizer") == 0) return train_optimizer_names[TRAIN_ADAM];
     if (strcmp(name, "optimizer-state") == 0) return train_state_names[TRAIN_STATE_F32];
+    if (strcmp(name, "lora-rank") == 0 || strcmp(name, "virtual-tokens") == 0) return "0";
+    if (strcmp(name, "base-weights") == 0) return weights_names[MC_WEIGHTS_FLOAT];
     if (strcmp(name, "fp8-scaling") == 0) return train_fp8_scaling_names[0];
     return "none";
 }

@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include "tools/log/progress_bar.h"
 #include "tools/train/train_run.h"
 
@@ -25,16 +26,28 @@ static bool open_newest(train_run *run)
                             o->output);
 }
 
+/* A --config of another family, which this family's reader would not understand. */
+static bool check_family(train_run *run)
+{
+    const model_options *from = &run->o.from;
+    const char *family = from->config ? mc_family_of_config(run->ctx, from->config) : NULL;
+    if (mc_failed(run->ctx)) mc_clear_error(run->ctx); /* it does not say, and need not */
+    return !family || strcmp(family, from->family) == 0 ||
+           train_run_refuse(run, "--resume: --config is %s, but the run in %s was begun with %s",
+                            family, run->o.output, from->family);
+}
+
 /* The run that is resumed knows its own; one that has ended may be asked for without a model. */
 static bool find_family(train_run *run)
 {
     model_options *from = &run->o.from;
     bool base = lora_options_given(&run->o.lora) && from->model; /* it may lie elsewhere now */
     const mc_load_options load = {.base = from->base};
-    if (run->resumed && !from->family && !base)
+    if (run->resumed && !from->family && !base) {
         from->family = mc_family_of_pretrained(run->ctx, mc_checkpoint_folder(run->resumed), &load);
-    else if (from->model || from->config)
-        model_find_family(run->ctx, from);
+        return !mc_failed(run->ctx) && check_family(run);
+    }
+    if (from->model || from->config) model_find_family(run->ctx, from);
     return !mc_failed(run->ctx);
 }
 
