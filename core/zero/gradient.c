@@ -77,8 +77,8 @@ static mc_status fail_void(mc_zero *z)
                    MC_NAMED("model", z->name));
 }
 
-/* Allocates memory for the contributions of one pass; errors name it "the gradients of `what`". */
-static mc_status claim(mc_zero *z, mc_bucket *b, bool narrow, const char *what)
+/* Allocates memory for the contributions of one pass; errors name whose they are. */
+static mc_status claim(mc_zero *z, mc_bucket *b, bool narrow, const char *kind, const char *name)
 {
     mc_device *device = z->ctx->device;
     struct mc_gradient *g = &b->gradient;
@@ -86,7 +86,8 @@ static mc_status claim(mc_zero *z, mc_bucket *b, bool narrow, const char *what)
     size_t bytes = mc_bucket_gradient_bytes(b);
     g->data = device->alloc(device, bytes);
     if (g->data) return mc_gradient_go(z, b, MC_GRADIENT_OPEN);
-    return mc_fail_memory(z->ctx, device, bytes, MC_HELP_MODEL, "the gradients of %s", what);
+    return mc_fail_memory(z->ctx, device, bytes, MC_HELP_MODEL, "the gradients of %s",
+                          MC_NAMED(kind, name));
 }
 
 mc_status mc_zero_need_gradients(mc_zero *z, int passes)
@@ -104,7 +105,7 @@ mc_status mc_zero_need_gradients(mc_zero *z, int passes)
             continue;
         }
         b->gradient.pass = 0;
-        status = claim(z, b, passes == 1, MC_NAMED("model", z->name));
+        status = claim(z, b, passes == 1, "model", z->name);
         if (!status) status = zero_elements(z, b, 0, b->count);
     }
     return status;
@@ -165,7 +166,7 @@ mc_status mc_bucket_begin_gradient(mc_zero *z, mc_bucket *b)
         break;
     case MC_GRADIENT_VOID: return fail_void(z);
     }
-    mc_status status = claim(z, b, true, MC_NAMED("module", b->name));
+    mc_status status = claim(z, b, true, "module", b->name);
     return status ? status : mc_bucket_blank(z, b, 0, b->count);
 }
 
