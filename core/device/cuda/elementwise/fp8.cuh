@@ -4,7 +4,15 @@
 
 #include "core/device/cuda/runtime/kernels.cuh"
 
-/* Four numbers as bytes, the first lowest. All are finite. */
+/* Four numbers as bytes, the first lowest. */
+template <mc_fp8_format FORMAT> __device__ __forceinline__ uint32_t mc_codes_of(const float *v)
+{
+    uint32_t word = 0;
+    for (int i = 0; i < 4; i++) word |= (uint32_t)mc_fp8_code(FORMAT, v[i]) << 8 * i;
+    return word;
+}
+
+/* The same of finite numbers, by the GPU's own conversion. */
 template <mc_fp8_format FORMAT>
 __device__ __forceinline__ uint32_t mc_finite_codes_of(const float *v)
 {
@@ -19,9 +27,7 @@ __device__ __forceinline__ uint32_t mc_finite_codes_of(const float *v)
     }
     return low | (uint32_t)high << 16;
 #else
-    uint32_t word = 0;
-    for (int i = 0; i < 4; i++) word |= (uint32_t)mc_fp8_code(FORMAT, v[i]) << 8 * i;
-    return word;
+    return mc_codes_of<FORMAT>(v);
 #endif
 }
 

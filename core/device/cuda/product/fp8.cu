@@ -136,10 +136,7 @@ __device__ __forceinline__ void count_lost(const float *v, float scale, float la
 template <mc_fp8_format FORMAT>
 __device__ __forceinline__ uint32_t word_of(const float *scaled, bool finite)
 {
-    if (finite) return mc_finite_codes_of<FORMAT>(scaled);
-    uint32_t word = 0;
-    for (int i = 0; i < 4; i++) word |= (uint32_t)mc_fp8_code(FORMAT, scaled[i]) << 8 * i;
-    return word;
+    return finite ? mc_finite_codes_of<FORMAT>(scaled) : mc_codes_of<FORMAT>(scaled);
 }
 
 /* A chunk as bytes, four a word. */

@@ -560,8 +560,8 @@ static inline int64_t mc_resident_blocks(mc_device *d, K kernel, int threads, si
     return (int64_t)each * mc_cuda_of(d)->multiprocessors;
 }
 
-/* In a generation step (mc_device.list_open) a kernel can begin before the preceding one has ended, and
- * load parameters meanwhile. Launched by MC_LAUNCH_EARLY, a kernel calls mc_wait_for_earlier in
+/* In a generation step (mc_device.list_open) a kernel can begin before the preceding one has ended,
+ * and load parameters meanwhile. Launched by MC_LAUNCH_EARLY, a kernel calls mc_wait_for_earlier in
  * every thread before it reads the results of others, and before it writes; mc_let_next_begin lets
  * the next kernel begin. In a normal launch, such as that of a step's first kernel, both do
  * nothing. (Programmatic dependent launch, compute capability 9.0.) */
