@@ -1,6 +1,5 @@
 #include "models/texts/classify_images.h"
 
-#include <stdio.h>
 #include "core/base/memory_internal.h"
 #include "datasets/image/image_internal.h"
 #include "models/details.h"
@@ -9,6 +8,13 @@
 
 enum { MOST = 32 }; /* images of a batch */
 
+/* Begins an error with the file and line that name the image. */
+static void say_where(mc_error *err, const mc_text_span *path)
+{
+    if (path->file && path->line)
+        mc_error_prefix(err, "%s:%lld: ", path->file, (long long)path->line);
+}
+
 static void load(mc_error *err, const mc_image_form *form, const mc_text_span *path, float *out)
 {
     char whole[MC_PATH_MAX];
@@ -16,10 +22,8 @@ static void load(mc_error *err, const mc_image_form *form, const mc_text_span *p
         mc_error_set(err, MC_ERR_ARGUMENT, "the path of an image is NULL");
         return;
     }
-    if (mc_image_path(err, whole, path->file, path->data) || mc_image_load(err, whole, form, out)) {
-        if (path->file && path->line)
-            mc_error_prefix(err, "%s:%lld: ", path->file, (long long)path->line);
-    }
+    if (mc_image_path(err, whole, path->file, path->data) || mc_image_load(err, whole, form, out))
+        say_where(err, path);
 }
 
 /* Reads a batch; of several errors the first image's counts. */
@@ -49,20 +53,18 @@ static bool run_batch(mc_model *m, const float *pixels, int count, float *logits
     return !mc_failed(ctx);
 }
 
-/* A row that is no numbers is an error, as the logits of generation are. */
+/* A row that is not finite is an error, as in generation. */
 static bool check_batch(mc_model *m, const mc_text_span *paths, int count, const float *logits)
 {
+    mc_context *ctx = m->module.ctx;
     size_t labels = (size_t)m->heads.labels;
-    for (int i = 0; i < count; i++) {
-        const mc_text_span *path = &paths[i];
+    for (int i = 0; i < count && !mc_failed(ctx); i++) {
         if (mc_all_finite(logits + (size_t)i * labels, labels)) continue;
-        char line[32] = "";
-        if (path->file && path->line) snprintf(line, sizeof line, ":%lld: ", (long long)path->line);
-        mc_fail(m->module.ctx, MC_ERR_STATE, "%s%s%s: the logits of the image are not finite%s",
-                *line ? path->file : "", line, path->data, mc_model_finite_hint(m));
-        break;
+        mc_fail(ctx, MC_ERR_STATE, "%s: the logits of the image are not finite%s", paths[i].data,
+                mc_model_finite_hint(m));
+        say_where(&ctx->error, &paths[i]);
     }
-    return !mc_failed(m->module.ctx);
+    return !mc_failed(ctx);
 }
 
 mc_status mc_classify_images(mc_model *m, const mc_text_span *paths, size_t count, float *logits)

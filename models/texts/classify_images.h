@@ -12,8 +12,8 @@
  * paths[i].file, or to the current folder if that is NULL. Images are read as the model requires
  * (mc_model_image_form), by all threads. Waits for the device. Not collective, like
  * mc_classify_texts. Errors, after which the logits are undefined: those of mc_image_read, with the
- * file and line that name the image; a model of texts, or one without a classifier;
- * logits that are not finite (MC_ERR_STATE, names the image and the dtype). */
+ * file and line that name the image; a model of texts, or one without a classifier; logits
+ * that are not finite (MC_ERR_STATE, names the image and the dtype). */
 MC_API mc_status mc_classify_images(mc_model *model, const mc_text_span *paths, size_t count,
                                     float *logits);
 

@@ -1,4 +1,4 @@
-/* Whether what a model computed are numbers. */
+/* Results that are not finite. */
 #ifndef MC_MODELS_FINITE_INTERNAL_H
 #define MC_MODELS_FINITE_INTERNAL_H
 

@@ -250,7 +250,7 @@ static void fill_fixed(mc_text_rows *r)
     mc_lengths_write(r->lengths[k], r->length, r->count, r->capacity, longest_of(r, k));
 }
 
-/* A row that is no numbers is an error, as the logits of generation are. */
+/* A row that is not finite is an error, as in generation. */
 static mc_status check_row(mc_text_rows *r, size_t text, const float *row)
 {
     const mc_text_span *span = &r->texts[text];

@@ -33,8 +33,8 @@ mc_text_rows *mc_text_rows_new(mc_context *ctx, const mc_text_rows_options *opti
 void mc_text_rows_free(mc_text_rows *r);                /* NULL is allowed */
 int64_t mc_text_rows_max_length(const mc_text_rows *r); /* that was chosen; 0 for NULL */
 /* rows (count, width): row i is of text i, or of the pair of texts[i] and pairs[i] (pairs NULL:
- * single texts). Errors name the text, of which rows that are not
- * finite are one (MC_ERR_STATE); rows are then undefined. */
+ * single texts). Errors, after which rows are undefined, name the text: MC_ERR_STATE for a row
+ * that is not finite. */
 mc_status mc_text_rows_run(mc_text_rows *r, const mc_text_span *texts, const mc_text_span *pairs,
                            size_t count, float *rows);
 
