@@ -7,29 +7,11 @@
 #include "core/nn/stored.h"
 #include "tests/device/fp8_test.h"
 #include "tests/models/gpt2_test.h"
+#include "tests/models/one_linear.h"
 
 enum { ROWS = 24, IN = 32, OUT = 48, COUNT_W = OUT * IN };
 
 /* ---- a linear in a block --------------------------------------------------------------------- */
-
-typedef struct one_linear {
-    mc_module block;
-    mc_linear *linear;
-} one_linear;
-
-static void *new_block(mc_module *parent, const char *name, int index, void *config)
-{
-    (void)index;
-    one_linear *b = mc_module_add(parent, name, sizeof *b);
-    if (b) b->linear = mc_linear_add(&b->block, "w", IN, OUT, config);
-    return b;
-}
-
-static mc_tensor *run_block(mc_tape *t, void *block, mc_tensor *x, const mc_call *call)
-{
-    (void)call;
-    return mc_linear_forward_activated(t, ((one_linear *)block)->linear, x, MC_ACTIVATION_NONE);
-}
 
 /* A root with one linear of scale 0.5, and numbers that are exact in bf16. */
 typedef struct linear_test {
@@ -48,10 +30,8 @@ static linear_test *linear_test_new(mc_context *ctx, mc_dtype dtype, const mc_re
 {
     static linear_test l;
     uint64_t state = 5;
-    mc_linear_options options = {.scale = 0.5f};
     l.root = new_root(ctx, dtype);
-    l.list = mc_block_list_new(l.root, "blocks", 1, new_block, run_block,
-                               &(mc_block_options){.config = &options});
+    l.list = one_linear_new(l.root, IN, OUT);
     assert_good(ctx);
     assert_int_equal(mc_module_set_recipe(l.root, recipe), MC_OK);
     l.weight = mc_module_find_parameter(l.root, "blocks.0.w.weight");

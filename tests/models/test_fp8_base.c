@@ -6,31 +6,11 @@
 #include "tests/device/fp8_test.h"
 #include "tests/device_choice.h"
 #include "tests/models/family_test.h"
+#include "tests/models/one_linear.h"
 
 /* ---- a linear in a block --------------------------------------------------------------------- */
 
 enum { ROWS = 24, IN = 32, OUT = 48 };
-
-typedef struct one_linear {
-    mc_module block;
-    mc_linear *linear;
-} one_linear;
-
-static void *new_block(mc_module *parent, const char *name, int index, void *config)
-{
-    (void)index;
-    one_linear *b = mc_module_add(parent, name, sizeof *b);
-    if (b)
-        b->linear = mc_linear_add(&b->block, "w", ((int64_t *)config)[0], OUT,
-                                  &(mc_linear_options){.scale = 0.5f});
-    return b;
-}
-
-static mc_tensor *run_block(mc_tape *t, void *block, mc_tensor *x, const mc_call *call)
-{
-    (void)call;
-    return mc_linear_forward_activated(t, ((one_linear *)block)->linear, x, MC_ACTIVATION_NONE);
-}
 
 typedef struct linear_test {
     mc_module *root;
@@ -59,8 +39,7 @@ static linear_test *linear_test_new(mc_context *ctx, mc_dtype dtype, int64_t in,
     static linear_test l;
     static float w[OUT * IN], b[OUT];
     l.root = mc_module_new(ctx, "", sizeof(mc_module), &(mc_module_options){.dtype = dtype});
-    l.list = mc_block_list_new(l.root, "blocks", 1, new_block, run_block,
-                               &(mc_block_options){.config = &in});
+    l.list = one_linear_new(l.root, in, OUT);
     assert_good(ctx);
     l.weight = mc_module_find_parameter(l.root, "blocks.0.w.weight");
     l.bias = mc_module_find_parameter(l.root, "blocks.0.w.bias");
