@@ -122,7 +122,7 @@ static mc_tensor *bias_of(mc_tape *t, const mc_layernorm *norm)
 }
 
 /* y with the norm that computed it, see mc_fp8_norm_scale. */
-static mc_tensor *signed_by(const mc_layernorm *norm, mc_tensor *y)
+static mc_tensor *made_by(const mc_layernorm *norm, mc_tensor *y)
 {
     if (y) y->norm = norm->weight->stored;
     return y;
@@ -136,7 +136,7 @@ mc_tensor *mc_layernorm_forward_residual(mc_tape *t, mc_layernorm *norm, mc_tens
     mc_tensor *y =
         mc_residual_norm_fp8(t, x, f, dropout, mc_parameter_tensor(t, norm->weight), bias,
                              norm->eps, mc_fp8_norm_scale(t, norm->weight->stored));
-    return signed_by(norm, y);
+    return made_by(norm, y);
 }
 
 mc_tensor *mc_layernorm_forward(mc_tape *t, mc_layernorm *norm, mc_tensor *x)
@@ -152,7 +152,7 @@ mc_tensor *mc_layernorm_forward_stream(mc_tape *t, mc_layernorm *norm, mc_tensor
     mc_tensor *bias = bias_of(t, norm);
     mc_tensor *y = mc_stream_norm_fp8(t, x, mc_parameter_tensor(t, norm->weight), bias, norm->eps,
                                       sum, mc_fp8_norm_scale(t, norm->weight->stored));
-    return signed_by(norm, y);
+    return made_by(norm, y);
 }
 
 /* ---- embedding ------------------------------------------------------------------------------- */

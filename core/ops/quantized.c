@@ -39,8 +39,8 @@ static bool byte_rows_new(mc_tape *t, int64_t rows, int64_t columns, byte_rows *
 
 static void byte_rows_free(byte_rows *b)
 {
-    if (b->data) mc_scratch_free(b->data);
-    if (b->inverse) mc_scratch_free(b->inverse);
+    mc_scratch_free(b->data);
+    mc_scratch_free(b->inverse);
 }
 
 static mc_fp8_matrix operand_of(const byte_rows *b)
