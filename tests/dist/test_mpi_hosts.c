@@ -60,14 +60,15 @@ static void run_ranks(two_hosts *hosts, const char *folder, const char *how, int
     FILE *file;
     snprintf(command, sizeof command, "%s/mpirun.sh", folder);
     assert_non_null(file = fopen(command, "w"));
-    /* of a job that has failed mpirun may wait for daemons on other hosts that have long ended */
+    /* of a job that has failed mpirun may wait for daemons on other hosts that have long ended; "out"
+     * is emptied before mpirun begins, or the last job's lines could be counted for this one's */
     fprintf(
         file,
-        "cd %s && export OMPI_MCA_plm_rsh_agent=%s/agent OMPI_MCA_plm=rsh "
+        "cd %s && : >out && export OMPI_MCA_plm_rsh_agent=%s/agent OMPI_MCA_plm=rsh "
         "PRTE_MCA_plm_ssh_agent=%s/agent OMPI_MCA_mpi_ft_enable=true " /* Open MPI 5, see README */
         "OMPI_MCA_btl=self,tcp,vader OMPI_MCA_pml=ob1 OMP_NUM_THREADS=1\n"
         "timeout -k 1 20 " MC_MPIEXEC " --enable-recovery -np 4 -H 10.77.0.1:2,10.77.0.2:2 "
-        "--map-by ppr:2:node:oversubscribe " MC_TEST_SELF " %s >out 2>>err </dev/null &\n"
+        "--map-by ppr:2:node:oversubscribe " MC_TEST_SELF " %s >>out 2>>err </dev/null &\n"
         "while kill -0 $! 2>/dev/null && [ \"$(grep -c '^rank' out)\" != %d ]; do sleep 0.1; "
         "done\nsleep 1\nkill $! 2>/dev/null; wait\n",
         folder, folder, folder, how, lines);
