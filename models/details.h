@@ -49,6 +49,8 @@ MC_API mc_image_form mc_model_image_form(const mc_model *model);
  * helps: ": computed in f16, whose largest number is 65504; bf16 and f32 have room". "" for
  * NULL. */
 MC_API const char *mc_model_finite_hint(const mc_model *model);
+/* Whether no number is infinite or NaN. False for NULL. */
+MC_API bool mc_all_finite(const float *values, size_t count);
 /* FLOP of a training step per token, for sequences of `length` T: 6 N + 12 L D T. Frozen parameters
  * count 4 instead of 6, since their gradients are not computed. */
 MC_API double mc_model_flops(mc_model *model, int64_t length);

@@ -1,6 +1,7 @@
 /* A model of any family: construction, what it is, and the forward pass up to the heads. */
 #include "models/model.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include "core/autograd/step_internal.h"
@@ -240,6 +241,13 @@ const char *mc_model_finite_hint(const mc_model *m)
     case MC_F32: return ": computed in f32; `modelcenter inspect` reports weights that are NaN";
     default: return "";
     }
+}
+
+bool mc_all_finite(const float *values, size_t count)
+{
+    bool finite = values != NULL;
+    for (size_t i = 0; i < count; i++) finite = finite && isfinite(values[i]);
+    return finite;
 }
 
 const char *mc_model_problem_type(const mc_model *m) { return m ? m->problem_type : NULL; }

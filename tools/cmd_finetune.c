@@ -179,7 +179,7 @@ static bool prepare(train_run *run)
     f->exam = (task_exam){.model = run->work.model,
                           .loader = f->val,
                           .gpu = run->o.train.device != TRAIN_CPU,
-                          .warns = true,
+                          .during = f->during,
                           .tokenizer = data_generates(data, f->val_rows, run->tokenizer)};
     finetune_identify(f);
     return !mc_failed(run->ctx) && check_metric(f);

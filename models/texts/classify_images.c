@@ -4,7 +4,6 @@
 #include "datasets/image/image_internal.h"
 #include "models/details.h"
 #include "models/model_internal.h"
-#include "models/texts/finite_internal.h"
 
 enum { MOST = 32 }; /* images of a batch */
 

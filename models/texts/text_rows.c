@@ -9,7 +9,6 @@
 #include "core/tensor/tensor_internal.h"
 #include "models/adapters/adapter.h"
 #include "models/details.h"
-#include "models/texts/finite_internal.h"
 #include "tokenizers/ahead_internal.h"
 #include "tokenizers/details.h"
 

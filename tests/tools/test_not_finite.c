@@ -1,5 +1,6 @@
 /* Models whose weights are finite and whose outputs in f16 are not: every command that reads
  * outputs says so, names the row and the dtype, and leaves no file. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,8 +14,9 @@ static const char quickstart[] = MC_SOURCE_DIR "/datasets/quickstart";
 static const char hint[] = "are not finite: computed in f16, whose largest number is 65504; bf16 "
                            "and f32 have room";
 
-/* Saves it with norms whose outputs are beyond f16. */
-static void save(mc_model *model, const mc_tokenizer *tok, const char *name, const char *task)
+/* Saves it with `weight` in its norms. */
+static void save_with(float weight, mc_model *model, const mc_tokenizer *tok, const char *name,
+                      const char *task)
 {
     mc_parameter_iterator at = {0};
     char path[64];
@@ -22,13 +24,19 @@ static void save(mc_model *model, const mc_tokenizer *tok, const char *name, con
         float values[64];
         if (!strstr(mc_parameter_name(p), "norm") || !strstr(mc_parameter_name(p), "weight"))
             continue;
-        for (int i = 0; i < 64; i++) values[i] = 60000;
+        for (int i = 0; i < 64; i++) values[i] = weight;
         mc_parameter_write(p, values);
     }
     mc_model_save(model, temp_path(&folder, name));
     if (tok) mc_tokenizer_save(tok, temp_path(&folder, name));
     snprintf(path, sizeof path, "%s/task.json", name);
     if (task) write_text(temp_path(&folder, path), task);
+}
+
+/* Saves it with norms whose outputs are beyond f16. */
+static void save(mc_model *model, const mc_tokenizer *tok, const char *name, const char *task)
+{
+    save_with(60000, model, tok, name, task);
 }
 
 static void make_bert(mc_context *ctx, const mc_tokenizer *tok)
@@ -49,6 +57,7 @@ static void make_bert(mc_context *ctx, const mc_tokenizer *tok)
     save(model, tok, "pairs",
          "{\"kind\": \"classify\", \"text\": \"review\", \"text_pair\": \"label\", "
          "\"label\": \"label\"}");
+    save_with(NAN, model, tok, "spoiled", NULL);
 }
 
 static void make_gpt2(mc_context *ctx, const mc_tokenizer *tok)
@@ -78,6 +87,10 @@ static int set_up(void **state)
     make_gpt2(ctx, tok);
     assert_int_equal(mc_print_error(ctx, stderr), 0);
     mc_context_free(ctx);
+    /* the same with a token that ends a text */
+    must("$MC tokenizer train --input book.txt --type byte-bpe --vocab-size 257 --output own && "
+         "mkdir ends && "
+         "cp writer/config.json writer/model.safetensors writer/task.json ends && cp own/* ends");
     return 0;
 }
 
@@ -113,9 +126,6 @@ static void test_scores(void **state)
     (void)state;
     check("rows.csv:", "$MC eval --model bert --data rows.csv");
     check("rows.csv:", "$MC eval --model pairs --data rows.csv");
-    must("$MC tokenizer train --input book.txt --type byte-bpe --vocab-size 257 --output own && "
-         "mkdir ends && "
-         "cp writer/config.json writer/model.safetensors writer/task.json ends && cp own/* ends");
     check("the losses from this row on", "$MC eval --model ends --data rows.csv");
     check("book.txt: the losses of a batch of windows from token 0 on",
           "$MC eval --model gpt2 --data book.txt --seq-length 8");
@@ -153,13 +163,42 @@ static void test_images(void **state)
 #endif
 }
 
-/* Training goes on: its validations warn. */
+/* A validation of fine-tuning fails as eval does: no metric is printed, nothing is saved. */
+static void check_validation(const char *where, const char *line)
+{
+    char whole[1024];
+    snprintf(whole, sizeof whole, "rm -rf trained && %s --output trained", line);
+    must_refuse(1, where, whole);
+    must_hold(err, " are not finite: computed in ");
+    assert_null(strstr(err, "eval step"));
+    assert_null(strstr(err, "accuracy"));
+    assert_string_equal(out, "");
+    must("! ls trained | grep -q safetensors");
+}
+
 static void test_validation(void **state)
 {
     (void)state;
-    must("$MC finetune --model bert --data rows.csv --val rows.csv --text review --label label "
-         "--dtype f16 --epochs 1 --batch-size 3 --output trained");
-    must_hold(err, "warning: validation: the logits of 3 rows are not finite: computed in f16");
+#define FINETUNE(model) \
+    "$MC finetune --model " model " --data rows.csv --val val.csv --text review "
+    must("printf 'review,label\nis the,bad\nthe,good\n' > val.csv");
+    check_validation("error: validation of rows.csv after step 1: val.csv:",
+                     FINETUNE("bert") "--label label --dtype f16 --epochs 1 --batch-size 3");
+    check_validation("error: validation of rows.csv after step 1: val.csv:",
+                     FINETUNE("bert") "--label label --dtype f16 --epochs 1 --batch-size 3 "
+                                      "--keep best");
+    check_validation("error: validation of rows.csv after step 0: val.csv:3: the losses from this "
+                     "row on",
+                     FINETUNE("ends") "--target label --dtype f16 --epochs 0 --batch-size 1");
+    /* a run that has diverged: weights are NaN */
+    check_validation("error: validation of rows.csv after step 0: val.csv:",
+                     FINETUNE("spoiled") "--label label --epochs 0");
+}
+
+/* Pretraining goes on: its validations warn. */
+static void test_validation_of_pretraining(void **state)
+{
+    (void)state;
     must("$MC prepare --tokenizer gpt2 --input book.txt --output book.bin");
     must("$MC pretrain --model gpt2 --data book.bin --val book.bin --dtype f16 --seq-length 8 "
          "--batch-size 1 --steps 1 --output more");
@@ -174,6 +213,7 @@ int main(void)
         cmocka_unit_test(test_texts),
         cmocka_unit_test(test_images),
         cmocka_unit_test(test_validation),
+        cmocka_unit_test(test_validation_of_pretraining),
     };
     return cmocka_run_group_tests(tests, set_up, remove_folder);
 }

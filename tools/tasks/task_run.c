@@ -226,15 +226,6 @@ static bool count_batch(mc_context *ctx, task_exam *e, task_counts *counts)
     return ok;
 }
 
-static void warn(run_log *log, const task_exam *e, const task_score *score)
-{
-    bool loss = task_results_of(e) == TASK_RESULTS_LOSS;
-    if (score->not_finite > 0)
-        run_log_line(log, "warning: validation: the %s of %.0f %s are not finite%s",
-                     loss ? "losses" : "logits", score->not_finite, loss ? "batches" : "rows",
-                     mc_model_finite_hint(e->model));
-}
-
 bool task_evaluate(mc_context *ctx, task_exam *e, run_log *log, task_score *score)
 {
     int64_t done = 0, n = 0, total = mc_dataset_rows(mc_dataloader_dataset(e->loader));
@@ -248,7 +239,6 @@ bool task_evaluate(mc_context *ctx, task_exam *e, run_log *log, task_score *scor
     ok = !mc_failed(ctx) && !interrupt_requested();
     if (ok && score) ok = task_counts_score(&counts, score);
     if (ok && score) score->seconds = task_clock() - start;
-    if (ok && score) warn(log, e, score);
     task_counts_release(&counts);
     return ok;
 }

@@ -71,7 +71,6 @@ typedef struct task_score {
     double goodness; /* the higher the better, to compare scores of one task */
     double recall[RUN_EVAL_CLASSES];
     double seconds;
-    double not_finite; /* rows whose outputs are not (of losses: batches); then goodness is NaN */
 } task_score;
 
 /* Who answers what. It stays where it is as long as the context is used, whose recorded steps have
@@ -80,7 +79,7 @@ typedef struct task_exam {
     mc_model *model;
     mc_dataloader *loader;
     bool gpu;
-    bool warns; /* of outputs that are not finite; else they are an error, which names the row */
+    const char *during;            /* what an error that names a row begins with; NULL: nothing */
     const mc_tokenizer *tokenizer; /* to generate texts; NULL: none are */
     /* Called with the outputs of each row on this rank (see task_outputs), or the text that was
      * generated for it, if not NULL. */

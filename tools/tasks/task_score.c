@@ -7,7 +7,7 @@
 /* The sums: of several labels, of a language model's loss, and of the loss of rows with labels. */
 enum { ROWS, ALL_RIGHT, BOTH, LABELLED, ANSWERED };
 enum { LOSS, TARGETS };
-enum { ROW_LOSS = 5, ROW_LOSSES, NOT_FINITE };
+enum { ROW_LOSS = 5, ROW_LOSSES };
 
 task_results task_results_of(const task_exam *e)
 {
@@ -53,21 +53,13 @@ void task_counts_release(task_counts *c)
 
 /* ---- counting -------------------------------------------------------------------------------- */
 
-static bool all_finite(const float *values, int64_t count)
-{
-    bool finite = true;
-    for (int64_t i = 0; i < count; i++) finite = finite && isfinite(values[i]);
-    return finite;
-}
-
 bool task_counts_check(task_counts *c, const task_exam *e, int64_t row, const char *what,
                        const float *values, int64_t count)
 {
-    if (all_finite(values, count)) return true;
-    c->sum[NOT_FINITE]++;
-    if (e->warns) return true;
+    if (mc_all_finite(values, (size_t)count)) return true;
     long long line = mc_dataset_line(c->dataset, row);
-    mc_set_error(c->ctx, MC_ERR_STATE, "%s%s%lld: the %s are not finite%s",
+    mc_set_error(c->ctx, MC_ERR_STATE, "%s%s%s%s%lld: the %s are not finite%s",
+                 e->during ? e->during : "", e->during ? ": " : "",
                  mc_dataset_file(c->dataset, row), line ? ":" : ", row ",
                  line ? line : (long long)row + 1, what, mc_model_finite_hint(e->model));
     return false;
@@ -239,7 +231,7 @@ bool task_score_by(task_score *score, const char *metric)
 {
     for (int i = 0; i < score->metrics; i++) {
         if (strcmp(score->metric[i].name, metric) != 0) continue;
-        score->goodness = score->not_finite > 0 ? NAN : goodness_of(&score->metric[i]);
+        score->goodness = goodness_of(&score->metric[i]);
         return true;
     }
     return false;
@@ -260,7 +252,6 @@ bool task_counts_score(task_counts *c, task_score *score)
         score_loss(c, score);
     if (c->sum[ROW_LOSSES] > 0)
         add_metric(score, "val_loss", c->sum[ROW_LOSS] / c->sum[ROW_LOSSES]);
-    score->not_finite = c->sum[NOT_FINITE];
     int deciding = kind == MC_TASK_REGRESS ? 2 : 0; /* the error of numbers, else the first */
     if (score->metrics && !mc_failed(c->ctx)) task_score_by(score, score->metric[deciding].name);
     return !mc_failed(c->ctx);

@@ -14,7 +14,7 @@ typedef enum task_results {
     TASK_RESULTS_TEXTS,      /* texts that were generated */
 } task_results;
 
-enum { TASK_SUMS = 8 };
+enum { TASK_SUMS = 7 };
 
 typedef struct task_counts {
     mc_context *ctx;
@@ -32,8 +32,8 @@ task_results task_results_of(const task_exam *exam);
 
 /* False with the context's error. */
 bool task_counts_init(mc_context *ctx, task_counts *counts, const task_exam *exam);
-/* Whether what a row gave is finite. If not, it is counted; without task_exam.warns it is the
- * context's error, which names the row, and false is returned. `what` is "logits". */
+/* Whether the numbers of a row are finite. False with the context's error, which names the row and
+ * `what` the numbers are ("logits"). */
 bool task_counts_check(task_counts *counts, const task_exam *exam, int64_t row, const char *what,
                        const float *values, int64_t count);
 /* The outputs of a row of the dataset. */

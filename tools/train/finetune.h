@@ -49,6 +49,7 @@ typedef struct finetune {
     mc_tensor *ratio;          /* see task_ratio_new */
     mc_dataloader *val;
     task_exam exam;
+    char during[256]; /* "validation of BoolQ after step 120" */
     finetune_scores scores;
 } finetune;
 

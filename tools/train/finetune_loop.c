@@ -1,6 +1,7 @@
 /* The steps of fine-tuning, and its evaluations. */
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include "tools/files/text.h"
 #include "tools/train/finetune.h"
 
@@ -72,6 +73,8 @@ void finetune_evaluate(train_run *run)
     finetune *f = run->user;
     task_score score;
     int64_t epochs = (run->step + run->steps_per_epoch - 1) / run->steps_per_epoch;
+    snprintf(f->during, sizeof f->during, "validation of %s after step %" PRId64,
+             data_title(&f->o.data), run->step);
     if (!task_evaluate(run->ctx, &f->exam, &run->log, &score)) return;
     if (f->o.metric) task_score_by(&score, f->o.metric);
     run->eval_due = false;
