@@ -60,8 +60,9 @@ static void run_ranks(two_hosts *hosts, const char *folder, const char *how, int
     FILE *file;
     snprintf(command, sizeof command, "%s/mpirun.sh", folder);
     assert_non_null(file = fopen(command, "w"));
-    /* of a job that has failed mpirun may wait for daemons on other hosts that have long ended; "out"
-     * is emptied before mpirun begins, or the last job's lines could be counted for this one's */
+    /* of a job that has failed mpirun may wait for daemons on other hosts that have long ended;
+     * "out" is emptied before mpirun begins, or the last job's lines could be counted for this
+     * one's */
     fprintf(
         file,
         "cd %s && : >out && export OMPI_MCA_plm_rsh_agent=%s/agent OMPI_MCA_plm=rsh "
