@@ -499,6 +499,67 @@ static mc_status search_run(void *user, const mc_run *run)
     return MC_OK;
 }
 
+/* Finds the first parameter that has a value which is not finite. */
+typedef struct mc_value_search {
+    mc_gradient_stats *stats; /* device memory */
+    const char *name;
+} mc_value_search;
+
+static mc_status search_values(void *user, mc_module_root *root, mc_parameter *p)
+{
+    mc_value_search *s = user;
+    const mc_bucket *b = p->stored->bucket;
+    mc_device *device = root->ctx->device;
+    if (s->name || !b) return MC_OK; /* weights in 8 bits are finite */
+    int64_t first = p->stored->span->offset + p->first, count = mc_shape_count(p->shape);
+    if (mc_bucket_shares_values(b)) mc_parameter_held(p, &first, &count);
+    mc_status status = mc_zero_rest(&root->zero);
+    if (status || !count) return status;
+    mc_gradient_stats found;
+    const mc_matrix values = {mc_bucket_value_at(b, first), b->dtype, count};
+    status = device->kernels->zero(device, s->stats, sizeof found);
+    if (!status) status = device->kernels->gradient_stats(device, count, values, 2, 0, s->stats);
+    if (!status && !device->copy_out(device, &found, s->stats, sizeof found))
+        status = MC_ERR_DEVICE;
+    if (!status && found.nonfinite) s->name = p->name;
+    return status;
+}
+
+/* The name of a parameter of the optimizers, trained or frozen, whose values on this rank are not
+ * finite; NULL: none. Not collective. */
+static mc_status find_bad_values(mc_optim_manager *m, const char **name)
+{
+    mc_device *device = m->ctx->device;
+    mc_value_search s = {.stats = device->alloc(device, sizeof *s.stats)};
+    mc_status status = s.stats ? MC_OK : MC_ERR_NOMEM;
+    for (size_t i = 0; !status && i < m->managed_count; i++)
+        if (m->managed[i].optimizer)
+            status = mc_optimizer_each_parameter(m->managed[i].optimizer, search_values, &s);
+    device->free(device, s.stats, sizeof *s.stats);
+    *name = s.name;
+    return check_kernel(m, status, "the search for a value that is not finite");
+}
+
+/* If a weight is the reason, the error names it first. */
+static mc_status fail_nonfinite(mc_optim_manager *m, const mc_step_state *state)
+{
+    mc_search search = {.number = (int64_t)(((uint64_t)1 << 63) - state->nonfinite)};
+    const char *bad = NULL;
+    mc_status status = each_run(m, search_run, &search);
+    if (!status) status = find_bad_values(m, &bad);
+    if (status) return status;
+    const char *name = search.name ? search.name : "?";
+    if (bad)
+        return mc_fail(m->ctx, MC_ERR_STATE,
+                       "parameter \"%s\" has a value that is infinite or NaN, and so has the "
+                       "gradient of \"%s\"; no step was taken",
+                       bad, name);
+    return mc_fail(m->ctx, MC_ERR_STATE,
+                   "the gradient of parameter \"%s\" is infinite or NaN; no step was taken (a loss "
+                   "scale or MC_NONFINITE_SKIP would skip it)",
+                   name);
+}
+
 /* Raises the device's failure as the context's error. */
 static mc_status fail_with(mc_optim_manager *m, const mc_step_state *state)
 {
@@ -515,13 +576,7 @@ static mc_status fail_with(mc_optim_manager *m, const mc_step_state *state)
         return mc_fail(m->ctx, MC_ERR_UNSUPPORTED,
                        "clip_grad_norm: the sum of |g|^%g, with |g| up to %g, is out of range",
                        m->rules.power, (double)state->all.stats.largest);
-    mc_search search = {.number = (int64_t)(((uint64_t)1 << 63) - state->nonfinite)};
-    mc_status status = each_run(m, search_run, &search);
-    if (status) return status;
-    return mc_fail(m->ctx, MC_ERR_STATE,
-                   "the gradient of parameter \"%s\" is infinite or NaN; no step was taken (a loss "
-                   "scale or MC_NONFINITE_SKIP would skip it)",
-                   search.name ? search.name : "?");
+    return fail_nonfinite(m, state);
 }
 
 static void count_taken(mc_optim_manager *m);

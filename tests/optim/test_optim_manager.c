@@ -652,6 +652,30 @@ static void test_nonfinite(void **state)
     }
 }
 
+/* A weight that is NaN, trained or frozen, is the reason for gradients that are NaN: the error
+ * names both. */
+static void test_nonfinite_weight(void **state)
+{
+    mc_context *ctx = *state;
+    const mc_dtype dtypes[] = {MC_F32, MC_BF16, MC_F16};
+    for (int k = 0; k < 6; k++) {
+        model m = new_model(ctx, dtypes[k / 2]);
+        mc_optim_manager *optim = mc_optim_manager_new(ctx, NULL);
+        mc_optimizer *adam = mc_adam_new(ctx, NULL);
+        mc_optimizer_add(adam, m.root);
+        mc_optim_manager_add(optim, adam, NULL);
+        mc_parameter_write(m.bias, (const float[CLASSES]){0, 0, k % 2 ? NAN : INFINITY});
+        mc_module_set_trainable(m.root, "bias", k < 3);
+        train_step(optim, &m, 1);
+        assert_error(ctx, MC_ERR_STATE, "parameter \"bias\" has a value that is infinite or NaN",
+                     "the gradient of \"weight\"; no step");
+        mc_parameter_write(m.bias, (const float[CLASSES]){0});
+        train_step(optim, &m, 1);
+        assert_int_equal(mc_optim_manager_steps(optim), 1);
+        assert_good(ctx);
+    }
+}
+
 static void test_backward_errors(void **state)
 {
     mc_context *ctx = *state;
@@ -1079,6 +1103,7 @@ int main(void)
         TEST(test_option_errors),
         TEST(test_bad_rate),
         TEST(test_nonfinite),
+        TEST(test_nonfinite_weight),
         TEST(test_backward_errors),
         TEST(test_early_step),
         TEST(test_sticky),
