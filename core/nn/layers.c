@@ -290,12 +290,12 @@ static mc_tensor *plain_in(mc_tape *t, mc_feed_forward *ffn, mc_tensor *x)
 static mc_tensor *feed_in(mc_tape *t, mc_feed_forward *ffn, mc_tensor *x, bool last)
 {
     const mc_feed_forward_options *o = &ffn->options;
-    bool relu = o->activation == MC_ACTIVATION_RELU && !o->gated && o->dropout > 0 &&
-                mc_tape_is_training(t); /* one pass does both */
+    bool drops = o->dropout > 0 && mc_tape_is_training(t);
+    bool relu = o->activation == MC_ACTIVATION_RELU && !o->gated && drops; /* one pass does both */
     mc_activation activation = relu ? MC_ACTIVATION_NONE : o->activation;
-    mc_tensor *h = o->gated            ? gated_in(t, ffn, x)
-                   : !(o->dropout > 0) ? plain_in(t, ffn, x)
-                                       : mc_linear_forward_activated(t, ffn->in, x, activation);
+    mc_tensor *h = o->gated ? gated_in(t, ffn, x)
+                   : drops  ? mc_linear_forward_activated(t, ffn->in, x, activation)
+                            : plain_in(t, ffn, x);
     if (last) mc_tape_release(t, x);
     if (h && !h->storage) return h;
     if (o->gated && h) {

@@ -366,6 +366,58 @@ static void test_fixed_pair(void **state)
     mc_module_free(root);
 }
 
+/* ---- a feed-forward layer with fixed scales -------------------------------------------------- */
+
+typedef struct feeding_block {
+    mc_module block;
+    mc_feed_forward *ffn;
+} feeding_block;
+
+static mc_feed_forward *feeding; /* of the only block */
+
+static void *new_feeding(mc_module *parent, const char *name, int index, void *config)
+{
+    feeding_block *b = mc_module_add(parent, name, sizeof *b);
+    const mc_feed_forward_options options = {.activation = MC_ACTIVATION_GELU, .init_std = 0.3f};
+    (void)index;
+    (void)config;
+    if (b) feeding = b->ffn = mc_feed_forward_add(&b->block, "ffn", IN, OUT, &options);
+    return b;
+}
+
+static mc_tensor *run_feeding(mc_tape *t, void *block, mc_tensor *x, const mc_call *call)
+{
+    (void)call;
+    return mc_feed_forward_forward(t, ((feeding_block *)block)->ffn, x);
+}
+
+/* Evaluation drops nothing: with dropout too, the first product of a feed-forward layer writes
+ * bytes, from tanh's form of GELU. */
+static void test_fixed_dropout(void **state)
+{
+    mc_context *ctx = *state;
+    const mc_recipe recipe = {.fp8 = MC_FP8_ALL, .scaling = MC_FP8_STATIC};
+    float x[ROWS * IN], y[3][ROWS * IN]; /* y[0] calibrates */
+    uint64_t seed = 11;
+    mc_module *root = new_root(ctx, MC_F32);
+    mc_block_list *list =
+        mc_block_list_new(root, "blocks", 1, new_feeding, run_feeding, &(mc_block_options){0});
+    assert_int_equal(mc_module_set_recipe(root, &recipe), MC_OK);
+    for (int i = 0; i < ROWS * IN; i++) x[i] = short_noise(&seed, 1);
+    for (int i = 0; i < 3; i++) {
+        mc_feed_forward_set_dropout(feeding, i < 2 ? 0 : 0.5f);
+        mc_tape *t = mc_tape_begin_eval(ctx);
+        mc_tensor *in = given(t, MC_F32, MC_SHAPE(ROWS, IN), x, false);
+        mc_tensor_read_f32(ctx, mc_block_list_forward(t, list, in, NULL), y[i], ROWS * IN);
+        mc_tape_end(t);
+        if (!i) assert_int_equal(mc_module_calibrate_fp8(root), MC_OK);
+    }
+    assert_good(ctx);
+    assert_memory_not_equal(y[0], y[1], sizeof y[0]); /* two forms of GELU */
+    assert_memory_equal(y[1], y[2], sizeof y[1]);
+    mc_module_free(root);
+}
+
 /* A weight is cast once, however many passes there are, until its values change. */
 static void test_weight_once(void **state)
 {
@@ -872,7 +924,8 @@ int main(void)
         cmocka_unit_test(test_resume),         cmocka_unit_test(test_bad_scales),
         cmocka_unit_test(test_fused_pair),     cmocka_unit_test(test_kinds),
         cmocka_unit_test(test_choice),         cmocka_unit_test(test_fixed_pair),
-        cmocka_unit_test(test_static_bert),    cmocka_unit_test(test_none_to_choose),
+        cmocka_unit_test(test_fixed_dropout),  cmocka_unit_test(test_static_bert),
+        cmocka_unit_test(test_none_to_choose),
     };
     return cmocka_run_group_tests(tests, set_up_context, tear_down_context);
 }
