@@ -511,8 +511,8 @@ static void add_time_rows(args_table *table, plan_options *o)
 static int refuse_step(const args_spec *spec)
 {
     static const char step_alone[] =
-        " seq-length target-length micro-steps dropout optimizer optimizer-state muon-dtype "
-        "loss-scale recompute fp8 fp8-scaling offload gpu-share grad-dtype lora-dropout "
+        " seq-length target-length micro-steps dropout optimizer optimizer-state muon-scale "
+        "muon-dtype loss-scale recompute fp8 fp8-scaling offload gpu-share grad-dtype lora-dropout "
         "base-weights gpus-per-node network-gbps bus-gbs pcie-gbs host-gbs peak-tflops ";
     for (int i = 0; spec->options[i].type; i++) {
         const char *name = spec->options[i].name;

@@ -224,8 +224,14 @@ static void test_plan_offload(void **state)
 static void test_plan_muon(void **state)
 {
     (void)state;
+    /* as pretrain takes them; the factor of updates costs nothing */
+    if (tool("plan gpt2 --config gpt2-base --batch 8 --rates h200 --optimizer muon "
+             "--muon-scale shape"))
+        fail_msg("%s", err);
+    double ms = result("step_ms"), peak = result("peak_bytes");
     if (tool("plan gpt2 --config gpt2-base --batch 8 --rates h200 --optimizer muon"))
         fail_msg("%s", err);
+    assert_true(result("step_ms") == ms && result("peak_bytes") == peak);
     /* a layer's 4 (768, 768) and 2 (3072, 768), each 5 (4 n^2 larger + 2 n^3), but of the two
      * products that are symmetric 2/3 */
     double n = 768, flops = 12 * 5 * 2 * n * n * n * (4 * (4 / 3.0 + 1) + 2 * (10 / 3.0 + 4));
@@ -234,6 +240,8 @@ static void test_plan_muon(void **state)
     assert_close(atof(line + 6), flops, 1e-3);
     assert_non_null(strstr(line, " % of a step's (about 4 x dim / tokens)"));
     assert_int_equal(tool("plan gpt2 --config gpt2-base --optimizer muon --offload"), 2);
+    assert_int_equal(tool("plan gpt2 --config gpt2-base --muon-scale shape"), 2);
+    assert_non_null(strstr(err, "--muon-scale needs --optimizer muon"));
 }
 
 /* In 8 bits products take less time and casts some; the casts of weights that are kept are among

@@ -46,10 +46,6 @@ void train_add_course_rows(args_table *table, train_options *o)
         {ARGS_REAL("lr-other", &o->lr_other, 0, 1000,
                    "with --optimizer muon: peak learning rate of embeddings, heads and vectors"),
          .given = &o->lr_other_given, .default_text = "that of --lr"},
-        {ARGS_CHOICE("muon-scale", &o->muon_scale, train_muon_scale_names,
-                     "factor of Muon's updates: 0.2 sqrt(max(rows, columns)), or "
-                     "sqrt(max(1, rows / columns))"),
-         .given = &o->muon_scale_given},
         {ARGS_REAL("clip", &o->clip, 0, INFINITY, "clip the gradient to this norm; 0: no clipping"),
          .known_as = "max-grad-norm,clip-grad"});
 }
@@ -64,6 +60,10 @@ void train_add_optimizer_rows(args_table *table, train_options *o)
         {ARGS_CHOICE("optimizer-state", &o->optimizer_state, train_state_names,
                      "dtype of Adam's moments of matrices; 8bit takes a quarter of the memory"),
          .known_as = "optim-bits"},
+        {ARGS_CHOICE("muon-scale", &o->muon_scale, train_muon_scale_names,
+                     "factor of Muon's updates: 0.2 sqrt(max(rows, columns)), or "
+                     "sqrt(max(1, rows / columns))"),
+         .given = &o->muon_scale_given},
         {ARGS_CHOICE("muon-dtype", &o->muon_dtype, train_muon_dtype_names,
                      "dtype of the products that Muon orthogonalizes with"),
          .given = &o->muon_dtype_given});
