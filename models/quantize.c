@@ -45,21 +45,6 @@ static mc_quantized_choice choose_base(const mc_stored *s, void *user)
                                                               : MC_QUANTIZED_NOT;
 }
 
-/* The recipe, if there is one, allows a base in that format. */
-static bool check_recipe(mc_context *ctx, const mc_recipe *recipe, mc_weight_format format)
-{
-    if (recipe->fp8 && format != MC_WEIGHTS_FP8)
-        return !mc_fail(
-            ctx, MC_ERR_STATE,
-            "a base in 8 bits: the model has a recipe of 8 bits and the format is int8, "
-            "expected MC_WEIGHTS_FP8");
-    if (recipe->fp8 && recipe->scaling == MC_FP8_STATIC)
-        return !mc_fail(ctx, MC_ERR_STATE,
-                        "a base in 8 bits: the model has a recipe with fixed scales "
-                        "(MC_FP8_STATIC), expected MC_FP8_DELAYED or MC_FP8_CURRENT");
-    return true;
-}
-
 /* A recipe is set anew, for weights that are in 8 bits now. */
 mc_status mc_model_quantize_base(mc_model *m, mc_weight_format format)
 {
@@ -71,7 +56,7 @@ mc_status mc_model_quantize_base(mc_model *m, mc_weight_format format)
     if (!mc_model_lora(m) && !mc_model_soft_prompt(m))
         mc_fail(ctx, MC_ERR_STATE,
                 "a base in 8 bits: the model has no adapter, expected LoRA or virtual tokens");
-    else if (check_recipe(ctx, &recipe, format))
+    else if (mc_fp8_allows(ctx, &recipe, format, "a base"))
         mc_module_quantize(m->module.root, &(mc_quantized_plan){format, choose_base, m, true});
     if (recipe.fp8) mc_module_set_recipe(&m->module, &recipe);
     mc_error_while(&ctx->error, "putting the base of %s's adapter into 8 bits", m->family->title);

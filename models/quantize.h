@@ -46,8 +46,9 @@ MC_API mc_status mc_model_quantize(mc_model *model, mc_weight_format format);
  *     mc_model_quantize_base(gptj, MC_WEIGHTS_FP8);
  *     mc_optimizer_add(adam, mc_model_module(gptj));
  *
- * Errors: those of mc_model_quantize; MC_ERR_STATE for a model without LoRA or virtual tokens, and
- * for one with a recipe of 8 bits if the format is MC_WEIGHTS_INT8 or the recipe MC_FP8_STATIC. */
+ * Errors: those of mc_model_quantize; MC_ERR_STATE for a model without LoRA or virtual tokens;
+ * MC_ERR_UNSUPPORTED for one with a recipe of 8 bits if the format is MC_WEIGHTS_INT8 or the recipe
+ * MC_FP8_STATIC. */
 MC_API mc_status mc_model_quantize_base(mc_model *model, mc_weight_format format);
 /* The format of the weights of a model's linear layers. MC_WEIGHTS_FLOAT for NULL. */
 MC_API mc_weight_format mc_model_weight_format(const mc_model *model);

@@ -106,24 +106,31 @@ static bool is_within(mc_context *ctx, const char *field, int value, int least, 
                     least, most);
 }
 
-/* The recipe allows the weights that are stored in 8 bits. */
+bool mc_fp8_allows(mc_context *ctx, const mc_recipe *r, mc_weight_format format, const char *what)
+{
+    if (r->fp8 && r->scaling == MC_FP8_STATIC)
+        return !mc_fail(ctx, MC_ERR_UNSUPPORTED,
+                        "fp8: %s in 8 bits with a recipe of fixed scales (MC_FP8_STATIC), expected "
+                        "MC_FP8_DELAYED or MC_FP8_CURRENT",
+                        what);
+    if (r->fp8 && format != MC_WEIGHTS_FP8)
+        return !mc_fail(ctx, MC_ERR_UNSUPPORTED,
+                        "fp8: %s in int8 with a recipe, expected MC_WEIGHTS_FP8 or the model's "
+                        "dtype",
+                        what);
+    return true;
+}
+
 static bool check_quantized(const mc_module_root *root, const mc_recipe *r)
 {
-    for (size_t i = 0; i < root->stored_count && r->fp8; i++) {
+    bool good = true;
+    for (size_t i = 0; i < root->stored_count && good; i++) {
         const mc_stored *s = root->stored[i];
-        const char *name = s->parts[0]->name;
-        if (!s->quantized.data) continue;
-        if (r->scaling == MC_FP8_STATIC)
-            return !mc_fail(root->ctx, MC_ERR_UNSUPPORTED,
-                            "fp8: \"%s\" is stored in 8 bits, which takes no fixed scales "
-                            "(MC_FP8_STATIC)",
-                            name);
-        if (s->quantized.format != MC_WEIGHTS_FP8)
-            return !mc_fail(root->ctx, MC_ERR_UNSUPPORTED,
-                            "fp8: \"%s\" is stored in int8, expected fp8 or the model's dtype",
-                            name);
+        if (s->quantized.data)
+            good = mc_fp8_allows(root->ctx, r, s->quantized.format,
+                                 MC_NAMED("weight", s->parts[0]->name));
     }
-    return true;
+    return good;
 }
 
 static bool check_recipe(mc_module_root *root, const mc_recipe *r)

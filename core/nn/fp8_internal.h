@@ -31,6 +31,10 @@ typedef struct mc_fp8_fixed {
 /* Whether it can be in 8 bits with scales of tensors: a linear weight of a block, of suitable size,
  * no adapter's factor, not stored in 8 bits. */
 bool mc_fp8_may_take_part(const mc_stored *s);
+/* Whether a recipe (one without fp8 too) allows weights that are stored in that format; else
+ * MC_ERR_UNSUPPORTED, whose message names `what` they are. */
+bool mc_fp8_allows(mc_context *ctx, const mc_recipe *recipe, mc_weight_format format,
+                   const char *what);
 /* Lists the kinds of a tree's layers, unmeasured: their number. The kind of a layer; -1: none. */
 int mc_fp8_list_kinds(const mc_module_root *root, mc_fp8_kind kinds[MC_FP8_KINDS]);
 int mc_fp8_kind_of(const mc_fp8_kind *kinds, int count, const mc_stored *s);

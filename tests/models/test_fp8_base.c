@@ -386,8 +386,8 @@ static void refuse_base(mc_context *ctx, mc_recipe recipe, mc_weight_format form
 {
     mc_model *model = adapted(ctx, &bases[0], MC_F32, &recipe, MC_RECOMPUTE_NONE);
     int layers = mc_module_fp8_linears(mc_model_module(model));
-    assert_int_equal(mc_model_quantize_base(model, format), MC_ERR_STATE);
-    assert_error(ctx, MC_ERR_STATE, "recipe", expected);
+    assert_int_equal(mc_model_quantize_base(model, format), MC_ERR_UNSUPPORTED);
+    assert_error(ctx, MC_ERR_UNSUPPORTED, "fp8: a base in ", expected);
     assert_int_equal(mc_model_weight_format(model), MC_WEIGHTS_FLOAT);
     assert_int_equal(mc_module_fp8_linears(mc_model_module(model)), layers);
     mc_model_free(model);
@@ -399,9 +399,9 @@ static void test_refusals(void **state)
     mc_context *ctx = test_context(7);
     const mc_recipe fixed = {.fp8 = MC_FP8_ALL, .scaling = MC_FP8_STATIC};
     refuse_recipe(ctx, linear_test_new(ctx, MC_F32, IN, MC_WEIGHTS_INT8), all,
-                  "\"blocks.0.w.weight\" is stored in int8", "expected fp8");
-    refuse_recipe(ctx, linear_test_new(ctx, MC_F32, IN, MC_WEIGHTS_FP8), fixed, "fixed scales",
-                  "MC_FP8_STATIC");
+                  "fp8: weight \"blocks.0.w.weight\" in int8", "expected MC_WEIGHTS_FP8");
+    refuse_recipe(ctx, linear_test_new(ctx, MC_F32, IN, MC_WEIGHTS_FP8), fixed,
+                  "fp8: weight \"blocks.0.w.weight\" in 8 bits", "MC_FP8_STATIC");
     refuse_recipe(ctx, linear_test_new(ctx, MC_F32, IN - 8, MC_WEIGHTS_FP8), all,
                   "no linear layer in a block", "multiples of 16");
     linear_test *half = linear_test_new(ctx, MC_F16, IN, MC_WEIGHTS_FP8);
