@@ -796,7 +796,7 @@ typedef struct mc_kernels {
     mc_status (*fp8_cast)(mc_device *d, const mc_fp8_cast_call *call);
     mc_status (*fp8_cast_rows)(mc_device *d, const mc_fp8_rows_call *call);
     /* y (columns, rows) = x (rows, columns) transposed; ones (columns) are set to 1: the inverses
-     * of y's rows in a product by rows. */
+     * of y's rows in a product by rows; NULL: not needed. */
     mc_status (*fp8_transpose)(mc_device *d, int64_t rows, int64_t columns, const uint8_t *x,
                                uint8_t *y, float *ones);
     mc_status (*fp8_update)(mc_device *d, const mc_fp8_update_call *call);

@@ -120,9 +120,11 @@ static mc_tensor *product(mc_tape *t, mc_tensor *x, mc_parameter *weight, mc_ten
     float scale = stored->product_scale;
     if (mc_stored_has_quantized(stored))
         return mc_stored_product(t, x, stored, stored->shape.dim[0], b, activation, scale);
+    if (mc_fp8_takes(t, stored)) {
+        mc_tensor *w = mc_stored_tensor_fp8(t, stored);
+        return w ? mc_stored_fp8_product(t, x, stored, w, b, activation, next) : NULL;
+    }
     mc_tensor *w = mc_parameter_whole(t, weight);
-    if (w && mc_fp8_takes(t, stored))
-        return mc_stored_fp8_product(t, x, stored, w, b, activation, next);
     return w ? mc_scaled_linear(t, x, w, b, activation, scale) : NULL;
 }
 

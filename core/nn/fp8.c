@@ -188,6 +188,7 @@ mc_status mc_module_set_recipe(mc_module *module, const mc_recipe *recipe)
         return mc_fail_nomem(ctx, "fp8");
     }
     f->recipe = *recipe;
+    root->zero.cast = mc_fp8_cast_share;
     find_layers(root, f);
     bool none = !f->count && !f->by_rows;
     if (none)
@@ -271,7 +272,8 @@ static bool kept(mc_tape *t, const mc_fp8_use *use, mc_tensor *weight, mc_fp8_op
     return true;
 }
 
-/* If ranks shard the values, the bytes are cast for each use. */
+/* If ranks shard the values, the bytes are those that the block has gathered; outside of a block
+ * they are cast for each use. */
 static bool weight_operand(mc_tape *t, const mc_fp8_use *use, mc_tensor *weight, bool transposed,
                            mc_fp8_operand *out)
 {
@@ -279,6 +281,7 @@ static bool weight_operand(mc_tape *t, const mc_fp8_use *use, mc_tensor *weight,
     int64_t rows = s->shape.dim[0], columns = s->shape.dim[1];
     *out = (mc_fp8_operand){.rows = rows, .columns = columns, .padded = rows};
     if (!mc_bucket_shares_values(s->bucket)) return kept(t, use, weight, out);
+    if (s->bucket->bytes.users) return mc_fp8_gathered(t, use, transposed, out);
     mc_fp8_forms forms = mc_fp8_forms_of(t, !transposed, transposed);
     forms.noted = !transposed && !mc_tape_replaying(t);
     mc_fp8_source w = {.rows = rows, .columns = columns, .x = mc_saved_matrix(t, weight)};
@@ -312,7 +315,7 @@ mc_tensor *mc_stored_fp8_product(mc_tape *t, mc_tensor *x, mc_stored *s, mc_tens
     if (!is_fixed(f) && x && x->norm && x->norm->owner->root == root) x->norm->fp8_reader = s->fp8;
     mc_fp8_use use = {.scales = f->scales + first,
                       .seen = is_fixed(f) ? NULL : f->seen + first,
-                      .current = f->recipe.scaling == MC_FP8_CURRENT || !f->advanced,
+                      .current = mc_fp8_is_current(f),
                       .defers = next && !is_fixed(f),
                       .result = next && is_fixed(f) ? &f->inputs[next->fp8 - 1].scale : NULL,
                       .input = is_fixed(f) ? &f->inputs[s->fp8 - 1].scale : NULL,

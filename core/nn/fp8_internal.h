@@ -1,6 +1,7 @@
 /* A tree's linear layers in 8 bits: their scales, which an OptimManager advances at each step, and
- * the bytes of weights that are not sharded. Layers whose weights are stored in 8 bits
- * (quantized_internal.h) have scales of rows, and no state. */
+ * the bytes of weights. If ranks share the weights, they gather them in 8 bits (fp8_gather.c).
+ * Layers whose weights are stored in 8 bits (quantized_internal.h) have scales of rows, and no
+ * state. */
 #ifndef MC_NN_FP8_INTERNAL_H
 #define MC_NN_FP8_INTERNAL_H
 
@@ -51,6 +52,20 @@ mc_tensor *mc_stored_fp8_product(mc_tape *t, mc_tensor *x, mc_stored *stored, mc
 /* The scale with which a norm writes its result in 8 bits for the layer that reads it, by what
  * passes before mc_module_calibrate_fp8 have observed (mc_tensor.norm); NULL: it does not. */
 const float *mc_fp8_norm_scale(const mc_tape *t, const mc_stored *norm);
+
+/* Whether casts now take scales from the tensors themselves. */
+static inline bool mc_fp8_is_current(const mc_fp8_state *f)
+{
+    return f->recipe.scaling == MC_FP8_CURRENT || !f->advanced;
+}
+
+/* The form in which a tape uses a bucket's values within a block: `bytes` if it multiplies by all
+ * of them in 8 bits and ranks share them. */
+struct mc_values *mc_fp8_values_for(const mc_tape *t, mc_bucket *b);
+/* mc_zero.cast. */
+mc_status mc_fp8_cast_share(mc_zero *zero, mc_bucket *bucket);
+/* The weight of gathered bytes, as mc_fp8_use.weight; sizes are in *out. */
+bool mc_fp8_gathered(mc_tape *t, const mc_fp8_use *use, bool transposed, mc_fp8_operand *out);
 
 /* Bytes of the kept casts of weights. */
 uint64_t mc_fp8_kept_bytes(const mc_module_root *root);

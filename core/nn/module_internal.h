@@ -50,8 +50,9 @@ struct mc_stored {
     int fp8_reader; /* of a norm's weight: the number of a layer that reads its result; 0: none */
     uint8_t *fp8_data, *fp8_transposed; /* kept casts (fp8.c); NULL: none */
     uint64_t fp8_epoch;                 /* values_epoch of the kept casts; 0: invalid */
-    mc_bucket *bucket;                  /* NULL before the first layout, and if `leaves` */
-    mc_span *span;                      /* its span in the bucket */
+    uint64_t fp8_seen; /* values_epoch whose share a cast has observed (fp8_gather.c) */
+    mc_bucket *bucket; /* NULL before the first layout, and if `leaves` */
+    mc_span *span;     /* its span in the bucket */
     /* the leaf on the newest tape that used it: a tape has one leaf per stored tensor */
     mc_tensor *leaf;
     uint64_t leaf_tape;
@@ -130,6 +131,9 @@ void mc_block_end(mc_tape *tape, mc_module *block);
 
 /* A tape's leaf for a stored tensor: one per tape. */
 mc_tensor *mc_stored_tensor(mc_tape *tape, mc_stored *stored);
+/* The same for mc_stored_fp8_product alone: it may have no values where the block has gathered
+ * bytes (fp8_gather.c). */
+mc_tensor *mc_stored_tensor_fp8(mc_tape *tape, mc_stored *stored);
 
 /* Marks a parameter as having values, so that a layout does not initialise it. Loaders call this
  * before they fill it in. */

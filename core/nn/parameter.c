@@ -13,21 +13,12 @@ typedef struct held_bucket {
     bool trained, gathered;
 } held_bucket;
 
-/* Gathers again if a step has changed the values since. */
-static mc_status refresh(mc_zero *z, mc_bucket *b)
-{
-    if (b->values.state != MC_VALUES_STALE) return MC_OK;
-    mc_status status = mc_bucket_gather(z, b);
-    if (!status) mc_bucket_release(z, b);
-    return status;
-}
-
 static void before_backward(void *data)
 {
     const held_bucket *use = data;
     mc_bucket *b = &use->zero->buckets[use->bucket];
     mc_bucket_await(use->zero, b); /* a step may have been taken since forward */
-    refresh(use->zero, b);
+    mc_bucket_refresh(use->zero, b, &b->values);
     if (!use->trained) return;
     b->gradient.uses++;
     mc_bucket_begin_gradient(use->zero, b);
@@ -46,7 +37,8 @@ static void after_backward(void *data)
 static void at_end(void *data)
 {
     const held_bucket *use = data;
-    if (use->gathered) mc_bucket_release(use->zero, &use->zero->buckets[use->bucket]);
+    mc_bucket *b = &use->zero->buckets[use->bucket];
+    if (use->gathered) mc_bucket_release(use->zero, b, &b->values);
 }
 
 static const mc_tape_watch hold = {before_backward, after_backward, at_end};
@@ -57,17 +49,18 @@ static mc_status hold_bucket(mc_tape *tape, mc_module_root *root, mc_bucket *b, 
 {
     mc_zero *z = &root->zero;
     if (!z->group->comm && !mc_bucket_shares_gradient(b)) return MC_OK;
-    if (b->values.holder == mc_tape_id(tape))
-        return refresh(z, b) || !trained ? mc_error_status(z->ctx) : mc_bucket_begin_gradient(z, b);
+    if (b->holder == mc_tape_id(tape))
+        return mc_bucket_refresh(z, b, &b->values) || !trained ? mc_error_status(z->ctx)
+                                                               : mc_bucket_begin_gradient(z, b);
     held_bucket *use = mc_tape_alloc(tape, sizeof *use);
     if (!use) return mc_error_status(z->ctx);
     *use = (held_bucket){z, (int)(b - z->buckets), trained, false};
     mc_status status = mc_tape_hook(tape, &hold, root, use);
-    if (!status) status = mc_bucket_gather(z, b);
+    if (!status) status = mc_bucket_gather(z, b, &b->values);
     if (status) return status;
     use->gathered = true;
     if (trained && mc_bucket_begin_gradient(z, b)) return mc_error_status(z->ctx);
-    b->values.holder = mc_tape_id(tape);
+    b->holder = mc_tape_id(tape);
     if (mc_tape_replaying(tape)) before_backward(use); /* the pass has begun already */
     return mc_error_status(z->ctx);
 }
@@ -90,10 +83,10 @@ static mc_status begin_pass(mc_tape *tape, mc_module_root *root, mc_bucket *b)
     return mc_bucket_begin_pass(&root->zero, b, mc_tape_id(tape), alone);
 }
 
-mc_tensor *mc_stored_tensor(mc_tape *tape, mc_stored *stored)
+/* `bytes`: a product in 8 bits reads it, for which gathered bytes do. */
+static mc_tensor *leaf_of(mc_tape *tape, mc_stored *stored, bool bytes)
 {
     mc_module_root *root = stored->owner->root;
-    if (stored->leaves) return mc_stored_dequantized(tape, stored);
     bool known = stored->leaf && stored->leaf_tape == mc_tape_id(tape) && root->layout_valid;
     bool wants = mc_tape_is_training(tape) && stored->trainable;
     int passes = root->ctx->step ? root->ctx->step->passes : 0;
@@ -105,7 +98,8 @@ mc_tensor *mc_stored_tensor(mc_tape *tape, mc_stored *stored)
     if (wants && !known && begin_pass(tape, root, bucket)) return NULL;
     bool whole = !mc_bucket_shares_gradient(bucket); /* sharded ones get memory when needed */
     if (wants && whole && mc_bucket_begin_gradient(z, bucket)) return NULL;
-    if (!bucket->values.running && hold_bucket(tape, root, bucket, wants)) return NULL;
+    bool running = bucket->values.running || (bytes && bucket->bytes.running);
+    if (!running && hold_bucket(tape, root, bucket, wants)) return NULL;
     if (known) return stored->leaf;
     mc_leaf_gradient gradient = mc_bucket_leaf(bucket, stored->span, 0);
     stored->leaf = mc_tape_parameter(tape, root->dtype, stored->shape, &bucket->values.data,
@@ -113,6 +107,17 @@ mc_tensor *mc_stored_tensor(mc_tape *tape, mc_stored *stored)
     stored->leaf_tape = mc_tape_id(tape);
     if (stored->leaf) stored->leaf->zero_rows = padding_rows(stored);
     return stored->leaf;
+}
+
+mc_tensor *mc_stored_tensor(mc_tape *tape, mc_stored *stored)
+{
+    if (stored->leaves) return mc_stored_dequantized(tape, stored);
+    return leaf_of(tape, stored, false);
+}
+
+mc_tensor *mc_stored_tensor_fp8(mc_tape *tape, mc_stored *stored)
+{
+    return leaf_of(tape, stored, true);
 }
 
 static bool tape_ready(mc_tape *tape, mc_parameter *p)
@@ -250,9 +255,9 @@ mc_status mc_parameter_read(mc_parameter *p, float *values)
     if (status) return status;
     if (p->stored->leaves) return mc_stored_read_quantized(p, values);
     mc_bucket *bucket = p->stored->bucket;
-    status = mc_bucket_gather(&root->zero, bucket);
+    status = mc_bucket_gather(&root->zero, bucket, &bucket->values);
     if (!status) status = transfer(root, values_of(p), mc_shape_count(p->shape), values, false);
-    mc_bucket_release(&root->zero, bucket);
+    mc_bucket_release(&root->zero, bucket, &bucket->values);
     return status;
 }
 

@@ -111,7 +111,7 @@ static mc_status quantize_bucket(mc_module_root *root, mc_bucket *b, const mc_qu
 {
     mc_zero *z = &root->zero;
     bool leaves = false;
-    mc_status status = mc_bucket_gather(z, b);
+    mc_status status = mc_bucket_gather(z, b, &b->values);
     if (status) return status;
     for (int i = 0; i < b->span_count && !status; i++) {
         mc_stored *s = mc_stored_of(&b->spans[i]);
@@ -121,7 +121,7 @@ static mc_status quantize_bucket(mc_module_root *root, mc_bucket *b, const mc_qu
         s->leaves = !status && choice == MC_QUANTIZED_ALONE;
         leaves |= s->leaves;
     }
-    mc_bucket_release(z, b);
+    mc_bucket_release(z, b, &b->values);
     return status || !leaves ? status : shrink(root, b);
 }
 

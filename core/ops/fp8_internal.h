@@ -62,6 +62,12 @@ typedef struct mc_fp8_source {
 size_t mc_fp8_data_bytes(const mc_fp8_operand *x);
 size_t mc_fp8_transposed_bytes(const mc_fp8_operand *x);
 
+/* Computes a tensor's scale from itself: from the largest magnitudes of what the ranks of a group
+ * would cast with `what` (rows 0: nothing); NULL: of this rank alone. Scratch: seen (ranks). All in
+ * device memory. */
+mc_status mc_fp8_find_scale(mc_context *ctx, const mc_rank_group *group,
+                            const mc_fp8_cast_call *what, mc_fp8_role role, int margin,
+                            mc_fp8_seen *seen, mc_fp8_scale *to);
 /* The scale for the next cast of x: from earlier updates or, with use->current, from x itself,
  * written to `to`. NULL after an error. */
 const mc_fp8_scale *mc_fp8_scale_for(mc_tape *t, const mc_fp8_use *use, mc_fp8_role role,

@@ -67,7 +67,7 @@ static void input_backward(mc_tape *t, mc_node *node, const mc_tensor *du)
                                     .dx = mc_matrix_of(dx),
                                     .sums = sums,
                                     .dbias = dbias};
-    if (dx) call.weight = mc_saved_matrix(t, weight);
+    if (dx && !state->fp8.scales) call.weight = mc_saved_matrix(t, weight);
     if (before) {
         call.activation = before->activation;
         call.pre = mc_saved_matrix(t, before->pre);
@@ -149,11 +149,11 @@ void mc_linear_bias_done(const mc_node *linear)
     ((linear_state *)linear->state)->bias_done = true;
 }
 
-/* `source`: what is read of x. */
+/* `source`: what is read of x. That the weight has values is the caller's to check. */
 static bool check(mc_tape *t, const mc_tensor *source, mc_tensor *x, mc_tensor *weight,
                   mc_tensor *bias, mc_activation activation, float scale)
 {
-    if (!mc_op_ready(t, "linear", source) || !mc_op_ready(t, "linear", weight)) return false;
+    if (!mc_op_ready(t, "linear", source)) return false;
     if (!mc_op_float(t, "linear", "input", x)) return false;
     if (!mc_op_same_dtype(t, "linear", "weight", weight, x->dtype)) return false;
     if (weight->shape.ndim != 2 || x->shape.ndim < 1 ||
@@ -176,7 +176,7 @@ static bool check(mc_tape *t, const mc_tensor *source, mc_tensor *x, mc_tensor *
 bool mc_linear_check(mc_tape *t, mc_tensor *x, mc_tensor *weight, mc_tensor *bias,
                      mc_activation activation, float scale)
 {
-    return check(t, x, x, weight, bias, activation, scale);
+    return mc_op_ready(t, "linear", weight) && check(t, x, x, weight, bias, activation, scale);
 }
 
 /* `like`: the parts of the linear's state that are known before the call. */
@@ -189,7 +189,8 @@ static void record(mc_tape *t, const linear_state *like, mc_tensor *x, mc_tensor
     if (!node) return;
     *(linear_state *)node->state = *like;
     mc_node_save(node, weight->requires_grad && !like->x8.kept ? source_of(x) : NULL);
-    mc_node_save(node, x->requires_grad ? weight : NULL);
+    /* use->weight provides a weight in 8 bits */
+    mc_node_save(node, x->requires_grad && !like->fp8.scales ? weight : NULL);
     mc_node_save(node, like->pre);
     mc_node_save(node, like->x8.scale);
     mc_node_save(node, like->x8.kept);
@@ -227,6 +228,7 @@ static mc_tensor *linear(mc_tape *t, mc_tensor *x, mc_tensor *weight, mc_tensor 
                          mc_activation activation, float scale, const mc_fp8_use *use)
 {
     mc_tensor *source = !use ? x : has_bytes(x, use) ? x->bytes : source_of(x);
+    if (!use && !mc_op_ready(t, "linear", weight)) return NULL;
     if (!check(t, source, x, weight, bias, activation, scale)) return NULL;
     bool active = activation != MC_ACTIVATION_NONE, to_bytes = use && use->result;
     bool defers = active && use && use->defers;

@@ -6,46 +6,48 @@ enum { UNIT = 16 /* of sizes that products take */, SEEN_WORDS = sizeof(mc_fp8_s
 
 /* ---- scales ---------------------------------------------------------------------------------- */
 
-/* Maxima of x on all ranks: (ranks) in scratch memory. Weights are equal on all ranks. */
-static mc_tensor *look(mc_tape *t, mc_fp8_role role, const mc_fp8_source *x, int *ranks)
+mc_status mc_fp8_find_scale(mc_context *ctx, const mc_rank_group *group,
+                            const mc_fp8_cast_call *what, mc_fp8_role role, int margin,
+                            mc_fp8_seen *seen, mc_fp8_scale *to)
 {
-    mc_context *ctx = mc_tape_context(t);
-    struct mc_comm *comm = role == MC_FP8_WEIGHT ? NULL : ctx->mesh.shard.comm;
-    *ranks = comm ? ctx->mesh.shard.size : 1;
-    mc_tensor *all = mc_scratch_new(t, MC_I64, MC_SHAPE((*ranks + 1) * SEEN_WORDS));
-    if (!all) return NULL;
-    mc_fp8_seen *seen = mc_tensor_data(all), *own = seen + (comm ? *ranks : 0);
-    mc_fp8_cast_call call = {.rows = x->rows,
-                             .columns = x->columns,
-                             .x = x->x,
-                             .activation = x->activation,
-                             .pre = x->pre,
-                             .seen = own};
-    bool good = MC_KERNEL(t, "linear in 8 bits", zero, own, sizeof *own) &&
-                MC_KERNEL(t, "linear in 8 bits", fp8_cast, &call);
-    if (good && comm) good = !mc_comm_all_gather(comm, own, seen, SEEN_WORDS, MC_I64);
-    if (good) return all;
-    mc_scratch_free(all);
-    return NULL;
+    mc_device *device = ctx->device;
+    struct mc_comm *comm = group ? group->comm : NULL;
+    mc_fp8_seen *own = seen + (comm ? group->rank : 0);
+    mc_fp8_cast_call look = *what;
+    mc_fp8_update_call update = {.count = 1,
+                                 .ranks = comm ? group->size : 1,
+                                 .first_role = role,
+                                 .current = true,
+                                 .margin = margin,
+                                 .seen = seen,
+                                 .scales = to};
+    look.scale = NULL;
+    look.data = look.transposed = NULL;
+    look.seen = own;
+    mc_status status = device->kernels->zero(device, own, sizeof *own);
+    if (!status && look.rows) status = device->kernels->fp8_cast(device, &look);
+    if (!status && comm) status = mc_comm_all_gather(comm, own, seen, SEEN_WORDS, MC_I64);
+    return status ? status : device->kernels->fp8_update(device, &update);
 }
 
 const mc_fp8_scale *mc_fp8_scale_for(mc_tape *t, const mc_fp8_use *use, mc_fp8_role role,
                                      const mc_fp8_source *x, mc_fp8_scale *to)
 {
-    int ranks;
+    mc_context *ctx = mc_tape_context(t);
     if (!use->current) return &use->scales[role];
-    mc_tensor *seen = look(t, role, x, &ranks);
+    /* weights are equal on all ranks */
+    const mc_rank_group *group = role == MC_FP8_WEIGHT ? NULL : &ctx->mesh.shard;
+    mc_tensor *seen = mc_scratch_new(t, MC_I64, MC_SHAPE((group ? group->size : 1) * SEEN_WORDS));
     if (!seen) return NULL;
-    mc_fp8_update_call call = {.count = 1,
-                               .ranks = ranks,
-                               .first_role = role,
-                               .current = true,
-                               .margin = use->margin,
-                               .seen = mc_tensor_data(seen),
-                               .scales = to};
-    bool good = MC_KERNEL(t, "linear in 8 bits", fp8_update, &call);
+    mc_fp8_cast_call what = {.rows = x->rows,
+                             .columns = x->columns,
+                             .x = x->x,
+                             .activation = x->activation,
+                             .pre = x->pre};
+    mc_status status =
+        mc_fp8_find_scale(ctx, group, &what, role, use->margin, mc_tensor_data(seen), to);
     mc_scratch_free(seen);
-    return good ? to : NULL;
+    return mc_op_ok(t, "linear in 8 bits", status) ? to : NULL;
 }
 
 /* Memory for a scale outside of use->scales; NULL without an error if none is needed. */

@@ -81,7 +81,7 @@ static void leave(mc_zero *z, mc_bucket *b)
     mc_device *device = z->ctx->device;
     mc_bucket_host *h = b->host;
     if (h->pinned) mc_offload_unpin(engine(z), h->pinned);
-    if (device->lanes && b->values.updating) /* running copies write to the values */
+    if (device->lanes && b->updating) /* running copies write to the values */
         device->lanes->after(device, NULL, h->uploaded);
     if (device->lanes) device->lanes->fence_free(device, h->uploaded);
     mc_free(h->parts);
@@ -360,7 +360,7 @@ static mc_status rest(mc_zero *z)
     mc_device *device = z->ctx->device;
     mc_status status = mc_offload_finish(engine(z));
     for (int i = 0; i < z->bucket_count && !status && device->lanes; i++)
-        if (z->buckets[i].values.updating)
+        if (z->buckets[i].updating)
             device->lanes->after(device, NULL, z->buckets[i].host->uploaded);
     return status;
 }

@@ -518,7 +518,7 @@ static mc_status update_on_host(const mc_optimizer *o, const mc_run *whole)
 {
     mc_run run = *whole;
     mc_bucket *b = run.bucket;
-    b->values.updating = true;
+    b->updating = true;
     if (!mc_run_within(&run, b->first, b->share)) return MC_OK;
     mc_adam_step step = *o->on_host;
     step.update = o->host_update;

@@ -149,7 +149,7 @@ static array array_of(mc_bucket *b, int kind)
     bool home = b->host;
     if (kind == VALUES) {
         bool share = mc_bucket_shares_values(b);
-        void **place = share ? &b->values.share : &b->values.data;
+        void **place = share ? &b->values_share : &b->values.data;
         return (array){place,    *place, share ? b->first : 0, share ? b->share : b->count,
                        b->dtype, false};
     }

@@ -54,10 +54,10 @@ static mc_status go(mc_zero *z, const mc_bucket *b, const char *what, const stat
                    MC_NAMED("module", b->name), rows[from].name, rows[to].name);
 }
 
-mc_status mc_values_go(mc_zero *z, mc_bucket *b, mc_values_state to)
+mc_status mc_values_go(mc_zero *z, mc_bucket *b, struct mc_values *v, mc_values_state to)
 {
-    mc_status status = go(z, b, "values", VALUES, b->values.state, to);
-    if (!status) b->values.state = to;
+    mc_status status = go(z, b, "values", VALUES, v->state, to);
+    if (!status) v->state = to;
     return status;
 }
 
@@ -104,10 +104,12 @@ void mc_bucket_end(mc_zero *z, mc_bucket *b)
     mc_device *device = z->ctx->device, *home = mc_bucket_home(z, b);
     size_t size = mc_dtype_size(b->dtype);
     mc_comm_wait(b->values.request);
+    mc_comm_wait(b->bytes.request);
     mc_comm_wait(b->gradient.request);
     mc_bucket_drop_gradient(z, b);
     device->free(device, b->values.data, (size_t)b->count * size);
-    device->free(device, b->values.share, (size_t)b->share * size);
+    device->free(device, b->bytes.data, (size_t)b->count);
+    device->free(device, b->values_share, (size_t)b->share * size);
     device->free(device, b->gradient.sent, (size_t)b->count * size);
     if (b->host) z->home->leave(z, b);
     home->free(home, b->sum.data, mc_sum_bytes(b));

@@ -7,7 +7,8 @@
  *
  *  array          | transitions; any other one is an error that names both states
  *  ---------------+------------------------------------------------------------------------------
- *  values, SHARE  | RESTING -> GATHERING (prefetch) -> READY (in use, by `users`) -> RESTING
+ *  values, SHARE  | RESTING -> GATHERING (prefetch) -> READY (in use, by `users`) -> RESTING;
+ *                 | the values in 8 bits (`bytes`) have a state of their own
  *                 | READY -> STALE (a step changed them) -> GATHERING, in place, at the next use
  *                 | GATHERING, STALE -> RESTING: it failed, or nobody uses them any more
  *                 | GATHERING -> STALE: it failed in place
@@ -93,17 +94,19 @@ typedef struct mc_bucket {
     mc_span *spans;       /* in order of offset */
     int span_count;
 
+    void *values_share; /* SHARE: (share), the values that this rank stores; else NULL */
+    bool updating;      /* the home is updating the values */
+    uint64_t holder;    /* the newest tape that used the values outside of their block */
+    /* `bytes`: SHARE values that ranks cast to 8 bits before they gather them (mc_zero.cast), for
+     * blocks that multiply with these alone; otherwise always RESTING */
     struct mc_values {
         mc_values_state state;
-        void *data;      /* (count); SHARE: NULL while RESTING */
-        void *share;     /* SHARE: (share); else NULL */
-        int users;       /* SHARE: number of gathers not released */
-        bool updating;   /* the home is updating them */
-        int running;     /* of a block: active calls of its forward function */
-        int retained;    /* of a block: how many users are its backward passes */
-        uint64_t holder; /* the newest tape that used it outside of its block */
+        void *data;   /* (count); SHARE: NULL while RESTING */
+        int users;    /* SHARE: number of gathers not released */
+        int running;  /* of a block: active calls of its forward function */
+        int retained; /* of a block: how many users are its backward passes */
         struct mc_comm_request *request;
-    } values;
+    } values, bytes;
     struct mc_gradient {
         mc_gradient_state state;
         /* f32; in blocks the exchanged dtype if SHARE, or if WHOLE in steps of one pass */
@@ -136,6 +139,9 @@ typedef struct mc_zero {
     int64_t gathered, most_gathered; /* elements gathered now, and the most so far */
     int64_t align;                   /* alignment of new spans and shares; 0: MC_BUCKET_ALIGN */
     const struct mc_home *home;      /* NULL: state is on the device */
+    /* Casts this rank's share of the values into bytes.data, for which ranks may communicate; from
+     * the room above. */
+    mc_status (*cast)(struct mc_zero *zero, mc_bucket *bucket);
 } mc_zero;
 
 /* Memory outside of the device for state and sums, from a module that also updates there. It works
@@ -186,7 +192,7 @@ static inline void *mc_bucket_value_at(const mc_bucket *b, int64_t element)
 {
     size_t size = mc_dtype_size(b->dtype);
     if (!mc_bucket_shares_values(b)) return (char *)b->values.data + (size_t)element * size;
-    return (char *)b->values.share + (size_t)(element - b->first) * size;
+    return (char *)b->values_share + (size_t)(element - b->first) * size;
 }
 static inline mc_matrix mc_bucket_gradient(const mc_bucket *b, int64_t element)
 {
@@ -206,7 +212,7 @@ static inline float *mc_bucket_state_at(const mc_bucket *b, int slot, int64_t el
 }
 
 /* Transitions. An illegal one sets MC_ERR_STATE. */
-mc_status mc_values_go(mc_zero *zero, mc_bucket *bucket, mc_values_state to);
+mc_status mc_values_go(mc_zero *zero, mc_bucket *bucket, struct mc_values *v, mc_values_state to);
 mc_status mc_gradient_go(mc_zero *zero, mc_bucket *bucket, mc_gradient_state to);
 mc_status mc_sum_go(mc_zero *zero, mc_bucket *bucket, mc_sum_state to);
 
@@ -222,12 +228,14 @@ void mc_zero_free(mc_zero *zero, mc_bucket *buckets, int count);
 
 /* ---- values (values.c) ----------------------------------------------------------------------- */
 
-/* Gather waits for an update and gathers shared values, until as many calls of release. prefetch
- * starts the gather of values that are about to be used; forget drops prefetched values without
- * users; outdate, called before a step, does this too, and makes the next use gather again. */
-mc_status mc_bucket_gather(mc_zero *zero, mc_bucket *bucket);
-void mc_bucket_release(mc_zero *zero, mc_bucket *bucket);
-mc_status mc_bucket_prefetch(mc_zero *zero, mc_bucket *bucket);
+/* Gather waits for an update and gathers shared values, until as many calls of release; `v` is the
+ * bucket's `values` or its `bytes`. prefetch starts the gather of values that are about to be used.
+ * refresh gathers again what a step has changed. forget drops prefetched values without users, of
+ * both; outdate, called before a step, does this too, and makes the next use gather again. */
+mc_status mc_bucket_gather(mc_zero *zero, mc_bucket *bucket, struct mc_values *v);
+void mc_bucket_release(mc_zero *zero, mc_bucket *bucket, struct mc_values *v);
+mc_status mc_bucket_prefetch(mc_zero *zero, mc_bucket *bucket, struct mc_values *v);
+mc_status mc_bucket_refresh(mc_zero *zero, mc_bucket *bucket, struct mc_values *v);
 mc_status mc_bucket_forget(mc_zero *zero, mc_bucket *bucket);
 mc_status mc_bucket_outdate(mc_zero *zero, mc_bucket *bucket);
 /* For WHOLE values with SHARE state: sends this rank's updated share to all ranks. */

@@ -338,6 +338,9 @@ static inline void fp8_check_transpose(mc_device *d, const mc_kernels *k, const 
                 fail_msg("%s: byte %lld of (%lld, %lld) transposed", name, (long long)i,
                          (long long)rows, (long long)columns);
         for (int64_t i = 0; i < columns; i++) assert_true(ones[i] == 1);
+        assert_int_equal(k->fp8_transpose(d, rows, columns, x_there, y_there, NULL), MC_OK);
+        assert_true(d->copy_out(d, x, y_there, bytes));
+        assert_memory_equal(x, y, bytes);
         d->free(d, ones_there, wide);
         d->free(d, y_there, bytes);
         d->free(d, x_there, bytes);

@@ -3,7 +3,9 @@
  * order of sums; where that moves an element to another byte, a loss moves by some 1e-4.
  *
  *     mpirun -np 4 ranks_fp8        both kinds of scales, and an adapter beside a base that is
- *                                   stored in 8 bits, whose scales are of rows; levels 0 to 3
+ *                                   stored in 8 bits, whose scales are of rows; levels 0 to 3, of
+ *                                   which level 3 gathers weights in 8 bits
+ *     ranks_fp8 gather              only that
  *
  * Prints a line for each case; exits with 0 if none differs. */
 #include <math.h>
@@ -46,36 +48,77 @@ static bool read_scales(mc_context *ctx, const mc_model *model, mc_fp8_scale to[
            ctx->device->copy_out(ctx->device, to, f->scales, SCALES * sizeof *to);
 }
 
-/* `adapts`: LoRA beside a base in 8 bits; such layers have no scales to read. */
-static bool train(mc_context *ctx, mc_recipe recipe, mc_recompute recompute, bool adapts,
-                  training *out)
+/* What is trained. */
+typedef struct variant {
+    const char *name;
+    int level;
+    mc_recipe recipe;
+    mc_recompute recompute;
+    mc_dtype dtype;
+    bool adapts;  /* LoRA */
+    bool by_rows; /* beside a base that is stored in 8 bits; such layers have no scales to read */
+    bool offload; /* Adam's state on the host */
+    bool gathers; /* ranks gather the bytes of weights, not their values */
+} variant;
+
+static int casts; /* of shares of weights */
+
+static mc_status count_casts(mc_zero *z, mc_bucket *b)
 {
-    const mc_lora_options lora = {.rank = 2, .target_pattern = "all-linear"};
+    casts++;
+    return mc_fp8_cast_share(z, b);
+}
+
+/* In the forward pass blocks have gathered nothing else than bytes. */
+static bool has_gathered_bytes(const mc_model *model)
+{
+    const mc_zero *z = &mc_model_module((mc_model *)(uintptr_t)model)->root->zero;
+    for (int i = 0; i < z->bucket_count; i++)
+        if (z->buckets[i].in_block && z->buckets[i].values.data) return false;
+    return casts > 0;
+}
+
+static bool run_steps(mc_context *ctx, const variant *v, mc_model *model, mc_optim_manager *optim,
+                      training *out)
+{
     int rank = mc_rank(ctx), ranks = mc_world_size(ctx), first = rank * ROWS / ranks;
-    mc_gpt2_config config = small_gpt2_config(32, LAYERS, WORDS, WIDTH);
-    mc_model *model =
-        mc_gpt2_new(ctx, &config, NULL,
-                    &(mc_load_options){
-                        .recipe = recipe, .recompute = recompute, .lora = adapts ? &lora : NULL});
-    if (adapts) mc_model_quantize_base(model, MC_WEIGHTS_FP8);
-    mc_optimizer *adam = mc_adam_new(ctx, &(mc_adam_options){.lr = 1e-3f, .eps = 1e-4f});
-    mc_optimizer_add(adam, mc_model_module(model));
-    mc_optim_manager *optim = mc_optim_manager_new(ctx, NULL);
-    mc_optim_manager_add(optim, adam, NULL);
-    bool good = !mc_failed(ctx);
+    bool good = !mc_failed(ctx), narrow = v->gathers && ranks > 1;
     for (int i = 0; good && i < STEPS; i++) {
+        casts = 0;
         mc_optim_manager_zero_grad_plan(optim, &(mc_step_plan){.nominal_rows = 100});
         mc_tape *t = mc_tape_begin(ctx);
         mc_tensor *loss = loss_of(t, model, i, first, (rank + 1) * ROWS / ranks - first);
+        good = narrow ? has_gathered_bytes(model) : !casts;
         mc_optim_manager_backward(optim, t, loss);
         mc_tape_end(t);
         mc_optim_manager_step(optim);
         out->loss[i] = mc_optim_manager_mean_loss(optim);
-        if (i == 0 && !adapts) good = read_scales(ctx, model, out->first);
+        if (i == 0 && !v->by_rows) good = good && read_scales(ctx, model, out->first);
     }
-    if (!adapts) good = good && read_scales(ctx, model, out->last);
+    if (!v->by_rows) good = good && read_scales(ctx, model, out->last);
+    return good && !mc_failed(ctx);
+}
+
+static bool train(mc_context *ctx, const variant *v, training *out)
+{
+    const mc_lora_options lora = {.rank = 2, .target_pattern = "all-linear"};
+    mc_gpt2_config config = small_gpt2_config(32, LAYERS, WORDS, WIDTH);
+    mc_load_options load = {.dtype = v->dtype,
+                            .recipe = v->recipe,
+                            .recompute = v->recompute,
+                            .lora = v->adapts ? &lora : NULL};
+    ctx->zero_level = v->level;
+    mc_model *model = mc_gpt2_new(ctx, &config, NULL, &load);
+    if (v->by_rows) mc_model_quantize_base(model, MC_WEIGHTS_FP8);
+    if (model) mc_model_module(model)->root->zero.cast = count_casts;
+    mc_adam_options adam = {.lr = 1e-3f, .eps = 1e-4f};
+    mc_optimizer *o = v->offload ? mc_adam_offload_new(ctx, &adam) : mc_adam_new(ctx, &adam);
+    mc_optimizer_add(o, mc_model_module(model));
+    mc_optim_manager *optim = mc_optim_manager_new(ctx, NULL);
+    mc_optim_manager_add(optim, o, NULL);
+    bool good = run_steps(ctx, v, model, optim, out);
     mc_optim_manager_free(optim);
-    mc_optimizer_free(adam);
+    mc_optimizer_free(o);
     mc_model_free(model);
     return good && !mc_failed(ctx);
 }
@@ -85,11 +128,11 @@ static bool near(double a, double b, double tolerance)
     return fabs(a - b) <= tolerance * fabs(b);
 }
 
-static bool same(const training *a, const training *b, bool adapts)
+static bool same(const training *a, const training *b, bool by_rows)
 {
     bool good = near(a->loss[0], b->loss[0], 1e-6) && a->loss[0] != a->loss[STEPS - 1];
     for (int i = 1; i < STEPS; i++) good &= near(a->loss[i], b->loss[i], 1e-3);
-    for (int i = 0; i < SCALES && !adapts;
+    for (int i = 0; i < SCALES && !by_rows;
          i++) { /* of the first step alone all operands are the same */
         good &= near(a->first[i].history[0], b->first[i].history[0], 1e-5) &&
                 a->first[i].scale == b->first[i].scale && a->last[i].history[STEPS - 1] != 0;
@@ -98,29 +141,81 @@ static bool same(const training *a, const training *b, bool adapts)
     return good;
 }
 
-int main(void)
+static bool report(mc_context *ctx, const variant *v, const char *than, bool fits,
+                   const training *ours, const training *expected)
 {
+    if (!fits || mc_rank(ctx) == 0)
+        printf("%s level %d, %s: loss %.9g, %s %.9g\n", fits ? "ok" : "FAILED", v->level, v->name,
+               ours->loss[STEPS - 1], than, expected->loss[STEPS - 1]);
+    return fits && !mc_failed(ctx);
+}
+
+/* The job, and each rank alone on all rows. */
+static bool compare_alone(mc_context *ctx, mc_context *alone, const variant *v)
+{
+    training ours = {0}, expected = {0};
+    bool ran = train(ctx, v, &ours) && train(alone, v, &expected);
+    return report(ctx, v, "alone", ran && same(&ours, &expected, v->by_rows), &ours, &expected);
+}
+
+/* Gathered bytes are those of a cast of gathered values: equal to the bit to level 2. */
+static bool compare_levels(mc_context *ctx, const variant *v)
+{
+    training ours = {0}, expected = {0};
+    variant at2 = *v;
+    at2.level = 2;
+    at2.gathers = false;
+    bool ran = train(ctx, v, &ours) && train(ctx, &at2, &expected);
+    bool fits = ran && memcmp(ours.loss, expected.loss, sizeof ours.loss) == 0 &&
+                memcmp(ours.last, expected.last, sizeof ours.last) == 0;
+    return report(ctx, v, "level 2", fits, &ours, &expected);
+}
+
+static const mc_recipe delayed = {.fp8 = MC_FP8_ALL},
+                       current = {.fp8 = MC_FP8_ALL, .scaling = MC_FP8_CURRENT};
+
+static bool compare_all_levels(mc_context *ctx)
+{
+    const variant variants[] = {
+        {"delayed scales", 3, delayed, .gathers = true},
+        {"recomputed", 3, delayed, MC_RECOMPUTE_FULL, .gathers = true},
+        {"current scales", 3, current, MC_RECOMPUTE_SELECTIVE, .gathers = true},
+        {"bf16", 3, delayed, .dtype = MC_BF16, .gathers = true},
+        {"LoRA", 3, delayed, .adapts = true, .gathers = true},
+        {"AdamOffload", 3, delayed, .dtype = MC_BF16, .offload = true, .gathers = true},
+    };
+    bool good = true;
+    for (size_t i = 0; good && i < sizeof variants / sizeof *variants; i++)
+        good = compare_levels(ctx, &variants[i]);
+    return good;
+}
+
+static bool compare_all_alone(mc_context *ctx, mc_context *alone)
+{
+    bool good = true;
+    for (int i = 0; good && i < 9; i++) {
+        variant v = {.name = i > 4    ? "rows' scales"
+                             : i == 4 ? "current scales"
+                                      : "delayed scales",
+                     .level = i % 4,
+                     .recipe = i == 4 ? current : delayed,
+                     .recompute = i % 2 ? MC_RECOMPUTE_FULL : MC_RECOMPUTE_SELECTIVE,
+                     .adapts = i > 4,
+                     .by_rows = i > 4,
+                     .gathers = i == 3};
+        good = compare_alone(ctx, alone, &v);
+    }
+    return good;
+}
+
+int main(int argc, char **argv)
+{
+    bool only_gather = argc > 1 && strcmp(argv[1], "gather") == 0;
     mc_context *alone = mc_context_new(&(mc_init_options){.seed = 5, .device = ranks_device()});
     mc_context *ctx = mc_init_distributed(
         &(mc_init_options){.seed = 5, .device = ranks_device(), .comm_timeout = 60});
     bool good = !mc_print_error(ctx, stderr) && !mc_print_error(alone, stderr);
-    for (int i = 0; good && i < 9; i++) {
-        bool adapts = i > 4;
-        mc_recipe recipe = {.fp8 = MC_FP8_ALL, .scaling = i == 4 ? MC_FP8_CURRENT : MC_FP8_DELAYED};
-        mc_recompute recompute = i % 2 ? MC_RECOMPUTE_FULL : MC_RECOMPUTE_SELECTIVE;
-        ctx->zero_level = i % 4;
-        training ours = {0}, expected = {0};
-        bool ran = train(ctx, recipe, recompute, adapts, &ours) &&
-                   train(alone, recipe, recompute, adapts, &expected);
-        bool fits = ran && same(&ours, &expected, adapts);
-        if (!fits || mc_rank(ctx) == 0)
-            printf("%s level %d, %s scales: loss %.9g, alone %.9g\n", fits ? "ok" : "FAILED", i % 4,
-                   adapts           ? "rows'"
-                   : recipe.scaling ? "current"
-                                    : "delayed",
-                   ours.loss[STEPS - 1], expected.loss[STEPS - 1]);
-        good = fits && !mc_failed(ctx);
-    }
+    good = good && (only_gather || compare_all_alone(ctx, alone)) && compare_all_levels(ctx);
     mc_print_error(ctx, stderr);
     mc_print_error(alone, stderr);
     mc_context_free(ctx);

@@ -28,7 +28,7 @@ static void step(mc_context *ctx, void *user)
     mc_optim_manager_step(w->optim);
 }
 
-static work make_work(mc_context *ctx, mc_recompute recompute, mc_dtype dtype)
+static work make_work(mc_context *ctx, mc_recompute recompute, mc_dtype dtype, mc_fp8_choice fp8)
 {
     static int32_t zeros[BATCH * LENGTH];
     mc_gpt2_config c = mc_gpt2_config_default();
@@ -39,7 +39,7 @@ static work make_work(mc_context *ctx, mc_recompute recompute, mc_dtype dtype)
     c.heads = 4;
     c.positions = LENGTH;
     c.dropout = c.embedding_dropout = c.attention_dropout = 0;
-    mc_load_options load = {.recompute = recompute, .dtype = dtype};
+    mc_load_options load = {.recompute = recompute, .dtype = dtype, .recipe = {.fp8 = fp8}};
     work w = {.gpt2 = mc_gpt2_new(ctx, &c, NULL, &load)};
     mc_optimizer *adam = mc_adam_new(ctx, NULL);
     mc_optimizer_add(adam, mc_model_module(w.gpt2));
@@ -105,7 +105,8 @@ static bool check_sums(work *w, mc_recompute recompute, mc_dtype dtype, const mc
     return good && claimed_bytes(root) == 0;
 }
 
-static bool run_case(mc_context *ctx, int level, mc_recompute recompute, mc_grad_dtype grad_dtype)
+static bool run_case(mc_context *ctx, int level, mc_recompute recompute, mc_grad_dtype grad_dtype,
+                     mc_fp8_choice fp8)
 {
     ctx->zero_level = level;
     ctx->grad_dtype = grad_dtype;
@@ -113,7 +114,8 @@ static bool run_case(mc_context *ctx, int level, mc_recompute recompute, mc_grad
     mc_context *dry = mc_plan_context_new(ctx);
     size_t before = ctx->device->memory.peak = ctx->device->memory.in_use;
     mc_memory_plan plan = {0};
-    work planned = make_work(dry, recompute, dtype), real = make_work(ctx, recompute, dtype);
+    work planned = make_work(dry, recompute, dtype, fp8),
+         real = make_work(ctx, recompute, dtype, fp8);
     mc_plan_run(dry, mc_model_module(planned.gpt2), step, &planned, &plan);
     for (int i = 0; i < 3; i++) step(ctx, &real);
     int64_t block = 0, outside = 0, most = 0;
@@ -130,10 +132,10 @@ static bool run_case(mc_context *ctx, int level, mc_recompute recompute, mc_grad
         within = check_sums(&real, recompute, dtype, &plan) && within;
     bool failed = mc_print_error(ctx, stdout) || mc_print_error(dry, stdout);
     bool good = !failed && within && error < 0.02;
-    printf("%s rank %d level %d recompute %d%s: peak %.0f, planned %.2f %% off; gathered %.2f "
+    printf("%s rank %d level %d recompute %d%s%s: peak %.0f, planned %.2f %% off; gathered %.2f "
            "blocks\n",
            good ? "ok" : "FAILED", mc_rank(ctx), level, (int)recompute,
-           dtype == MC_BF16 ? " bf16" : "", peak, 100 * error,
+           dtype == MC_BF16 ? " bf16" : "", fp8 ? " fp8" : "", peak, 100 * error,
            most > outside ? (double)(most - outside) / (double)block : 0);
     mc_context_free(dry);
     mc_optim_manager_free(real.optim);
@@ -151,7 +153,9 @@ int main(void)
     for (int level = 0; level <= 3; level++)
         for (mc_recompute r = MC_RECOMPUTE_NONE; r <= MC_RECOMPUTE_FULL; r++)
             for (mc_grad_dtype d = MC_GRAD_F32; d <= MC_GRAD_PARAMETER; d++)
-                good &= run_case(ctx, level, r, d);
+                good &= run_case(ctx, level, r, d, MC_FP8_NONE);
+    for (mc_recompute r = MC_RECOMPUTE_NONE; r <= MC_RECOMPUTE_FULL; r++)
+        good &= run_case(ctx, 3, r, MC_GRAD_PARAMETER, MC_FP8_ALL);
     mc_context_free(ctx);
     return !good;
 }

@@ -814,7 +814,7 @@ static void test_waits(void **state)
     assert_int_equal(mc_bucket_await(&root->zero, first), MC_OK);
     read_bucket(ctx, first, after);
     assert_memory_not_equal(before, after, (size_t)first->count * sizeof(float));
-    assert_true(next->values.updating);
+    assert_true(next->updating);
     read_bucket(ctx, next, before);
     set_gate(NULL, NULL, true);
     assert_int_equal(mc_bucket_await(&root->zero, next), MC_OK);

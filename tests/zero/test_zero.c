@@ -60,7 +60,7 @@ static void add_mirror(mc_context *ctx)
 
 /* ---- a model --------------------------------------------------------------------------------- */
 
-enum { DIM = 12, BLOCKS = 3, ROWS = 4, STEPS = 3 };
+enum { DIM = 16 /* as FP8 needs */, BLOCKS = 3, ROWS = 4, STEPS = 3 };
 
 typedef struct block {
     mc_module module;
@@ -95,7 +95,8 @@ typedef struct run {
     mc_optim_manager *optim;
 } run;
 
-static run start_with(mc_zero_level level, bool offload, mc_recompute recompute)
+static run start_with(mc_zero_level level, bool offload, mc_recompute recompute,
+                      const mc_recipe *recipe)
 {
     run r = {.ctx = mc_init_distributed(&(mc_init_options){.seed = 3, .log = ignore_line})};
     add_mirror(r.ctx);
@@ -103,6 +104,7 @@ static run start_with(mc_zero_level level, bool offload, mc_recompute recompute)
     r.m->blocks = mc_block_list_new(&r.m->module, "blocks", BLOCKS, new_block, block_forward,
                                     &(mc_block_options){level, recompute, NULL});
     r.m->head = mc_linear_add(&r.m->module, "head", DIM, 3, NULL);
+    mc_module_set_recipe(&r.m->module, recipe);
     mc_adam_options options = {.lr = 0.1f, .eps = 1e-3f};
     r.adam = offload ? mc_adam_offload_new(r.ctx, &options) : mc_adam_new(r.ctx, &options);
     r.optim = mc_optim_manager_new(r.ctx, NULL);
@@ -115,7 +117,7 @@ static run start_with(mc_zero_level level, bool offload, mc_recompute recompute)
 
 static run start(mc_zero_level level, bool offload)
 {
-    return start_with(level, offload, MC_RECOMPUTE_NONE);
+    return start_with(level, offload, MC_RECOMPUTE_NONE, NULL);
 }
 
 static mc_zero *zero_of(run *r) { return &r->m->module.root->zero; }
@@ -197,6 +199,9 @@ static void check_states(run *r)
         assert_true((b->values.data == NULL) == (b->values.state == MC_VALUES_RESTING));
         assert_int_equal(b->values.state, shares ? MC_VALUES_RESTING : MC_VALUES_READY);
         assert_int_equal(b->values.users + b->values.running + b->values.retained, 0);
+        assert_int_equal(b->bytes.state, MC_VALUES_RESTING);
+        assert_true(!b->bytes.request && !b->bytes.data);
+        assert_int_equal(b->bytes.users + b->bytes.running + b->bytes.retained, 0);
         if (mc_bucket_shares_gradient(b))
             assert_true(!b->gradient.data == (b->gradient.state == MC_GRADIENT_NONE ||
                                               b->gradient.state == MC_GRADIENT_VOID));
@@ -216,14 +221,14 @@ static void check_void(run *r)
     mc_clear_error(r->ctx);
 }
 
-static void fail_in_step(mc_zero_level level, mc_recompute recompute, fault f,
-                         const float *expected, int *lost)
+static void fail_in_step(mc_zero_level level, mc_recompute recompute, const mc_recipe *recipe,
+                         fault f, const float *expected, int *lost)
 {
     long count = 0, nth = 0;
     float values[MOST];
     bool failed = true;
     while (failed || nth <= count) {
-        run r = start_with(level, false, recompute);
+        run r = start_with(level, false, recompute, recipe);
         train_step(&r, 0);
         assert_good(r.ctx);
         begin_faults(f, ++nth);
@@ -244,22 +249,33 @@ static void fail_in_step(mc_zero_level level, mc_recompute recompute, fault f,
     assert_true(f == OF_HOST || count > 4);
 }
 
+static void check_steps(mc_zero_level level, const mc_recipe *recipe)
+{
+    float expected[MOST];
+    int lost = 0;
+    run r = start_with(level, false, MC_RECOMPUTE_NONE, recipe);
+    for (int step = 0; step < STEPS; step++) train_step(&r, step);
+    read_all(&r, expected);
+    mc_context_free(r.ctx);
+    for (fault f = 0; f < FAULTS; f++)
+        for (mc_recompute how = MC_RECOMPUTE_NONE; how <= MC_RECOMPUTE_FULL; how += 2)
+            if (can_fail(f) && (how == MC_RECOMPUTE_NONE || level == MC_ZERO_3))
+                fail_in_step(level, how, recipe, f, expected, &lost);
+    assert_true(lost > 0);
+}
+
 static void test_steps(void **state)
 {
     (void)state;
-    for (mc_zero_level level = MC_ZERO_0; level <= MC_ZERO_3; level++) {
-        float expected[MOST];
-        int lost = 0;
-        run r = start(level, false);
-        for (int step = 0; step < STEPS; step++) train_step(&r, step);
-        read_all(&r, expected);
-        mc_context_free(r.ctx);
-        for (fault f = 0; f < FAULTS; f++)
-            for (mc_recompute how = MC_RECOMPUTE_NONE; how <= MC_RECOMPUTE_FULL; how += 2)
-                if (can_fail(f) && (how == MC_RECOMPUTE_NONE || level == MC_ZERO_3))
-                    fail_in_step(level, how, f, expected, &lost);
-        assert_true(lost > 0);
-    }
+    for (mc_zero_level level = MC_ZERO_0; level <= MC_ZERO_3; level++) check_steps(level, NULL);
+}
+
+/* Blocks gather the bytes of their weights. */
+static void test_steps_in_8_bits(void **state)
+{
+    (void)state;
+    check_steps(MC_ZERO_3, &(mc_recipe){.fp8 = MC_FP8_ALL});
+    check_steps(MC_ZERO_3, &(mc_recipe){.fp8 = MC_FP8_ALL, .scaling = MC_FP8_CURRENT});
 }
 
 /* ---- moves ----------------------------------------------------------------------------------- */
@@ -274,7 +290,7 @@ static size_t snapshot(run *r, float *to)
         size_t held = (size_t)mc_bucket_held(b);
         bool shares = mc_bucket_shares_values(b);
         size_t values = (size_t)(shares ? b->share : b->count);
-        memcpy(to + n, shares ? b->values.share : b->values.data, values * sizeof *to);
+        memcpy(to + n, shares ? b->values_share : b->values.data, values * sizeof *to);
         n += values;
         for (int k = 0; k < 2 && b->state[k]; k++, n += held)
             memcpy(to + n, b->state[k], held * sizeof *to);
@@ -386,7 +402,7 @@ static void test_transitions(void **state)
     mc_module_need_gradients(r.m->module.root, 1);
     mc_zero *z = zero_of(&r);
     mc_bucket *b = &z->buckets[1]; /* a block's */
-    check_refused(&r, mc_values_go(z, b, MC_VALUES_STALE), "RESTING", "STALE");
+    check_refused(&r, mc_values_go(z, b, &b->values, MC_VALUES_STALE), "RESTING", "STALE");
     check_refused(&r, mc_gradient_go(z, b, MC_GRADIENT_SUMMED), "NONE", "SUMMED");
     b->sum.state = MC_SUM_WIDE;
     check_refused(&r, mc_sum_go(z, b, MC_SUM_NARROW), "WIDE", "NARROW");
@@ -401,6 +417,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_transitions),
         cmocka_unit_test(test_steps),
+        cmocka_unit_test(test_steps_in_8_bits),
         cmocka_unit_test(test_moves),
         cmocka_unit_test(test_sums),
     };

@@ -149,7 +149,7 @@ mc_status MC_K(fp8_transpose)(mc_device *d, int64_t rows, int64_t columns, const
     (void)d;
 #pragma omp parallel for schedule(static) if (rows * columns > MC_SERIAL)
     for (int64_t column = 0; column < columns; column++) {
-        ones[column] = 1;
+        if (ones) ones[column] = 1;
         for (int64_t row = 0; row < rows; row++) y[column * rows + row] = x[row * columns + column];
     }
     return MC_OK;

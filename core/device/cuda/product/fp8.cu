@@ -524,7 +524,7 @@ __global__ void __launch_bounds__(THREADS)
     __syncthreads();
     store_columns(w, (const uint32_t *)tile, row0, column0);
     const int64_t own = column0 + threadIdx.x;
-    if (blockIdx.y == 0 && threadIdx.x < TILE_COLUMNS && own < w.columns) ones[own] = 1;
+    if (ones && blockIdx.y == 0 && threadIdx.x < TILE_COLUMNS && own < w.columns) ones[own] = 1;
 }
 
 /* ---- scales ---------------------------------------------------------------------------------- */
