@@ -9,8 +9,9 @@
 #include "core/modelcenter.h"
 #include <modelcenter/more.h>
 #include "tests/tools/command_test.h"
+#include "tests/tools/small_models.h"
 
-enum { ROWS = 150, DIM = 16 };
+enum { ROWS = 150, DIM = SMALL_DIM };
 
 static const char quickstart[] = MC_SOURCE_DIR "/datasets/quickstart";
 static char texts[ROWS][512];
@@ -38,12 +39,7 @@ static void make_rows(void)
 static int set_up(void **state)
 {
     make_folder(state);
-    mc_bert_config config = mc_bert_config_default();
-    config.vocab_size = 310;
-    config.dim = DIM;
-    config.dim_ff = 32;
-    config.heads = 2;
-    config.layers = 1;
+    mc_bert_config config = small_bert();
     config.positions = 32;
     mc_context *ctx = mc_init_distributed(NULL);
     mc_model *model = mc_bert_new(ctx, &config, &(mc_model_heads){.pooler = true}, NULL);

@@ -9,6 +9,7 @@
 #include "core/modelcenter.h"
 #include <modelcenter/more.h>
 #include "tests/tools/command_test.h"
+#include "tests/tools/small_models.h"
 
 static const char quickstart[] = MC_SOURCE_DIR "/datasets/quickstart";
 static const char hint[] = "are not finite: computed in f16, whose largest number is 65504; bf16 "
@@ -42,13 +43,7 @@ static void save(mc_model *model, const mc_tokenizer *tok, const char *name, con
 static void make_bert(mc_context *ctx, const mc_tokenizer *tok)
 {
     static const char *const names[] = {"bad", "good"};
-    mc_bert_config config = mc_bert_config_default();
-    config.vocab_size = 310;
-    config.dim = 16;
-    config.dim_ff = 32;
-    config.heads = 2;
-    config.layers = 1;
-    config.positions = 64;
+    mc_bert_config config = small_bert();
     mc_model *model =
         mc_bert_new(ctx, &config, &(mc_model_heads){.pooler = true, .labels = 2}, NULL);
     mc_model_set_task(model, NULL, names);
@@ -62,13 +57,7 @@ static void make_bert(mc_context *ctx, const mc_tokenizer *tok)
 
 static void make_gpt2(mc_context *ctx, const mc_tokenizer *tok)
 {
-    mc_gpt2_config config = mc_gpt2_config_default();
-    config.vocab_size = 310;
-    config.dim = 16;
-    config.dim_ff = 32;
-    config.heads = 2;
-    config.layers = 1;
-    config.positions = 64;
+    mc_gpt2_config config = small_gpt2();
     save(mc_gpt2_new(ctx, &config, NULL, NULL), tok, "gpt2", NULL);
     save(mc_gpt2_new(ctx, &config, NULL, NULL), tok, "writer",
          "{\"kind\": \"generate\", \"text\": \"review\", \"target\": \"label\", "

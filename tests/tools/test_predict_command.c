@@ -10,6 +10,7 @@
 #include "core/modelcenter.h"
 #include <modelcenter/more.h>
 #include "tests/tools/command_test.h"
+#include "tests/tools/small_models.h"
 
 enum { ROWS = 100, LABELS = 3, ANSWER = 5 };
 
@@ -19,19 +20,6 @@ static char texts[ROWS][400], pairs[ROWS][400];
 static double logits[ROWS][LABELS]; /* of each text by the classifier */
 static double pair_logits[ROWS][LABELS], value[ROWS], values[ROWS][2];
 static char answers[ROWS][512];
-
-static mc_bert_config small_bert(void)
-{
-    mc_bert_config config = mc_bert_config_default();
-    config.vocab_size = 310;
-    config.dim = 16;
-    config.dim_ff = 32;
-    config.heads = 2;
-    config.layers = 1;
-    config.positions = 64;
-    config.init_std = 0.5f;
-    return config;
-}
 
 /* Logits of one text or pair, by a forward pass of its own. */
 static void classify(mc_context *ctx, mc_model *model, const mc_tokenizer *tok, int i, bool paired,
@@ -66,6 +54,7 @@ static void save(mc_model *model, const mc_tokenizer *tok, const char *name, con
 static void make_classifiers(mc_context *ctx, const mc_tokenizer *tok)
 {
     mc_bert_config config = small_bert();
+    config.init_std = 0.5f;
     mc_model *three =
         mc_bert_new(ctx, &config, &(mc_model_heads){.pooler = true, .labels = LABELS}, NULL);
     mc_model *one = mc_bert_new(ctx, &config, &(mc_model_heads){.pooler = true, .labels = 1}, NULL);
@@ -93,13 +82,7 @@ static void make_classifiers(mc_context *ctx, const mc_tokenizer *tok)
 
 static void make_generator(mc_context *ctx, const mc_tokenizer *tok)
 {
-    mc_gpt2_config config = mc_gpt2_config_default();
-    config.vocab_size = 310;
-    config.dim = 16;
-    config.dim_ff = 32;
-    config.heads = 2;
-    config.layers = 1;
-    config.positions = 64;
+    mc_gpt2_config config = small_gpt2();
     config.init_std = 0.5f;
     mc_model *gpt2 = mc_gpt2_new(ctx, &config, NULL, NULL);
     save(gpt2, tok, "gpt2",
@@ -124,10 +107,10 @@ static void make_generator(mc_context *ctx, const mc_tokenizer *tok)
 static void make_t5(mc_context *ctx, const mc_tokenizer *tok)
 {
     mc_t5_config config = mc_t5_config_default();
-    config.vocab_size = 310;
-    config.dim = 16;
-    config.dim_ff = 32;
-    config.heads = 2;
+    config.vocab_size = SMALL_VOCABULARY;
+    config.dim = SMALL_DIM;
+    config.dim_ff = SMALL_DIM_FF;
+    config.heads = SMALL_HEADS;
     config.head_dim = 8;
     config.layers = config.decoder_layers = 1;
     config.init_factor = 5;
