@@ -72,7 +72,7 @@ static mc_status write_all(mc_saving *s)
 static void *run(void *user)
 {
     mc_saving *s = user;
-    if (write_all(s)) mc_world_tell(s->ctx, s->err);
+    if (write_all(s)) mc_world_report_error(s->ctx, s->err);
     atomic_store(&s->done, true);
     return NULL;
 }

@@ -339,7 +339,7 @@ void mc_comm_watch(mc_comm *c)
     if (atomic_load(&c->aborted)) return;
     bool stops = c->hooks.stop && c->hooks.stop(c->hooks.user, &c->late);
     if (!stops && !c->transport->watch(c, &c->late)) return;
-    if (!stops && c->hooks.tell) c->hooks.tell(c->hooks.user, &c->late);
+    if (!stops && c->hooks.report) c->hooks.report(c->hooks.user, &c->late);
     __atomic_store_n(&c->ctx->device->given_up, c->late.message, __ATOMIC_RELEASE);
     mc_comm_abort(c);
 }

@@ -45,7 +45,7 @@ typedef struct mc_comm_hooks {
     void (*explain)(void *user, uint64_t group, uint64_t sequence, const char *operation, bool all,
                     char *text, size_t size);
     /* Called for a failure found on another thread than the context's. */
-    void (*tell)(void *user, const mc_error *error);
+    void (*report)(void *user, const mc_error *error);
     void *user;
     uint64_t group; /* the group's number in notes, equal on all its ranks, not 0 */
     int ranks;      /* of the job; 0: unknown */

@@ -156,7 +156,7 @@ static void explain(void *user, uint64_t group, uint64_t sequence, const char *o
     mc_control_explain(w->control, group, sequence, operation, all, text, size);
 }
 
-static void tell(void *user, const mc_error *error)
+static void report_error(void *user, const mc_error *error)
 {
     const struct mc_world *w = user;
     mc_control_report(w->control, error->status, error->message);
@@ -169,7 +169,7 @@ void mc_world_hooks(mc_context *ctx, const mc_comm_id *id, mc_comm_hooks *hooks)
     *hooks = (mc_comm_hooks){.stop = stop,
                              .note = note,
                              .explain = explain,
-                             .tell = tell,
+                             .report = report_error,
                              .user = w,
                              .group = id ? mc_hash(MC_HASH_START, id->bytes, sizeof id->bytes)
                                          : ++w->groups,
@@ -261,7 +261,7 @@ int mc_world_ranks_here(const mc_context *ctx)
     return local_size > 1 ? local_size : 1;
 }
 
-void mc_world_tell(const mc_context *ctx, const mc_error *error)
+void mc_world_report_error(const mc_context *ctx, const mc_error *error)
 {
     struct mc_world *w = ctx->world;
     if (w && w->control) mc_control_report(w->control, error->status, error->message);

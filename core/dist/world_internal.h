@@ -36,7 +36,7 @@ int mc_world_ranks_here(const mc_context *ctx);
 
 /* For other threads than the context's: report an error to all ranks; check whether the job has
  * failed, which sets *error if it holds none. */
-void mc_world_tell(const mc_context *ctx, const mc_error *error);
+void mc_world_report_error(const mc_context *ctx, const mc_error *error);
 bool mc_world_failed(const mc_context *ctx, mc_error *error);
 
 #endif

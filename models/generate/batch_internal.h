@@ -193,13 +193,13 @@ bool mc_batch_take_in(struct mc_batch *batch);
 /* Copies `count` lines of what was chosen, from line `first` on, when all before is done. */
 void mc_batch_add_group(struct mc_batch *batch, mc_token_group group, int first, int count);
 
-/* ---- what callers hear of (batch_tell.c) ----------------------------------------------------- */
+/* ---- reporting to callers (batch_events.c) --------------------------------------------------- */
 
-/* The token that came; at the end with the score. */
-void mc_batch_tell_token(const mc_job *job, mc_answer_state state, mc_chosen chosen);
+/* A new token; with the last one the score. */
+void mc_batch_report_token(const mc_job *job, mc_answer_state state, mc_chosen chosen);
 /* All answers that the job stands for end without a token. */
-void mc_batch_tell_ends(const mc_job *job, mc_answer_state state, const char *error);
+void mc_batch_report_end(const mc_job *job, mc_answer_state state, const char *error);
 /* The answers that a search has found, one after the other. */
-void mc_batch_tell_found(const mc_job *job);
+void mc_batch_report_beams(const mc_job *job);
 
 #endif

@@ -88,7 +88,7 @@ static void end_first(struct mc_batch *b, mc_job *j)
     b->waiting = j->next;
     if (!b->waiting) b->last = &b->waiting;
     pthread_mutex_unlock(&b->guard);
-    mc_batch_tell_ends(j, MC_ANSWER_FAILED, b->problem);
+    mc_batch_report_end(j, MC_ANSWER_FAILED, b->problem);
     mc_job_free(j);
 }
 

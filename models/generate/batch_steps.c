@@ -58,7 +58,7 @@ static int groups_of_steps(const struct mc_batch *b)
 static void end_row(struct mc_batch *b, int row, mc_answer_state state, const char *error)
 {
     mc_job *j = mc_batch_leave_row(b, row);
-    mc_batch_tell_ends(j, state, error);
+    mc_batch_report_end(j, state, error);
     mc_job_free(j);
 }
 
@@ -89,7 +89,7 @@ static void end_cancelled(struct mc_batch *b)
     for (mc_job *next; gone; gone = next) {
         next = gone->next;
         if (!gone->checked && !mc_batch_try(b, gone, mc_batch_read_options)) mc_clear_error(b->ctx);
-        mc_batch_tell_ends(gone, MC_ANSWER_CANCELLED, NULL);
+        mc_batch_report_end(gone, MC_ANSWER_CANCELLED, NULL);
         mc_job_free(gone);
     }
     for (int i = 0; i < b->rows; i++) {
@@ -139,7 +139,7 @@ static bool take_candidates(struct mc_batch *b, int row)
     if (!mc_batch_advance(b, b->job[row])) return end_not_finite(b, row);
     if (!b->job[row]->search->over) return true;
     mc_job *j = mc_batch_leave_row(b, row);
-    mc_batch_tell_found(j);
+    mc_batch_report_beams(j);
     mc_job_free(j);
     return true;
 }
@@ -156,7 +156,7 @@ static bool take_token(struct mc_batch *b, int row, mc_chosen chosen)
                                   o->stop(o->stop_user, j->number, j->ids + j->prompt, j->count);
     if (stopped) mc_batch_stop_column(b, row);
     if (end || stopped) mc_batch_leave_row(b, row);
-    mc_batch_tell_token(j, end || stopped ? MC_ANSWER_ENDED : MC_ANSWER_GOES_ON, chosen);
+    mc_batch_report_token(j, end || stopped ? MC_ANSWER_ENDED : MC_ANSWER_GOES_ON, chosen);
     if (end || stopped) mc_job_free(j);
     return true;
 }

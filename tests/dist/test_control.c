@@ -309,7 +309,7 @@ static void test_names(void **state)
                  {"[::1]", NULL},
                  {"no-such-host.invalid", "host \"no-such-host.invalid\" (MASTER_ADDR): "},
                  {"a b", "host \"a b\" (MASTER_ADDR): "},
-                 {"", "set MASTER_ADDR"}};
+                 {"", "the host of rank 0 is unknown: set MASTER_ADDR"}};
     int v6 = socket(AF_INET6, SOCK_STREAM, 0);
     struct sockaddr_in6 loopback = {.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_LOOPBACK_INIT};
     bool has_v6 = v6 >= 0 && bind(v6, (struct sockaddr *)&loopback, sizeof loopback) == 0;

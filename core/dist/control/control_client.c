@@ -305,7 +305,7 @@ static void check_rendezvous(mc_control_client *k, double now)
 }
 
 /* Acknowledges the last blob to rank 0. */
-static void tell_taken(mc_control_client *k)
+static void send_taken(mc_control_client *k)
 {
     pthread_mutex_lock(&k->c->lock);
     uint32_t done = k->c->blob.done;
@@ -326,7 +326,7 @@ static void check_share(mc_control_client *k, double now)
     double since = now - c->blob.since;
     memcpy(what, c->blob.what, sizeof what);
     pthread_mutex_unlock(&c->lock);
-    tell_taken(k);
+    send_taken(k);
     if (waits && (k->server_left || since >= c->timeout))
         mc_control_fail(c, MC_ERR_IO, MC_NO_RANK,
                         "%s: rank 0 has not given it to rank %d in %.1f s%s", what, c->rank, since,
@@ -365,7 +365,7 @@ static void pass_question(mc_control_client *k, double now)
     mc_conn_send(k->conn, &f);
 }
 
-static void tell_failure(mc_control_client *k)
+static void send_failure(mc_control_client *k)
 {
     if (!has_failed(k) || k->failure_known || !k->conn || !k->answered) return;
     mc_frame f;
@@ -386,7 +386,7 @@ static void check_all(mc_control_client *k, double now)
         snprintf(what, sizeof what, "stands still: no heartbeat for %.1f s", now - k->conn->heard);
         fail_server(k, what);
     }
-    tell_failure(k);
+    send_failure(k);
     pass_question(k, now);
     if (now < k->next_beat) return;
     k->next_beat = now + c->beat;
@@ -431,8 +431,8 @@ static void start_leaving(mc_control_client *k, double now)
         disconnect(k);
         return;
     }
-    tell_failure(k); /* a failure of a moment ago: after BYE nobody would receive it */
-    tell_taken(k);
+    send_failure(k); /* a failure of a moment ago: after BYE nobody would receive it */
+    send_taken(k);
     mc_conn_send(k->conn, &beat);
     mc_conn_send(k->conn, &bye);
     k->conn->closing = true;

@@ -111,7 +111,7 @@ static void send_all(mc_control_server *s, const mc_frame *f)
         if (s->peers[r].conn) mc_conn_send(s->peers[r].conn, f);
 }
 
-static void tell_failure(mc_control_server *s)
+static void send_failure(mc_control_server *s)
 {
     if (s->failure_sent || !atomic_load(&s->c->failed)) return;
     mc_frame f;
@@ -575,7 +575,7 @@ static void check_all(mc_control_server *s, double now)
         if (s->c->phase == MC_CONTROL_JOINING) check_rendezvous(s, now);
         check_share(s, now);
     }
-    tell_failure(s);
+    send_failure(s);
     answer_own_question(s);
     if (now < s->next_beat) return;
     send_beats(s, now);
@@ -589,7 +589,7 @@ static void start_leaving(mc_control_server *s, double now)
 {
     mc_frame beat, bye = {.type = MC_FRAME_BYE};
     mc_control_state mine = mc_control_mine(s->c);
-    tell_failure(s); /* a failure of a moment ago: after BYE nobody would receive it */
+    send_failure(s); /* a failure of a moment ago: after BYE nobody would receive it */
     mc_control_beat_frame(&beat, &mine, now);
     remove_secret(s->c);
     mc_control_stop_listening(&s->listeners);
@@ -617,7 +617,7 @@ void *mc_control_serve(void *argument)
         }
         drop_ended(s);
         if (s->leaving && (s->count == 0 || now >= s->leaving)) return NULL;
-        if (!s->leaving && !s->failure_sent) tell_failure(s);
+        if (!s->leaving && !s->failure_sent) send_failure(s);
         poll_all(s, now);
     }
 }

@@ -149,7 +149,7 @@ static bool check_options(mc_error *error, const mc_control_options *o)
                      o->timeout);
     else if (o->world_size > 1 && (!o->addr || !*o->addr))
         mc_error_set(error, MC_ERR_ARGUMENT,
-                     "nothing tells where rank 0 is: set MASTER_ADDR to its host");
+                     "the host of rank 0 is unknown: set MASTER_ADDR to it");
     else if (o->world_size > 1 && strlen(o->addr) >= MC_LAUNCH_ADDR_MAX)
         mc_error_set(error, MC_ERR_ARGUMENT, "rank 0's host has a name of %zu characters",
                      strlen(o->addr));
