@@ -9,7 +9,7 @@ transformers and loaded by this library. Both compute logits in f32 for a batch 
 these have to agree to 1e-5 of the largest. Both also save in shards, where the indexes and the files'
 tensors have to be the same, byte for byte. Prints a line for each, and exits 1 if any differs.
 
-Needs torch, transformers and safetensors; tried with transformers 5.23 and torch 2.15. It is run by
+Needs torch, transformers and safetensors; tried with transformers 5.24 and torch 2.15. It is run by
 hand, not by the tests.
 """
 import json
