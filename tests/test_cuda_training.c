@@ -239,6 +239,34 @@ static void test_skipped_step(void **state)
     run_end(&gpu);
 }
 
+/* A weight that becomes NaN is named by the step that finds it, whether or not it is recorded. */
+static void test_nonfinite_weight(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 6; i++) {
+        run gpu = run_begin((run_options){.device = "cuda",
+                                          .dtype = i % 2 ? MC_BF16 : MC_F32,
+                                          .recorded = i > 1,
+                                          .optim = {.max_grad_norm = 1}});
+        mc_step_report reports[4];
+        mc_parameter *p = mc_module_find_parameter(mc_model_module(gpu.bert),
+                                                   "encoder.layers.1.ffn.ffn.w_out.bias");
+        assert_non_null(p);
+        train(&gpu, i < 4 ? 1 : 3, reports); /* the next is the one that is recorded, or a replay */
+        float values[64];
+        mc_parameter_read(p, values);
+        values[63] = NAN;
+        mc_parameter_write(p, values);
+        take_step(&gpu, 3);
+        mc_optim_manager_report(gpu.optim, 0, &reports[3]);
+        assert_error(
+            gpu.ctx, MC_ERR_STATE,
+            "parameter \"encoder.layers.1.ffn.ffn.w_out.bias\" has a value that is infinite",
+            "no step was taken");
+        run_end(&gpu);
+    }
+}
+
 /* ---- what is changed while steps are on their way -------------------------------------------- */
 
 /* Whether parameters are frozen before a step of this number. */
@@ -538,6 +566,7 @@ int main(void)
         cmocka_unit_test(test_losses_of_the_cpu),
         cmocka_unit_test(test_loss_scaling),
         cmocka_unit_test(test_skipped_step),
+        cmocka_unit_test(test_nonfinite_weight),
         cmocka_unit_test(test_counts),
         cmocka_unit_test_teardown(test_recorded_equals_eager, leave_deterministic_mode),
         cmocka_unit_test_teardown(test_recording_again, leave_deterministic_mode),

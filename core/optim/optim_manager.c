@@ -526,7 +526,7 @@ static mc_status search_values(void *user, mc_module_root *root, mc_parameter *p
 }
 
 /* The name of a parameter of the optimizers, trained or frozen, whose values on this rank are not
- * finite; NULL: none. Not collective. */
+ * finite; NULL: none. Not collective; launches kernels. */
 static mc_status find_bad_values(mc_optim_manager *m, const char **name)
 {
     mc_device *device = m->ctx->device;
@@ -546,7 +546,7 @@ static mc_status fail_nonfinite(mc_optim_manager *m, const mc_step_state *state)
     mc_search search = {.number = (int64_t)(((uint64_t)1 << 63) - state->nonfinite)};
     const char *bad = NULL;
     mc_status status = each_run(m, search_run, &search);
-    if (!status) status = find_bad_values(m, &bad);
+    if (!status && !mc_step_is_recording(m->ctx)) status = find_bad_values(m, &bad);
     if (status) return status;
     const char *name = search.name ? search.name : "?";
     if (bad)
