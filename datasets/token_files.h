@@ -13,14 +13,12 @@ MC_API mc_token_file *mc_token_file_open_list(mc_context *ctx, const char *const
                                               int count);
 
 MC_API int mc_token_file_shards(const mc_token_file *file);
-/* The path (of the .bin), the format and the number of tokens of shard i. Out of range: NULL, 0,
- * 0. */
+/* Path (of the .bin), format and number of tokens of shard i. Out of range: NULL, 0, 0. */
 MC_API const char *mc_token_file_path(const mc_token_file *file, int shard);
 MC_API mc_token_format mc_token_file_format(const mc_token_file *file, int shard);
 MC_API int64_t mc_token_file_shard_count(const mc_token_file *file, int shard);
 
-/* The number of documents in all shards; -1 if a shard is llm.c's, whose files do not contain
- * it. */
+/* The number of documents in all shards; -1 if a shard is llm.c's, which does not contain it. */
 MC_API int64_t mc_token_file_documents(const mc_token_file *file);
 /* The first token of document i, and its number of tokens. False if i is out of range, if documents
  * are not known, and if the .idx is damaged there, which is an error as when opening. */
@@ -28,10 +26,12 @@ MC_API bool mc_token_file_document(const mc_token_file *file, int64_t i, int64_t
                                    int64_t *count);
 
 /* Copies tokens [first, first + count) to out (count). Errors, set in the context and returned: a
- * range that is not within the file; a negative token, or one past 2^31 - 1, with its position in
- * its shard. */
+ * range that is not within the file; a negative token, or one past 2^31 - 1 (read_within: of
+ * `vocabulary` or more), with its position in its shard. */
 MC_API mc_status mc_token_file_read(const mc_token_file *file, int64_t first, int64_t count,
                                     int32_t *out);
+MC_API mc_status mc_token_file_read_within(const mc_token_file *file, int64_t first, int64_t count,
+                                           int64_t vocabulary, int32_t *out);
 /* The largest token of the file, which is read as a whole. To be compared with a vocabulary. -1
  * after an error, as in mc_token_file_read. */
 MC_API int32_t mc_token_file_largest(const mc_token_file *file);

@@ -205,6 +205,12 @@ size_t mc_token_file_find(const mc_token_file *file, int64_t i)
 
 mc_status mc_token_file_read(const mc_token_file *file, int64_t first, int64_t count, int32_t *out)
 {
+    return mc_token_file_read_within(file, first, count, (int64_t)INT32_MAX + 1, out);
+}
+
+mc_status mc_token_file_read_within(const mc_token_file *file, int64_t first, int64_t count,
+                                    int64_t vocabulary, int32_t *out)
+{
     if (!file) return MC_ERR_ARGUMENT;
     mc_context *ctx = file->ctx;
     if (mc_failed(ctx) || (count && !mc_given(ctx, out))) return mc_error_status(ctx);
@@ -216,8 +222,7 @@ mc_status mc_token_file_read(const mc_token_file *file, int64_t first, int64_t c
         const mc_token_shard *shard = &file->shards[s];
         int64_t begin = first - shard->first, left = shard->count - begin;
         int64_t some = count < left ? count : left;
-        mc_status status =
-            mc_token_shard_read(&ctx->error, shard, begin, some, (int64_t)INT32_MAX + 1, out);
+        mc_status status = mc_token_shard_read(&ctx->error, shard, begin, some, vocabulary, out);
         if (status) return status;
         first += some;
         count -= some;

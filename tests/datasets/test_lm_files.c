@@ -64,6 +64,10 @@ static void test_ranges(void **state)
         assert_int_equal(status, MC_ERR_ARGUMENT);
         expect_error(f->ctx, MC_ERR_ARGUMENT, "there are 10");
     }
+    assert_int_equal(mc_token_file_read(file, 1, 3, tokens), MC_OK);
+    assert_int_equal(mc_token_file_read_within(file, 1, 3, tokens[2] + 1, tokens), MC_OK);
+    assert_int_equal(mc_token_file_read_within(file, 1, 3, tokens[2], tokens), MC_ERR_FORMAT);
+    expect_error(f->ctx, MC_ERR_FORMAT, "a.bin: token");
     assert_null(mc_token_file_path(file, 1));
     assert_null(mc_token_file_path(file, -1));
     assert_int_equal(mc_token_file_shard_count(file, 1), 0);

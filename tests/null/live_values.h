@@ -97,6 +97,7 @@ static const struct {
     {"mc_tokenizer_encode", "max_length", SIDE},
     {"mc_tokenizer_encode_batch", "max_length", SIDE},
     {"mc_tokenizer_check_ids", "vocabulary", 10},
+    {"mc_token_file_read_within", "vocabulary", 10},
     {"mc_hub_cached", "room", BYTES},
     {"mc_hub_download", "room", BYTES},
     {"mc_model_config_text", "room", BYTES},

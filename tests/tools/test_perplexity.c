@@ -10,7 +10,7 @@
 #include <modelcenter/more.h>
 #include "tests/tools/command_test.h"
 
-enum { TOKENS = 123, POSITIONS = 16, VOCABULARY = 310 };
+enum { TOKENS = 123, POSITIONS = 16, VOCABULARY = 310, FEW = 20 };
 
 static const char quickstart[] = MC_SOURCE_DIR "/datasets/quickstart";
 static const char words[] =
@@ -32,6 +32,23 @@ static void write_tokens(void)
     write_bytes(temp_path(&folder, "val.bin"), &file, sizeof file.header + 2 * TOKENS);
 }
 
+/* A model of the quickstart's tokenizer, which has VOCABULARY tokens. */
+static mc_model *save_model(const char *path, int vocabulary)
+{
+    mc_gpt2_config config = mc_gpt2_config_default();
+    config.vocab_size = vocabulary;
+    config.dim = 16;
+    config.dim_ff = 32;
+    config.heads = 2;
+    config.layers = 1;
+    config.positions = POSITIONS;
+    config.embedding_std = 0.5f;
+    mc_model *m = mc_gpt2_new(ctx, &config, NULL, NULL);
+    mc_model_save(m, path);
+    mc_tokenizer_save(tok, path);
+    return m;
+}
+
 static int set_up(void **state)
 {
     make_folder(state);
@@ -39,19 +56,10 @@ static int set_up(void **state)
     write_text(temp_path(&folder, "words.txt"), words);
     write_text(temp_path(&folder, "two.jsonl"),
                "{\"text\": \"the is a\"}\n{\"text\": \"of the in\"}\n");
-    mc_gpt2_config config = mc_gpt2_config_default();
-    config.vocab_size = VOCABULARY;
-    config.dim = 16;
-    config.dim_ff = 32;
-    config.heads = 2;
-    config.layers = 1;
-    config.positions = POSITIONS;
-    config.embedding_std = 0.5f;
     ctx = mc_init_distributed(&(mc_init_options){.seed = 3});
-    model = mc_gpt2_new(ctx, &config, NULL, NULL);
     tok = mc_tokenizer_from_pretrained(ctx, quickstart);
-    mc_model_save(model, temp_path(&folder, "gpt2"));
-    mc_tokenizer_save(tok, temp_path(&folder, "gpt2"));
+    model = save_model(temp_path(&folder, "gpt2"), VOCABULARY);
+    save_model(temp_path(&folder, "few"), FEW);
     assert_int_equal(mc_print_error(ctx, stderr), 0);
     return 0;
 }
@@ -168,6 +176,12 @@ static void test_refusals(void **state)
     must_fail("$MC eval gpt2 --model gpt2 --data absent.txt", 1, "absent.txt: No such file");
     write_text(temp_path(&folder, "one.txt"), "the");
     must_fail("$MC eval gpt2 --model gpt2 --data one.txt", 1, "one.txt: expected two tokens");
+    /* a model with fewer tokens than the data have */
+    must_fail("$MC eval --model few --data val.bin", 1,
+              "val.bin: token 34 at position 2 is past the vocabulary: expected 0 to 19");
+    must_fail("$MC eval --model few --data words.txt", 1, "few/vocab.txt: token \"the\" has id ");
+    must_fail("$MC eval --model few --data two.jsonl", 1,
+              "but the model has 20 tokens where the tokenizer has 310");
 }
 
 int main(void)

@@ -66,6 +66,8 @@ static bool fail(measure *m, mc_status status, const char *what)
 static bool add_ids(measure *m, const int32_t *ids, size_t n)
 {
     int64_t wanted = m->count + (int64_t)n;
+    if (mc_tokenizer_check_ids(m->tok, ids, n, mc_model_get_shape(m->model).vocab_size))
+        return false;
     if (wanted > m->room) {
         int32_t *grown = realloc(m->made, 2 * (size_t)wanted * sizeof *grown);
         if (!grown) return fail(m, MC_ERR_NOMEM, "out of memory for its tokens");
@@ -187,7 +189,8 @@ static int64_t add_window(measure *m, int64_t window, int64_t used, int64_t *pre
     int64_t end = begin + m->length < m->count ? begin + m->length : m->count;
     int64_t before = window ? (window - 1) * m->stride + m->length : 1; /* predicted already */
     int32_t *ids = m->ids + used, *next = m->next + used;
-    if (mc_token_file_read(m->tokens, begin, end - begin, ids)) return -1;
+    int64_t vocabulary = mc_model_get_shape(m->model).vocab_size;
+    if (mc_token_file_read_within(m->tokens, begin, end - begin, vocabulary, ids)) return -1;
     for (int64_t i = begin; i < end; i++) {
         bool here = counts && i + 1 < end && i + 1 >= before;
         next[i - begin] = here ? ids[i + 1 - begin] : NOT_COUNTED;
