@@ -80,7 +80,8 @@ mc_json_text mc_json_describe(const cJSON *value)
         char room[MC_JSON_NUMBER_ROOM];
         snprintf(out.text, sizeof out.text, "%.60s", mc_json_number(value, room));
     } else {
-        const char *text = cJSON_IsBool(value)    ? cJSON_IsTrue(value) ? "true" : "false"
+        const char *text = !value                 ? "nothing"
+                           : cJSON_IsBool(value)  ? cJSON_IsTrue(value) ? "true" : "false"
                            : cJSON_IsNull(value)  ? "null"
                            : cJSON_IsArray(value) ? "a list"
                                                   : "an object";

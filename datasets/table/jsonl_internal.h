@@ -42,7 +42,8 @@ const cJSON *mc_jsonl_find(mc_jsonl *reader, const cJSON *object, const char *ke
  * with an error where it is missing or no string. */
 const char *mc_jsonl_string(mc_jsonl *reader, const char *path, size_t *length);
 
-/* What a value is, for messages: `"maybe"`, `7`, `true`, `a list`. Returns `text`. */
+/* What a value is, for messages: `"maybe"`, `7`, `true`, `a list`; NULL, of a missing key, is
+ * `nothing`. */
 typedef struct mc_json_text {
     char text[64];
 } mc_json_text;

@@ -768,13 +768,16 @@ static void test_bad_conversations(void **state)
         {"{\"m\": \"hello\"}\n", "chats.jsonl:1: key \"m\": expected a list of messages"},
         {"{\"m\": [3]}\n", "message 0: expected an object, found 3"},
         {"{\"m\": [" SAYS("tool", "x") "]}\n", "message 0: role \"tool\", expected \"system\""},
-        {"{\"m\": [{\"role\": \"user\"}]}\n", "message 0: content"},
+        {"{\"m\": [{\"role\": \"user\"}]}\n", "message 0: content nothing, expected text"},
+        {"{\"m\": [{\"content\": \"x\"}]}\n", "message 0: role nothing, expected"},
         {"{\"m\": [" SAYS("user", "x") ", {\"role\": \"assistant\", \"content\": null}]}\n",
          "message 1: content"},
         {"{\"m\": [{\"role\": \"assistant\", \"content\": \"x\", \"tool_calls\": []}]}\n",
          "message 0: key \"tool_calls\" is not understood"},
         {"{\"m\": [" SAYS("user", "x") "]}\n", "no message of the assistant"},
         {"{\"m\": []}\n", "key \"m\": expected a list of messages, found an empty one"},
+        {"{\"m\": [" SAYS("assistant", "x") "]}\n{\"n\": 1}\n",
+         "chats.jsonl:2: key \"m\": expected a list of messages, found nothing"},
         {"{\"n\": 1}\n", "no column \"m\""},
     };
     mc_tokenizer *tok = open_tokenizer(f, MC_PROMPT_DECODER);
