@@ -129,13 +129,20 @@ static bool check_rows_per_step(finetune *f)
 {
     const finetune_options *o = &f->o;
     int ranks = mc_data_size(f->run.ctx);
-    int64_t batch = f->run.o.batch_size;
-    return o->rows_per_step == o->accumulation * batch * ranks ||
-           train_run_refuse(&f->run,
+    int64_t batch = f->run.o.batch_size, pass = batch * ranks;
+    const char *times = ranks > 1 ? " times the ranks" : "";
+    if (o->rows_per_step == o->accumulation * pass) return true;
+    if (o->accumulation != o->rows_per_step / pass) /* it was given */
+        return train_run_refuse(&f->run,
+                                "--rows-per-step is %lld, expected --batch-size times "
+                                "--gradient-accumulation-steps%s, %lld x %lld x %d = %lld",
+                                (long long)o->rows_per_step, times, (long long)batch,
+                                (long long)o->accumulation, ranks,
+                                (long long)(o->accumulation * pass));
+    return train_run_refuse(&f->run,
                             "--rows-per-step is %lld, expected --batch-size times "
                             "--gradient-accumulation-steps%s, a multiple of %lld x %d",
-                            (long long)o->rows_per_step, ranks > 1 ? " times the ranks" : "",
-                            (long long)batch, ranks);
+                            (long long)o->rows_per_step, times, (long long)batch, ranks);
 }
 
 /* Whether --metric is one that evaluations find. */

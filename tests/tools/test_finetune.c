@@ -391,7 +391,9 @@ static void test_passes(void **state)
                 "--rows-per-step is 20, expected --batch-size times "
                 "--gradient-accumulation-steps, a multiple of 8 x 1",
                 "$T --rows-per-step 20");
-    must_refuse(1, "--rows-per-step is 32, expected",
+    must_refuse(1,
+                "--rows-per-step is 32, expected --batch-size times "
+                "--gradient-accumulation-steps, 8 x 2 x 1 = 16",
                 "$T --rows-per-step 32 --gradient-accumulation-steps 2");
     must("rm -rf rows && $T --rows-per-step 8 --batch-size 4 --stop-after 12 --output rows && "
          "$T --batch-size 2 --rows-per-step 8 --output rows --resume");
