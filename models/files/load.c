@@ -197,8 +197,20 @@ static bool read_eos(mc_model *m, const mc_config_reader *r)
     return true;
 }
 
-/* Task and problem type; the names of labels, unless the head is a new one. */
-static bool read_task(mc_model *m, const mc_config_reader *r, bool new_head)
+/* Names that no label gets. */
+static void warn_of_names(const mc_model *m, const mc_config_reader *r)
+{
+    const cJSON *names = cJSON_GetObjectItemCaseSensitive(r->json, "id2label");
+    if (!names || cJSON_IsNull(names) || !m->heads.labels) return;
+    mc_log(
+        r->ctx, MC_LOG_WARNING,
+        "%s: key \"id2label\": expected a name for each output of the classifier, 0 to %d: it has "
+        "no effect, they are LABEL_0 to LABEL_%d",
+        r->path, m->heads.labels - 1, m->heads.labels - 1);
+}
+
+/* Task and problem type; the names of labels, unless the head is not the config's. */
+static bool read_task(mc_model *m, const mc_config_reader *r, bool new_head, bool has_adapter)
 {
     const char *task = NULL, *type = NULL, *names[MC_MODEL_MAX_LABELS];
     if (!mc_json_get_string(&r->ctx->error, r->json, r->path, "modelcenter_task", &task) ||
@@ -206,6 +218,7 @@ static bool read_task(mc_model *m, const mc_config_reader *r, bool new_head)
         mc_model_set_problem_type(m, type))
         return false;
     bool named = !new_head && mc_labels_in_config(r->json, m->heads.labels, names);
+    if (!named && !new_head && !has_adapter) warn_of_names(m, r);
     return mc_model_set_task(m, task, named ? names : NULL) == MC_OK;
 }
 
@@ -363,7 +376,7 @@ static mc_model *build(const mc_family *family, const mc_config_reader *r, mc_te
             (!adapter || mc_adapter_tables_find(adapter, family, config, &tables)))
             m = mc_model_from_config_for(r->ctx, family, config, &heads, options, &f);
         if (m && read_eos(m, r) && mc_config_keep_others(m, r) &&
-            read_task(m, r, options->new_head) && mc_generation_config_read(m, folder) &&
+            read_task(m, r, options->new_head, adapter) && mc_generation_config_read(m, folder) &&
             mc_image_form_read(m, folder))
             load_weights(m, &f, adapter, &tables, options);
     }
@@ -493,7 +506,7 @@ static void read_own_config(mc_model *m, const char *folder, bool new_head)
     if (mc_path_join(&ctx->error, path, folder, "config.json") || !mc_path_is_file(path)) return;
     cJSON *json = mc_json_read_object(&ctx->error, path, 1 << 24);
     mc_config_reader r = {.ctx = ctx, .json = json, .path = path};
-    if (json) read_task(m, &r, new_head);
+    if (json) read_task(m, &r, new_head, false);
     cJSON_Delete(json);
 }
 

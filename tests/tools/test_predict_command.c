@@ -274,6 +274,13 @@ static void test_labels_and_values(void **state)
          "unnamed/*.json");
     must_run("$MC predict unnamed --data rows.csv --text review --output u.jsonl");
     check_file("u.jsonl", check_unnamed);
+    assert_null(strstr(err, "id2label"));
+    /* one name, where the classifier has more outputs */
+    must("sed -i '1s/{/{\"id2label\": {\"0\": \"bad\"},/' unnamed/config.json");
+    must_run("$MC predict unnamed --data rows.csv --text review --output u1.jsonl");
+    check_file("u1.jsonl", check_unnamed);
+    must_hold(err, "unnamed/config.json: key \"id2label\": expected a name for each output of the "
+                   "classifier, 0 to 1: it has no effect, they are LABEL_0 to LABEL_1\n");
     must("$MC ask --model unnamed --question 'is it' --passage 'it is'");
     assert_memory_equal(out, "LABEL_", 6);
 }
