@@ -74,7 +74,7 @@ bool mc_decoder_look(mc_context *ctx, const mc_model_file *f, void *config, mc_m
         MC_ROW(TOKEN, pad_token_id, "pad_token_id", NULL, "-1", "-1", 0),                         \
         MC_OTHER_NAME(SIZE, dim, "hidden_size", 1),                                               \
         MC_OTHER_NAME(SIZE, positions, "max_position_embeddings", 1),                             \
-        MC_OTHER_NAME(SIZE, layers, "num_hidden_layers", 0),                                      \
+        MC_OTHER_NAME(LAYERS, layers, "num_hidden_layers", 0),                                    \
         MC_OTHER_NAME(SIZE, heads, "num_attention_heads", 1), MC_ONLY(NULL, "norm_bias", "true"), \
         MC_ONLY(NULL, "ffn_bias", "true"), MC_ONLY(NULL, "length_scale", "false"),                \
         MC_ONLY_MC_ROWS, MC_KNOWN(NULL, "proj_init_std"), MC_KNOWN("summary_activation", NULL),   \

@@ -84,7 +84,7 @@ bool mc_encoder_look(mc_context *ctx, const mc_model_file *f, void *config, mc_m
 /* Rows, in Hugging Face's form alone, of a config with members of these names. */
 #define MC_ENCODER_ROWS                                                                         \
     MC_ROW(SIZE, dim_ff, "intermediate_size", NULL, "3072", "", 1),                             \
-        MC_ROW(SIZE, layers, "num_hidden_layers", NULL, "12", "", 0),                           \
+        MC_ROW(LAYERS, layers, "num_hidden_layers", NULL, "12", "", 0),                         \
         MC_ROW(SIZE, heads, "num_attention_heads", NULL, "12", "", 1),                          \
         MC_ROW(SIZE, positions, "max_position_embeddings", NULL, "512", "", 1),                 \
         MC_ROW(ACTIVATION, activation, "hidden_act", NULL, "\"gelu\"", "", 0),                  \

@@ -29,9 +29,12 @@ typedef struct mc_ffn_kind {
     bool gated;
 } mc_ffn_kind;
 
+enum { MC_MOST_LAYERS = 4096 };
+
 typedef enum mc_config_kind {
     MC_CONFIG_END = 0,  /* of a table */
     MC_CONFIG_SIZE,     /* int64_t member: a whole number from `low` to 2^31 */
+    MC_CONFIG_LAYERS,   /* the same up to MC_MOST_LAYERS */
     MC_CONFIG_EACH,     /* int64_t: as SIZE, or a list with this number for each layer */
     MC_CONFIG_TOKEN,    /* int64_t: a token's id; null: -1; of a list the first */
     MC_CONFIG_OPTIONAL, /* int64_t: as SIZE, or null: -1 (which ModelCenter's files write as -1) */

@@ -6,7 +6,7 @@ static const mc_config_row config_rows[] = {
     MC_ROW(SIZE, vocab_size, "vocab_size", "vocab_size", "30522", "119547", 1),
     MC_ROW(SIZE, dim, "hidden_size", "dim_model", "768", "768", 1),
     MC_ROW(SIZE, dim_ff, "intermediate_size", "dim_ff", "3072", "3072", 1),
-    MC_ROW(SIZE, layers, "num_hidden_layers", "num_layers", "12", "12", 0),
+    MC_ROW(LAYERS, layers, "num_hidden_layers", "num_layers", "12", "12", 0),
     MC_ROW(SIZE, heads, "num_attention_heads", "num_heads", "12", "12", 1),
     MC_ROW(SIZE, positions, "max_position_embeddings", "position_size", "512", "512", 1),
     MC_ROW(SIZE, types, "type_vocab_size", "type_size", "2", "2", 1),

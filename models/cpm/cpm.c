@@ -37,11 +37,11 @@
         MC_ONLY(NULL, "proj_bias", "false"), MC_ONLY(NULL, "pos_init_mean", "0"), MC_ONLY_MC_ROWS
 
 static const mc_config_row cpm1_rows[] = {
-    CPM_ROWS("30968"), KEY(MC_CONFIG_SIZE, layers, "num_layers", "12", 1), {MC_CONFIG_END}};
+    CPM_ROWS("30968"), KEY(MC_CONFIG_LAYERS, layers, "num_layers", "12", 1), {MC_CONFIG_END}};
 static const mc_config_row cpm2_rows[] = {
     CPM_ROWS("26240"),
-    KEY(MC_CONFIG_SIZE, layers, "num_encoder_layers", "12", 1),
-    KEY(MC_CONFIG_SIZE, decoder_layers, "num_decoder_layers", "12", 1),
+    KEY(MC_CONFIG_LAYERS, layers, "num_encoder_layers", "12", 1),
+    KEY(MC_CONFIG_LAYERS, decoder_layers, "num_decoder_layers", "12", 1),
     {MC_CONFIG_END}};
 
 #define LARGE                                                                       \
@@ -60,11 +60,10 @@ static const mc_named_shape cpm2_named[] = {
 
 static bool finish(const mc_config_reader *r, void *config)
 {
-    enum { MOST_LAYERS = 4096 };
     mc_cpm_config *c = config;
     bool good = c->dim > 0 && c->heads > 0 && c->head_dim > 0 && c->vocab_size > 0 &&
-                c->dim_ff > 0 && c->layers > 0 && c->layers <= MOST_LAYERS &&
-                c->decoder_layers >= 0 && c->decoder_layers <= MOST_LAYERS && c->eps > 0;
+                c->dim_ff > 0 && c->layers > 0 && c->layers <= MC_MOST_LAYERS &&
+                c->decoder_layers >= 0 && c->decoder_layers <= MC_MOST_LAYERS && c->eps > 0;
     if (good && c->buckets >= 4 && c->buckets % 4 == 0 && c->max_distance > c->buckets / 2)
         return true;
     return !mc_fail(r->ctx, MC_ERR_FORMAT,
@@ -74,7 +73,7 @@ static bool finish(const mc_config_reader *r, void *config)
                     r->path, (long long)c->dim, (long long)c->heads, (long long)c->head_dim,
                     (long long)c->dim_ff, (long long)c->layers, (long long)c->decoder_layers,
                     (long long)c->vocab_size, (long long)c->buckets, (long long)c->max_distance,
-                    (double)c->eps, MOST_LAYERS);
+                    (double)c->eps, MC_MOST_LAYERS);
 }
 
 /* Tokens of the released vocabularies: <pad>, <s>, <eod> of CPM-1, <pad>, <s>, <eod>, <s_0> of

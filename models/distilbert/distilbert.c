@@ -10,7 +10,7 @@ static const mc_config_row config_rows[] = {
     MC_ROW(SIZE, vocab_size, "vocab_size", NULL, "30522", "", 1),
     MC_ROW(SIZE, dim, "dim", NULL, "768", "", 1),
     MC_ROW(SIZE, dim_ff, "hidden_dim", NULL, "3072", "", 1),
-    MC_ROW(SIZE, layers, "n_layers", NULL, "6", "", 0),
+    MC_ROW(LAYERS, layers, "n_layers", NULL, "6", "", 0),
     MC_ROW(SIZE, heads, "n_heads", NULL, "12", "", 1),
     MC_ROW(SIZE, positions, "max_position_embeddings", NULL, "512", "", 1),
     MC_ROW(TOKEN, pad_token_id, "pad_token_id", NULL, "0", "", 0),
@@ -21,7 +21,7 @@ static const mc_config_row config_rows[] = {
     MC_ROW(FLOAT, init_std, "initializer_range", NULL, "0.02", "", 0, 1e6),
     MC_ROW(FLAG, tied, "tie_word_embeddings", NULL, "true", "", 0),
     MC_OTHER_NAME(SIZE, dim, "hidden_size", 1),
-    MC_OTHER_NAME(SIZE, layers, "num_hidden_layers", 0),
+    MC_OTHER_NAME(LAYERS, layers, "num_hidden_layers", 0),
     MC_OTHER_NAME(SIZE, heads, "num_attention_heads", 1),
     MC_KNOWN("qa_dropout", NULL),
     MC_KNOWN("tie_weights_", NULL), /* of released files; the reference reads tie_word_embeddings */

@@ -206,7 +206,9 @@ static bool read_value(const mc_config_reader *r, const mc_config_row *row, cons
     switch (row->kind) {
     case MC_CONFIG_END: break;
     case MC_CONFIG_SIZE:
-        good = read_number(r, key, item, row->low, 2147483648.0, true, &number);
+    case MC_CONFIG_LAYERS:
+        most = row->kind == MC_CONFIG_LAYERS ? MC_MOST_LAYERS : 2147483648.0;
+        good = read_number(r, key, item, row->low, most, true, &number);
         if (good) *(int64_t *)member = (int64_t)number;
         return good;
     case MC_CONFIG_EACH: return read_each(r, key, item, row->low, member);

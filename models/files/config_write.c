@@ -35,6 +35,7 @@ static bool write_row(const mc_config_row *row, mc_config_form form, const void 
     switch (row->kind) {
     case MC_CONFIG_END: break;
     case MC_CONFIG_SIZE:
+    case MC_CONFIG_LAYERS:
     case MC_CONFIG_EACH:
         return cJSON_AddNumberToObject(json, key, (double)*(const int64_t *)member);
     case MC_CONFIG_ROPE: return mc_config_add_rope(json, key, member);
@@ -96,6 +97,7 @@ static bool computes_same(const mc_config_row *row, const void *a, const void *b
     const mc_ffn_kind *p = x, *q = y;
     switch (row->kind) {
     case MC_CONFIG_SIZE:
+    case MC_CONFIG_LAYERS:
     case MC_CONFIG_EACH:
         return *(const int64_t *)x == *(const int64_t *)y || *(const int64_t *)y == 0;
     case MC_CONFIG_OPTIONAL: return *(const int64_t *)x == *(const int64_t *)y;

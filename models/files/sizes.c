@@ -10,25 +10,32 @@ static const char *heads_key(const mc_config_reader *r)
     return r->form == MC_FORM_HF ? "num_attention_heads" : "num_heads";
 }
 
-bool mc_config_check_sizes(const mc_config_reader *r, const mc_model_shape *s, int64_t head_dim,
-                           float eps)
+/* Whether sizes are positive; `fits`: heads make up dim. */
+static bool check_positive(const mc_config_reader *r, const mc_model_shape *s, int64_t head_dim,
+                           float eps, bool fits)
 {
-    enum { MOST_LAYERS = 4096 };
-    bool positive = s->dim > 0 && s->heads > 0 && s->vocab_size > 0 && s->dim_ff > 0 &&
-                    s->layers >= 0 && s->layers <= MOST_LAYERS && s->positions >= 0 && eps > 0;
-    if (positive && s->dim % s->heads == 0 && (!head_dim || head_dim == s->head_dim)) return true;
-    if (positive && s->dim % s->heads)
-        return !mc_fail(r->ctx, MC_ERR_FORMAT,
-                        "%s: key \"%s\": dim %lld, %lld heads: expected heads that make up dim, a "
-                        "divisor of it",
-                        r->path, heads_key(r), (long long)s->dim, (long long)s->heads);
+    if (fits && s->dim > 0 && s->heads > 0 && s->vocab_size > 0 && s->dim_ff > 0 &&
+        s->layers >= 0 && s->layers <= MC_MOST_LAYERS && s->positions >= 0 && eps > 0)
+        return true;
     return !mc_fail(r->ctx, MC_ERR_FORMAT,
                     "%s: dim %lld, %lld heads of %lld, dim_ff %lld, %lld layers, vocabulary %lld, "
                     "%lld positions, eps %g: expected positive sizes, heads that make up dim, at "
                     "most %d layers",
                     r->path, (long long)s->dim, (long long)s->heads, (long long)head_dim,
                     (long long)s->dim_ff, (long long)s->layers, (long long)s->vocab_size,
-                    (long long)s->positions, (double)eps, MOST_LAYERS);
+                    (long long)s->positions, (double)eps, MC_MOST_LAYERS);
+}
+
+bool mc_config_check_sizes(const mc_config_reader *r, const mc_model_shape *s, int64_t head_dim,
+                           float eps)
+{
+    if (s->dim > 0 && s->heads > 0 && s->dim % s->heads)
+        return !mc_fail(r->ctx, MC_ERR_FORMAT,
+                        "%s: key \"%s\": dim %lld, %lld heads: expected heads that make up dim, a "
+                        "divisor of it",
+                        r->path, heads_key(r), (long long)s->dim, (long long)s->heads);
+    bool fits = !head_dim || head_dim == s->head_dim;
+    return check_positive(r, s, head_dim ? head_dim : s->head_dim, eps, fits);
 }
 
 /* `key` of the form that is read. */
@@ -53,10 +60,7 @@ bool mc_config_check_grouped(const mc_config_reader *r, const mc_model_shape *s,
                         "%s: key \"%s\": %lld, expected a divisor of the %lld heads", r->path,
                         key_of(r, "num_key_value_heads", "num_heads_kv"), (long long)*key_heads,
                         (long long)s->heads);
-    mc_model_shape heads_apart = *s;
-    heads_apart.heads = s->heads > 0 ? 1 : s->heads;
-    heads_apart.head_dim = *head_dim;
-    return mc_config_check_sizes(r, &heads_apart, *head_dim, eps);
+    return check_positive(r, s, *head_dim, eps, true);
 }
 
 bool mc_config_check_rows(const mc_config_reader *r, const char *what, int64_t rows)

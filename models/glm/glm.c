@@ -12,7 +12,7 @@ static const mc_config_row config_rows[] = {
     KEY(SIZE, vocab_size, "vocab_size", "50048", 1),
     KEY(SIZE, dim, "dim_model", "1024", 1),
     KEY(SIZE, dim_ff, "dim_ff", "4096", 1),
-    KEY(SIZE, layers, "num_layers", "24", 0),
+    KEY(LAYERS, layers, "num_layers", "24", 0),
     KEY(SIZE, heads, "num_heads", "16", 1),
     KEY(SIZE, head_dim, "dim_head", "64", 1),
     KEY(SIZE, positions, "position_size", "1025", 2),

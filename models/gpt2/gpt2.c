@@ -12,7 +12,7 @@ static const mc_config_row config_rows[] = {
     MC_ROW(SIZE, positions, "n_ctx", NULL, "1024", "1024", 1),
     MC_ROW(SIZE, positions, "n_positions", "position_size", "", "1024", 1),
     MC_ROW(SIZE, dim, "n_embd", "dim_model", "768", "1024", 1),
-    MC_ROW(SIZE, layers, "n_layer", "num_layers", "12", "24", 0),
+    MC_ROW(LAYERS, layers, "n_layer", "num_layers", "12", "24", 0),
     MC_ROW(SIZE, heads, "n_head", "num_heads", "12", "16", 1),
     MC_ROW(SIZE, head_dim, NULL, "dim_head", "", "64", 1),
     MC_ROW(SIZE, dim_ff, "n_inner", "dim_ff", "", "4096", 1),

@@ -10,7 +10,7 @@ static const mc_config_row config_rows[] = {
     MC_ROW(SIZE, vocab_size, "vocab_size", "vocab_size", "50400", "50400", 1),
     MC_ROW(SIZE, positions, "n_positions", NULL, "2048", "0", 0),
     MC_ROW(SIZE, dim, "n_embd", "dim_model", "4096", "4096", 1),
-    MC_ROW(SIZE, layers, "n_layer", "num_layers", "28", "28", 0),
+    MC_ROW(LAYERS, layers, "n_layer", "num_layers", "28", "28", 0),
     MC_ROW(SIZE, heads, "n_head", "num_heads", "16", "16", 1),
     MC_ROW(SIZE, head_dim, NULL, "dim_head", "", "256", 1),
     MC_ROW(SIZE, dim_ff, "n_inner", "dim_ff", "", "16384", 1),

@@ -14,7 +14,7 @@ static const mc_config_row config_rows[] = {
     ROW(SIZE, vocab_size, "vocab_size", "vocab_size", "32000", "32000", 1),
     ROW(SIZE, dim, "hidden_size", "dim_model", "4096", "4096", 1),
     ROW(SIZE, dim_ff, "intermediate_size", "dim_ff", "11008", "11008", 1),
-    ROW(SIZE, layers, "num_hidden_layers", "num_layers", "32", "32", 0),
+    ROW(LAYERS, layers, "num_hidden_layers", "num_layers", "32", "32", 0),
     ROW(SIZE, heads, "num_attention_heads", "num_heads", "32", "32", 1),
     ROW(OPTIONAL, key_heads, "num_key_value_heads", "num_heads_kv", "null", "null", 1),
     ROW(OPTIONAL, head_dim, "head_dim", "dim_head", "null", "128", 1),

@@ -14,7 +14,7 @@ static const mc_config_row config_rows[] = {
     MC_ROW(SIZE, vocab_size, "vocab_size", NULL, "50368", "", 1),
     MC_ROW(SIZE, dim, "hidden_size", NULL, "768", "", 1),
     MC_ROW(SIZE, dim_ff, "intermediate_size", NULL, "1152", "", 1),
-    MC_ROW(SIZE, layers, "num_hidden_layers", NULL, "22", "", 1),
+    MC_ROW(LAYERS, layers, "num_hidden_layers", NULL, "22", "", 1),
     MC_ROW(SIZE, heads, "num_attention_heads", NULL, "12", "", 1),
     MC_ROW(SIZE, positions, "max_position_embeddings", NULL, "8192", "", 1),
     MC_ROW(TOKEN, pad_token_id, "pad_token_id", NULL, "50283", "", 0),

@@ -10,7 +10,7 @@ static const mc_config_row config_rows[] = {
     ROW(SIZE, vocab_size, "vocab_size", "vocab_size", "50272", "50272", 1),
     ROW(SIZE, dim, "hidden_size", "dim_model", "768", "768", 1),
     ROW(SIZE, dim_ff, "ffn_dim", "dim_ff", "3072", "3072", 1),
-    ROW(SIZE, layers, "num_hidden_layers", "num_layers", "12", "12", 0),
+    ROW(LAYERS, layers, "num_hidden_layers", "num_layers", "12", "12", 0),
     ROW(SIZE, heads, "num_attention_heads", "num_heads", "12", "12", 1),
     ROW(SIZE, head_dim, NULL, "dim_head", "", "64", 1),
     ROW(OPTIONAL, word_dim, "word_embed_proj_dim", NULL, "null", "null", 1),

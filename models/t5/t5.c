@@ -11,8 +11,8 @@ static const mc_config_row config_rows[] = {
     MC_ROW(SIZE, vocab_size, "vocab_size", "vocab_size", "32128", "32128", 1),
     MC_ROW(SIZE, dim, "d_model", "dim_model", "512", "768", 1),
     MC_ROW(SIZE, dim_ff, "d_ff", "dim_ff", "2048", "3072", 1),
-    MC_ROW(SIZE, layers, "num_layers", "num_encoder_layers", "6", "12", 1),
-    MC_ROW(SIZE, decoder_layers, "num_decoder_layers", "num_decoder_layers", "", "12", 1),
+    MC_ROW(LAYERS, layers, "num_layers", "num_encoder_layers", "6", "12", 1),
+    MC_ROW(LAYERS, decoder_layers, "num_decoder_layers", "num_decoder_layers", "", "12", 1),
     MC_ROW(SIZE, heads, "num_heads", "num_heads", "8", "12", 1),
     MC_ROW(SIZE, head_dim, "d_kv", "dim_head", "64", "64", 1),
     MC_ROW(SIZE, buckets, "relative_attention_num_buckets", "position_bias_num_buckets", "32", "32",
@@ -36,7 +36,7 @@ static const mc_config_row config_rows[] = {
     MC_ROW(TOKEN, eos_token_id, "eos_token_id", NULL, "1", "1", 0),
     MC_ROW(TOKEN, decoder_start_token_id, "decoder_start_token_id", NULL, "0", "0", 0),
     MC_OTHER_NAME(SIZE, dim, "hidden_size", 1),
-    MC_OTHER_NAME(SIZE, layers, "num_hidden_layers", 1),
+    MC_OTHER_NAME(LAYERS, layers, "num_hidden_layers", 1),
     MC_OTHER_NAME(SIZE, heads, "num_attention_heads", 1),
     MC_OTHER_NAME(SIZE, head_dim, "head_dim", 1),
     MC_ONLY("is_encoder_decoder", NULL, "true"),
@@ -92,7 +92,6 @@ static const mc_named_shape named[] = {
 
 static bool finish(const mc_config_reader *r, void *config)
 {
-    enum { MOST_LAYERS = 4096 };
     mc_t5_config *c = config;
     const cJSON *type = cJSON_GetObjectItemCaseSensitive(r->json, "model_type");
     if (!c->decoder_layers) c->decoder_layers = c->layers;
@@ -100,8 +99,8 @@ static bool finish(const mc_config_reader *r, void *config)
         c->scale_head = false; /* transformers scales no mT5's, whatever the config says */
     if (c->divided && !c->tied) c->scale_head = false; /* "scale" is of the words as head */
     bool good = c->dim > 0 && c->heads > 0 && c->head_dim > 0 && c->vocab_size > 0 &&
-                c->dim_ff > 0 && c->layers > 0 && c->layers <= MOST_LAYERS &&
-                c->decoder_layers > 0 && c->decoder_layers <= MOST_LAYERS && c->eps > 0;
+                c->dim_ff > 0 && c->layers > 0 && c->layers <= MC_MOST_LAYERS &&
+                c->decoder_layers > 0 && c->decoder_layers <= MC_MOST_LAYERS && c->eps > 0;
     if (good && c->buckets >= 4 && c->buckets % 2 == 0 && c->max_distance > c->buckets / 2)
         return true;
     return !mc_fail(r->ctx, MC_ERR_FORMAT,
@@ -112,7 +111,7 @@ static bool finish(const mc_config_reader *r, void *config)
                     r->path, (long long)c->dim, (long long)c->heads, (long long)c->head_dim,
                     (long long)c->dim_ff, (long long)c->layers, (long long)c->decoder_layers,
                     (long long)c->vocab_size, (long long)c->buckets, (long long)c->max_distance,
-                    (double)c->eps, MOST_LAYERS);
+                    (double)c->eps, MC_MOST_LAYERS);
 }
 
 static mc_model_shape shape(const void *config)

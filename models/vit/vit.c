@@ -8,7 +8,7 @@
 #define AT(member) offsetof(mc_vit_config, member)
 static const mc_config_row config_rows[] = {
     MC_ROW(SIZE, dim, "hidden_size", NULL, "768", "", 1),
-    MC_ROW(SIZE, layers, "num_hidden_layers", NULL, "12", "", 0),
+    MC_ROW(LAYERS, layers, "num_hidden_layers", NULL, "12", "", 0),
     MC_ROW(SIZE, heads, "num_attention_heads", NULL, "12", "", 1),
     MC_ROW(SIZE, dim_ff, "intermediate_size", NULL, "3072", "", 1),
     MC_ROW(SIZE, image_size, "image_size", NULL, "224", "", 1),

@@ -87,6 +87,9 @@ static const struct {
      MC_ERR_UNSUPPORTED,
      {"layer_types", "chunked"}},
     {TYPE("qwen3_moe") "\"hidden_size\": 16", MC_ERR_UNSUPPORTED, {"qwen3_moe"}},
+    {"\"num_hidden_layers\": 4097",
+     MC_ERR_FORMAT,
+     {"key \"num_hidden_layers\": expected a whole number from 0 to 4096, found 4097"}},
 };
 
 static void test_bad_configs(void **state)
