@@ -28,6 +28,30 @@ static bool check_options(mc_context *ctx, const char *name, int count, bool cal
     return !mc_failed(ctx);
 }
 
+/* Whether `block` is a child of the list that came after `before`. */
+static bool is_new_child(const mc_module *list, const mc_module *before, const void *block)
+{
+    const mc_module *m = before ? before->next : list->first_child;
+    while (m && m != block) m = m->next;
+    return m;
+}
+
+/* Adds block i by its constructor, which might return anything. */
+static void *add_block(mc_block_list *list, mc_block_new_fn new_block, int i)
+{
+    mc_module *module = &list->module, *before = module->last_child;
+    char number[16];
+    snprintf(number, sizeof number, "%d", i);
+    void *block = new_block(module, number, i, list->options.config);
+    if (mc_failed(module->ctx)) return NULL;
+    if (is_new_child(module, before, block)) return block;
+    mc_fail(module->ctx, MC_ERR_ARGUMENT,
+            "block list \"%s\": the constructor of block %d returned %s, expected the module that "
+            "it added to the list (mc_module_add)",
+            module->name, i, block ? "something else" : "NULL");
+    return NULL;
+}
+
 mc_block_list *mc_block_list_new(mc_module *parent, const char *name, int count,
                                  mc_block_new_fn new_block, mc_block_forward_fn forward,
                                  const mc_block_options *options)
@@ -41,9 +65,7 @@ mc_block_list *mc_block_list_new(mc_module *parent, const char *name, int count,
     list->forward = forward;
     list->blocks = mc_module_alloc(parent->root, ((size_t)count + 1) * sizeof *list->blocks);
     for (int i = 0; list->blocks && i < count; i++) {
-        char number[16];
-        snprintf(number, sizeof number, "%d", i);
-        list->blocks[i] = new_block(&list->module, number, i, list->options.config);
+        list->blocks[i] = add_block(list, new_block, i);
         if (!list->blocks[i]) return NULL;
         ((mc_module *)list->blocks[i])->zero_level = (int)list->options.zero_level;
         list->count++;

@@ -37,7 +37,7 @@ typedef struct mc_block_options {
 } mc_block_options;
 
 /* Creates block number `index`: adds a module to `list` under `name` with mc_module_add and returns
- * its struct, which begins with its mc_module. Returns NULL after an error. */
+ * its struct, which begins with its mc_module (else MC_ERR_ARGUMENT). NULL after an error. */
 typedef void *(*mc_block_new_fn)(mc_module *list, const char *name, int index, void *config);
 /* x: the previous block's result; call: the rest of the batch, never NULL. */
 typedef mc_tensor *(*mc_block_forward_fn)(mc_tape *t, void *block, mc_tensor *x,
