@@ -128,6 +128,58 @@ static void test_wrong_backward(void **state)
     assert_int_equal(IN_USE(ctx), 0);
 }
 
+/* Until another tape takes over its memory. */
+static void test_used_after_its_end(void **state)
+{
+    mc_context *ctx = *state;
+    mc_tape *t = mc_tape_begin(ctx), *open = mc_tape_begin(ctx);
+    mc_tensor *kept = mc_tensor_from(ctx, MC_F32, MC_SHAPE(2), (float[]){1, 2});
+    mc_tape_end(t);
+    mc_tape_end(t);
+    assert_error(ctx, MC_ERR_STATE, "after its end");
+    assert_null(input(t, 2, NULL));
+    assert_error(ctx, MC_ERR_STATE, "after its end");
+    assert_null(mc_gelu(t, kept));
+    assert_error(ctx, MC_ERR_STATE, "after its end");
+    assert_null(mc_tape_lengths(t, (int32_t[]){1}, 1, 1));
+    assert_error(ctx, MC_ERR_STATE, "after its end");
+    mc_module *root = new_root(ctx, MC_F32);
+    mc_parameter *p = mc_parameter_new(root, "p", MC_SHAPE(2), mc_init_zeros());
+    assert_null(mc_parameter_tensor(t, p));
+    assert_error(ctx, MC_ERR_STATE, "after its end");
+    assert_non_null(mc_gelu(open, mc_parameter_tensor(open, p)));
+    assert_good(ctx);
+    mc_tape_end(open);
+    mc_tape *next = mc_tape_begin(ctx), *after = mc_tape_begin(ctx);
+    assert_non_null(input(next, 2, NULL));
+    assert_non_null(input(after, 2, NULL));
+    mc_tape_end(next);
+    mc_tape_end(after);
+    assert_good(ctx);
+}
+
+/* Backward would read the parameters of a module that is gone; other tapes do not. */
+static void test_module_freed_before_backward(void **state)
+{
+    mc_context *ctx = *state;
+    mc_module *root = new_root(ctx, MC_F32), *other = new_root(ctx, MC_F32);
+    mc_parameter *p = mc_parameter_new(root, "p", MC_SHAPE(2), mc_init_constant(2));
+    mc_parameter *q = mc_parameter_new(other, "q", MC_SHAPE(2), mc_init_constant(3));
+    mc_tape *t = mc_tape_begin(ctx), *u = mc_tape_begin(ctx);
+    mc_tensor *x = input(t, 2, (float[]){1, 2}), *v = input(u, 2, (float[]){1, 2});
+    mc_tensor *y = mc_mul(t, x, mc_parameter_tensor(t, p));
+    mc_tensor *w = mc_mul(u, v, mc_parameter_tensor(u, q));
+    mc_module_free(root);
+    assert_values(ctx, y, 2, (float[]){2, 4});
+    assert_int_equal(mc_tape_backward(t, y, x), MC_ERR_STATE);
+    assert_error(ctx, MC_ERR_STATE, "module", "has been freed");
+    assert_int_equal(mc_tape_backward(u, w, v), MC_OK);
+    assert_gradient(ctx, v, 3, 6);
+    mc_tape_end(t);
+    mc_tape_end(u);
+    assert_good(ctx);
+}
+
 static void test_wrong_lengths(void **state)
 {
     mc_context *ctx = *state;
@@ -593,6 +645,14 @@ static void *odd_new(mc_module *list, const char *name, int index, void *config)
     return mc_module_add(list, name, sizeof(mc_module));
 }
 
+static void *no_child(mc_module *list, const char *name, int index, void *config)
+{
+    static mc_module own;
+    (void)index;
+    if (config) mc_module_add(list, name, sizeof(mc_module));
+    return config ? &own : NULL;
+}
+
 static mc_tensor *gives_extra(mc_tape *t, void *block, mc_tensor *x, const mc_call *call)
 {
     (void)block, (void)x;
@@ -637,6 +697,11 @@ static void test_blocks_that_hand_on(void **state)
     options = (mc_block_options){.zero_level = (mc_zero_level)99};
     assert_null(mc_block_list_new(root, "f", 1, odd_new, odd_forward, &options));
     assert_error(ctx, MC_ERR_ARGUMENT, "block list \"f\"", "zero_level is 99");
+    assert_null(mc_block_list_new(root, "g", 1, no_child, odd_forward, NULL));
+    assert_error(ctx, MC_ERR_ARGUMENT, "block list \"g\"", "block 0 returned NULL");
+    options = (mc_block_options){.config = root};
+    assert_null(mc_block_list_new(root, "h", 1, no_child, odd_forward, &options));
+    assert_error(ctx, MC_ERR_ARGUMENT, "block list \"h\"", "something else", "mc_module_add");
 }
 
 static void test_hidden_states(void **state)
@@ -827,6 +892,7 @@ int main(void)
         TEST(test_odd_segments),         TEST(test_blocks_that_hand_on),
         TEST(test_hidden_states),        TEST(test_steady_state),
         TEST(test_memory_after_errors),  TEST(test_fused_pairs),
+        TEST(test_used_after_its_end),   TEST(test_module_freed_before_backward),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

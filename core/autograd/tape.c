@@ -96,7 +96,7 @@ static mc_tape *begin(mc_context *ctx, bool training)
     tape->training = training;
     tape->id = ++autograd->last_id;
     tape->unrecorded = 0;
-    tape->replaying = tape->selective = false;
+    tape->replaying = tape->selective = tape->orphaned = false;
     tape->border = false;
     tape->owners = NULL;
     tape->device_lengths = NULL;
@@ -109,11 +109,19 @@ static mc_tape *begin(mc_context *ctx, bool training)
 mc_tape *mc_tape_begin(mc_context *ctx) { return begin(ctx, true); }
 mc_tape *mc_tape_begin_eval(mc_context *ctx) { return begin(ctx, false); }
 
+/* Whether a caller uses a tape after its end: seen until another tape takes over its memory. */
+static bool ended(const mc_tape *tape)
+{
+    if (!tape->id) mc_fail(tape->ctx, MC_ERR_STATE, "a tape is used after its end");
+    return !tape->id;
+}
+
 void mc_tape_end(mc_tape *tape)
 {
-    if (!tape) return;
+    if (!tape || ended(tape)) return;
     mc_autograd *autograd = tape->ctx->autograd;
     close(tape);
+    tape->id = 0;
     mc_disown(&tape->owned);
     tape->next = autograd->ended;
     autograd->ended = tape;
@@ -127,6 +135,7 @@ uint64_t mc_tape_id(const mc_tape *tape) { return tape->id; }
 
 void *mc_tape_alloc(mc_tape *tape, size_t bytes)
 {
+    if (ended(tape)) return NULL;
     void *memory = mc_arena_alloc(&tape->arena, bytes);
     if (!memory) mc_fail_nomem(tape->ctx, "the tape's bookkeeping");
     return memory;
@@ -237,9 +246,11 @@ mc_status mc_tape_hook(mc_tape *tape, const mc_tape_watch *watch, const void *ow
 
 void mc_tape_unhook(const mc_context *ctx, const void *owner)
 {
-    for (mc_tape *tape = ctx->autograd ? ctx->autograd->open : NULL; tape; tape = tape->next)
+    for (mc_tape *tape = ctx->autograd ? ctx->autograd->open : NULL; tape; tape = tape->next) {
+        tape->orphaned = tape->orphaned || has_leaves_of(tape, owner);
         for (mc_tape_hooks *h = tape->hooks; h; h = h->next)
             if (h->owner == owner) h->watch = NULL;
+    }
 }
 
 mc_dropout_mask mc_tape_dropout(mc_tape *tape, float p)

@@ -115,7 +115,8 @@ typedef struct mc_tape_watch {
     void (*before_backward)(void *data), (*after_backward)(void *data), (*at_end)(void *data);
 } mc_tape_watch;
 mc_status mc_tape_hook(mc_tape *tape, const mc_tape_watch *watch, const void *owner, void *data);
-/* Removes an owner's hooks from all open tapes. */
+/* Removes an owner that is freed from all open tapes: its hooks, and backward if a tape has leaves
+ * of it. */
 void mc_tape_unhook(const mc_context *ctx, const void *owner);
 /* Keeps x's contents until the node's backward is done. x may be an input, the output or a tensor
  * created for this purpose; NULL is ignored. */

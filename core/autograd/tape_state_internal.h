@@ -35,7 +35,8 @@ struct mc_tape {
     mc_arena arena;
     mc_tensor *newest;    /* all tensors, newest first */
     mc_node *newest_node; /* recorded nodes, newest first */
-    uint64_t id;
+    uint64_t id;          /* 0: it has ended */
+    bool orphaned;        /* an owner of leaves has been freed */
     bool training;
     bool border;    /* a block ended after the newest node */
     bool selective; /* within a selective scope */

@@ -53,8 +53,9 @@ MC_API void *mc_module_new(mc_context *ctx, const char *name, size_t size,
  * formats require. Errors: an empty name, a name that begins or ends with '.', a name that the
  * parent already has, a `size` below that of mc_module. */
 MC_API void *mc_module_add(mc_module *parent, const char *name, size_t size);
-/* Frees a root with its whole tree, parameters and state (otherwise the context frees them).
- * Another module than a root is an error. */
+/* Frees a root with its whole tree, parameters and state (otherwise the context frees them). No
+ * backward can run after that on a tape that used it: MC_ERR_STATE. Another module than a root is
+ * an error. */
 MC_API void mc_module_free(mc_module *root);
 
 /* ---- initial values -------------------------------------------------------------------------- */
