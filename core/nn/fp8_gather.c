@@ -1,5 +1,4 @@
 /* Weights that ranks share, gathered in 8 bits (mc_bucket.bytes): each rank casts its share. */
-#include "core/autograd/step_internal.h"
 #include "core/nn/fp8_internal.h"
 
 struct mc_values *mc_fp8_values_for(const mc_tape *t, mc_bucket *b)
@@ -27,13 +26,12 @@ static mc_fp8_cast_call part_of(const mc_bucket *b, const mc_span *s)
     return call;
 }
 
-/* Casts this rank's part of a weight. What is seen of a weight counts once an update. */
+/* Casts this rank's part of a weight. */
 static mc_status cast_span(mc_zero *z, mc_bucket *b, const mc_span *span)
 {
     mc_device *device = z->ctx->device;
     mc_stored *s = mc_stored_of(span);
-    const mc_module_root *root = s->owner->root;
-    const mc_fp8_state *f = root->fp8;
+    const mc_fp8_state *f = s->owner->root->fp8;
     int slot = (s->fp8 - 1) * MC_FP8_ROLES + MC_FP8_WEIGHT;
     mc_fp8_cast_call part = part_of(b, span);
     mc_status status = MC_OK;
@@ -42,9 +40,7 @@ static mc_status cast_span(mc_zero *z, mc_bucket *b, const mc_span *span)
                                    f->parts, &f->scales[slot]);
     if (status || !part.rows) return status;
     part.scale = &f->scales[slot].scale;
-    if (s->fp8_seen != root->values_epoch || mc_step_is_recording(z->ctx))
-        part.seen = &f->seen[slot];
-    s->fp8_seen = root->values_epoch;
+    if (mc_fp8_observes(s, true)) part.seen = &f->seen[slot];
     return device->kernels->fp8_cast(device, &part);
 }
 

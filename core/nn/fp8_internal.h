@@ -59,6 +59,10 @@ static inline bool mc_fp8_is_current(const mc_fp8_state *f)
     return f->recipe.scaling == MC_FP8_CURRENT || !f->advanced;
 }
 
+/* Whether the next cast of a weight, or of this rank's `share` of it, is to be observed: once an
+ * update, and on one of the ranks that have all of it, so that counts do not depend on ranks and
+ * levels. */
+bool mc_fp8_observes(mc_stored *s, bool share);
 /* The form in which a tape uses a bucket's values within a block: `bytes` if it multiplies by all
  * of them in 8 bits and ranks share them. */
 struct mc_values *mc_fp8_values_for(const mc_tape *t, mc_bucket *b);

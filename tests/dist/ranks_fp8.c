@@ -26,7 +26,7 @@ enum {
 };
 
 typedef struct training {
-    double loss[STEPS];
+    double loss[STEPS], vanished[STEPS];      /* share of the elements that became 0 */
     mc_fp8_scale first[SCALES], last[SCALES]; /* after the first step and the last */
 } training;
 
@@ -92,7 +92,10 @@ static bool run_steps(mc_context *ctx, const variant *v, mc_model *model, mc_opt
         mc_optim_manager_backward(optim, t, loss);
         mc_tape_end(t);
         mc_optim_manager_step(optim);
+        mc_step_report report = {0};
+        good = mc_optim_manager_report(optim, 0, &report) && good;
         out->loss[i] = mc_optim_manager_mean_loss(optim);
+        out->vanished[i] = report.fp8_vanished;
         if (i == 0 && !v->by_rows) good = good && read_scales(ctx, model, out->first);
     }
     if (!v->by_rows) good = good && read_scales(ctx, model, out->last);
@@ -167,6 +170,7 @@ static bool compare_levels(mc_context *ctx, const variant *v)
     at2.gathers = false;
     bool ran = train(ctx, v, &ours) && train(ctx, &at2, &expected);
     bool fits = ran && memcmp(ours.loss, expected.loss, sizeof ours.loss) == 0 &&
+                memcmp(ours.vanished, expected.vanished, sizeof ours.vanished) == 0 &&
                 memcmp(ours.last, expected.last, sizeof ours.last) == 0;
     return report(ctx, v, "level 2", fits, &ours, &expected);
 }
@@ -190,6 +194,23 @@ static bool compare_all_levels(mc_context *ctx)
     return good;
 }
 
+/* With scales far too small much becomes 0: shares show whether each element counts once, however
+ * many ranks have it. */
+static bool compare_counts(mc_context *ctx, mc_context *alone)
+{
+    bool good = true;
+    for (int level = 0; good && level <= 3; level++) {
+        variant v = {.name = "counts", level, {.fp8 = MC_FP8_ALL, .fp8_margin = 10}};
+        v.gathers = level == 3;
+        training ours = {0}, expected = {0};
+        bool ran = train(ctx, &v, &ours) && train(alone, &v, &expected);
+        bool fits = ran && expected.vanished[0] > 0.001 &&
+                    near(ours.vanished[0], expected.vanished[0], 0.01);
+        good = report(ctx, &v, "alone", fits, &ours, &expected);
+    }
+    return good;
+}
+
 static bool compare_all_alone(mc_context *ctx, mc_context *alone)
 {
     bool good = true;
@@ -205,7 +226,7 @@ static bool compare_all_alone(mc_context *ctx, mc_context *alone)
                      .gathers = i == 3};
         good = compare_alone(ctx, alone, &v);
     }
-    return good;
+    return good && compare_counts(ctx, alone);
 }
 
 int main(int argc, char **argv)
