@@ -33,7 +33,8 @@ void train_add_course_rows(args_table *table, train_options *o)
 {
     ARGS_ADD(
         table,
-        {ARGS_REAL("lr", &o->lr, 0, 1000, "peak learning rate"), .known_as = "learning-rate"},
+        {ARGS_REAL("lr", &o->lr, 0, 1000, "peak learning rate; of noam lr / sqrt(warmup)"),
+         .known_as = "learning-rate"},
         {ARGS_CHOICE("scheduler", &o->scheduler, train_schedule_names,
                      "schedule of the learning rate"),
          .known_as = "lr-scheduler-type,lr-decay-style"},
