@@ -290,12 +290,35 @@ static void test_refusals(void **state)
     assert_int_equal(access(target, F_OK), -1);
 }
 
+/* The files have no text: the error names the first. */
+static void test_no_text(void **state)
+{
+    (void)state;
+    static const char *const texts[] = {"", "\n\n"};
+    char path[1024], target[1024];
+    const char *files[] = {path, path};
+    snprintf(path, sizeof path, "%s/blank.txt", folder.path);
+    snprintf(target, sizeof target, "%s/own", folder.path);
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        for (int bpe = 0; bpe < 2; bpe++) {
+            mc_train_tokenizer_options options = {
+                .vocab_size = 100, .type = bpe ? MC_TOKENIZER_TYPE_BPE : MC_TOKENIZER_TYPE_UNIGRAM};
+            write_text(path, texts[i]);
+            assert_int_equal(mc_tokenizer_train(ctx, files, 1 + bpe, target, &options),
+                             MC_ERR_FORMAT);
+            assert_non_null(strstr(mc_error_message(ctx), "no text in "));
+            assert_non_null(strstr(mc_error_message(ctx), "blank.txt"));
+            mc_clear_error(ctx);
+        }
+    assert_int_equal(access(target, F_OK), -1);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
     const struct CMUnitTest tests[] = {
-        TEST(test_unigram),      TEST(test_bytes),      TEST(test_bpe),
-        TEST(test_equal_scores), TEST(test_real_model), TEST(test_refusals),
+        TEST(test_unigram),    TEST(test_bytes),    TEST(test_bpe),     TEST(test_equal_scores),
+        TEST(test_real_model), TEST(test_refusals), TEST(test_no_text),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

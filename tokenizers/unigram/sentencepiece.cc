@@ -9,6 +9,7 @@
 
 extern "C" {
 #include "core/base/memory_internal.h"
+#include "tokenizers/unicode/unicode_internal.h"
 #include "tokenizers/unigram/sentencepiece_internal.h"
 }
 
@@ -49,7 +50,24 @@ std::string reason_of(const sentencepiece::util::Status &status)
     return found && end + 2 < all.size() ? all.substr(end + 2) : all;
 }
 
-// The lines of several files, one after the other.
+// Whether the library's normalizer leaves something of a line: it removes control characters, and
+// marks without width are spaces to it.
+bool has_text(const std::string &line)
+{
+    const auto *p = reinterpret_cast<const uint8_t *>(line.data()), *end = p + line.size();
+    for (uint32_t c; p < end;) {
+        p += mc_utf8_decode(p, end, &c);
+        const bool blank = (c && c <= ' ') || c == 0x7F || c == 0x8F || c == 0x9F ||
+                           (c >= 0x200B && c <= 0x200F) || c == 0x2581 || c == 0xFEFF ||
+                           c == MC_UNICODE_REPLACEMENT ||
+                           (mc_unicode_get(c).flags & (MC_UNICODE_SPACE | MC_UNICODE_WHITE));
+        if (!blank) return true;
+    }
+    return false;
+}
+
+// The lines with text of several files, one after the other. Where there is none, our error names
+// the file.
 class Lines : public sentencepiece::SentenceIterator
 {
   public:
@@ -58,12 +76,14 @@ class Lines : public sentencepiece::SentenceIterator
     bool done() const override { return done_; }
     void Next() override
     {
-        while (!done_ && !std::getline(file_, line_)) {
-            if (file_.bad()) failed_ = paths_[at_];
-            at_++;
-            open();
-        }
-        if (!line_.empty() && line_.back() == '\r') line_.pop_back();
+        do {
+            while (!done_ && !std::getline(file_, line_)) {
+                if (file_.bad()) failed_ = paths_[at_];
+                at_++;
+                open();
+            }
+            if (!line_.empty() && line_.back() == '\r') line_.pop_back();
+        } while (!done_ && !has_text(line_));
     }
     const std::string &value() const override { return line_; }
     sentencepiece::util::Status status() const override
@@ -159,6 +179,11 @@ mc_status mc_sentencepiece_train(mc_error *err, const char *const *inputs, size_
         sentencepiece::SetRandomGeneratorSeed(1); // what is drawn is the same each time
         Lines lines(inputs, input_count);
         lines.Next();
+        if (lines.done() && lines.status().ok()) {
+            why = std::string("no text in ") + inputs[0];
+            if (input_count > 1) why += " and the other files";
+            return MC_ERR_FORMAT;
+        }
         std::string bytes;
         const auto result = sentencepiece::SentencePieceTrainer::Train(settings, &lines, &bytes);
         if (result.ok()) return copy_out<char>(bytes.data(), bytes.size(), model, size);
