@@ -313,12 +313,32 @@ static void test_no_text(void **state)
     assert_int_equal(access(target, F_OK), -1);
 }
 
+/* A compressed file, for example, is not trained on. */
+static void test_no_utf8(void **state)
+{
+    (void)state;
+    char path[1024], target[1024];
+    const char *files[] = {write_corpus(), path};
+    snprintf(path, sizeof path, "%s/latin1.txt", folder.path);
+    snprintf(target, sizeof target, "%s/own", folder.path);
+    write_text(path, "a line\n\na na\xEFve one\n");
+    for (int bpe = 0; bpe < 2; bpe++) {
+        mc_train_tokenizer_options options = {
+            .vocab_size = 60, .type = bpe ? MC_TOKENIZER_TYPE_BPE : MC_TOKENIZER_TYPE_UNIGRAM};
+        assert_int_equal(mc_tokenizer_train(ctx, files, 2, target, &options), MC_ERR_FORMAT);
+        assert_non_null(
+            strstr(mc_error_message(ctx), "latin1.txt:3: byte 0xef is not valid UTF-8"));
+        mc_clear_error(ctx);
+    }
+    assert_int_equal(access(target, F_OK), -1);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
     const struct CMUnitTest tests[] = {
         TEST(test_unigram),    TEST(test_bytes),    TEST(test_bpe),     TEST(test_equal_scores),
-        TEST(test_real_model), TEST(test_refusals), TEST(test_no_text),
+        TEST(test_real_model), TEST(test_refusals), TEST(test_no_text), TEST(test_no_utf8),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

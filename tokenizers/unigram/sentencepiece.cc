@@ -1,4 +1,5 @@
 // The SentencePiece library behind sentencepiece_internal.h. No exception leaves this file.
+#include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <sentencepiece_processor.h>
@@ -78,19 +79,23 @@ class Lines : public sentencepiece::SentenceIterator
     {
         do {
             while (!done_ && !std::getline(file_, line_)) {
-                if (file_.bad()) failed_ = paths_[at_];
+                if (file_.bad()) failure_ = paths_[at_] + ": cannot be read";
                 at_++;
                 open();
             }
+            number_++;
             if (!line_.empty() && line_.back() == '\r') line_.pop_back();
+            if (!done_) check();
         } while (!done_ && !has_text(line_));
     }
     const std::string &value() const override { return line_; }
+    // What went wrong; empty: nothing.
+    const std::string &failure() const { return failure_; }
     sentencepiece::util::Status status() const override
     {
         using sentencepiece::util::Status;
-        if (failed_.empty()) return Status();
-        return Status(sentencepiece::util::StatusCode::kNotFound, failed_ + ": cannot be read");
+        if (failure_.empty()) return Status();
+        return Status(sentencepiece::util::StatusCode::kNotFound, failure_);
     }
 
   private:
@@ -99,18 +104,31 @@ class Lines : public sentencepiece::SentenceIterator
     {
         file_.close();
         file_.clear();
-        done_ = at_ == paths_.size() || !failed_.empty();
+        number_ = 0;
+        done_ = at_ == paths_.size() || !failure_.empty();
         if (done_) return;
         file_.open(paths_[at_], std::ios::binary);
         if (file_) return;
-        failed_ = paths_[at_];
+        failure_ = paths_[at_] + ": cannot be read";
+        done_ = true;
+    }
+    // The library would take bytes that are no UTF-8, such as those of a compressed file.
+    void check()
+    {
+        const auto *p = reinterpret_cast<const uint8_t *>(line_.data());
+        const uint8_t *bad = mc_utf8_find_invalid(p, p + line_.size());
+        if (!bad) return;
+        char what[64];
+        std::snprintf(what, sizeof what, ":%lld: byte 0x%02x is not valid UTF-8", number_, *bad);
+        failure_ = paths_[at_] + what;
         done_ = true;
     }
 
     std::vector<std::string> paths_;
     std::ifstream file_;
-    std::string line_, failed_;
+    std::string line_, failure_;
     size_t at_ = 0;
+    long long number_ = 0;
     bool done_ = false;
 };
 
@@ -179,15 +197,16 @@ mc_status mc_sentencepiece_train(mc_error *err, const char *const *inputs, size_
         sentencepiece::SetRandomGeneratorSeed(1); // what is drawn is the same each time
         Lines lines(inputs, input_count);
         lines.Next();
-        if (lines.done() && lines.status().ok()) {
+        if (lines.done() && lines.failure().empty()) {
             why = std::string("no text in ") + inputs[0];
             if (input_count > 1) why += " and the other files";
             return MC_ERR_FORMAT;
         }
         std::string bytes;
         const auto result = sentencepiece::SentencePieceTrainer::Train(settings, &lines, &bytes);
-        if (result.ok()) return copy_out<char>(bytes.data(), bytes.size(), model, size);
-        why = reason_of(result);
+        if (result.ok() && lines.failure().empty())
+            return copy_out<char>(bytes.data(), bytes.size(), model, size);
+        why = lines.failure().empty() ? reason_of(result) : lines.failure();
         return MC_ERR_FORMAT;
     });
     if (!status) return MC_OK;
