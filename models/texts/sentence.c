@@ -143,6 +143,18 @@ static const char *class_of(const char *type)
     return dot ? dot + 1 : type;
 }
 
+/* The folder of a module, in the model's. */
+static mc_status join_module(mc_error *err, const char *folder, const char *path, int number,
+                             const char *where, char below[MC_PATH_MAX])
+{
+    if (*where == '/' || strstr(where, ".."))
+        return mc_error_set(err, MC_ERR_FORMAT,
+                            "%s: module %d: path \"%.200s\", expected a folder in this one", path,
+                            number, where);
+    if (!*where) return snprintf(below, MC_PATH_MAX, "%s", folder), MC_OK;
+    return mc_path_join(err, below, folder, where);
+}
+
 static mc_status read_module(mc_context *ctx, const char *folder, const char *path, int number,
                              const cJSON *module, mc_sentence_config *c)
 {
@@ -151,11 +163,13 @@ static mc_status read_module(mc_context *ctx, const char *folder, const char *pa
     mc_error *err = &ctx->error;
     if (!mc_json_get_string(err, module, path, "type", &type) ||
         !mc_json_get_string(err, module, path, "path", &where) ||
-        mc_path_join(err, below, folder, where))
+        join_module(err, folder, path, number, where, below))
         return err->status;
-    if (!*where) snprintf(below, sizeof below, "%s", folder);
     const char *name = class_of(type);
     if (number == 0 && strcmp(name, "Transformer") == 0) {
+        if (!mc_path_is_folder(below)) /* nor is it to be looked for as an identifier */
+            return mc_error_set(err, MC_ERR_NOT_FOUND,
+                                "%s: module 0: no folder \"%.200s\" beside it", path, where);
         memcpy(c->model, below, sizeof below);
         return MC_OK;
     }

@@ -333,6 +333,15 @@ static void test_refused_folders(void **state)
                   NULL, MC_ERR_UNSUPPORTED, "module 2, \"a.Dense\", is not supported");
     check_refused("modules.json", "[{\"path\": \"\", \"type\": \"a.Transformer\"}]", NULL,
                   MC_ERR_UNSUPPORTED, "no Pooling");
+    /* a folder that is not there is no identifier of the hub's, "FOLDER/0_Transformer" */
+    check_refused("modules.json", "[{\"path\": \"0_Transformer\", \"type\": \"a.Transformer\"}]",
+                  NULL, MC_ERR_NOT_FOUND, "module 0: no folder \"0_Transformer\" beside it");
+    check_refused("modules.json", "[{\"path\": \"../other\", \"type\": \"a.Transformer\"}]", NULL,
+                  MC_ERR_FORMAT, "module 0: path \"../other\", expected a folder in this one");
+    check_refused("modules.json",
+                  "[{\"path\": \"\", \"type\": \"a.Transformer\"}, "
+                  "{\"path\": \"/tmp\", \"type\": \"a.Pooling\"}]",
+                  NULL, MC_ERR_FORMAT, "module 1: path \"/tmp\", expected a folder in this one");
     check_refused("1_Pooling/config.json", "{\"pooling_mode\": \"lasttoken\"}", NULL,
                   MC_ERR_UNSUPPORTED, "key \"pooling_mode\": lasttoken is not supported");
     check_refused("1_Pooling/config.json", "{\"pooling_mode\": \"median\"}", NULL,
