@@ -152,17 +152,23 @@ static void test_images(void **state)
 #endif
 }
 
-/* A validation of fine-tuning fails as eval does: no metric is printed, nothing is saved. */
+/* A validation of fine-tuning has no metric then, and names a row. Training goes on, since what it
+ * has done would be lost: its model is saved. */
 static void check_validation(const char *where, const char *line)
 {
     char whole[1024];
-    snprintf(whole, sizeof whole, "rm -rf trained && %s --output trained", line);
-    must_refuse(1, where, whole);
+    snprintf(whole, sizeof whole,
+             "rm -rf trained log.jsonl && %s --output trained --log-jsonl "
+             "log.jsonl",
+             line);
+    must(whole);
+    must_hold(err, where);
     must_hold(err, " are not finite: computed in ");
-    assert_null(strstr(err, "eval step"));
-    assert_null(strstr(err, "accuracy"));
-    assert_string_equal(out, "");
-    must("! ls trained | grep -q safetensors");
+    assert_null(strstr(out, "accuracy="));
+    assert_null(strstr(out, "loss="));
+    must("ls trained | grep -q safetensors && grep '\"split\":' log.jsonl");
+    assert_null(strstr(out, "\"accuracy\":0"));
+    assert_null(strstr(out, "\"accuracy\":1"));
 }
 
 static void test_validation(void **state)
@@ -171,17 +177,24 @@ static void test_validation(void **state)
 #define FINETUNE(model) \
     "$MC finetune --model " model " --data rows.csv --val val.csv --text review "
     must("printf 'review,label\nis the,bad\nthe,good\n' > val.csv");
-    check_validation("error: validation of rows.csv after step 1: val.csv:",
-                     FINETUNE("bert") "--label label --dtype f16 --epochs 1 --batch-size 3");
-    check_validation("error: validation of rows.csv after step 1: val.csv:",
-                     FINETUNE("bert") "--label label --dtype f16 --epochs 1 --batch-size 3 "
-                                      "--keep best");
-    check_validation("error: validation of rows.csv after step 0: val.csv:3: the losses from this "
-                     "row on",
+    check_validation(
+        "warning: validation of rows.csv after step 1 has no metric, for 2 of its rows: val.csv:",
+        FINETUNE("bert") "--label label --dtype f16 --epochs 1 --batch-size 3");
+    check_validation(
+        "warning: validation of rows.csv after step 1 has no metric, for 2 of its rows: val.csv:",
+        FINETUNE("bert") "--label label --dtype f16 --epochs 1 --batch-size 3 "
+                         "--keep best");
+    check_validation("warning: validation of rows.csv after step 0 has no metric, for 2 of its "
+                     "batches: val.csv:3: the losses from this row on",
                      FINETUNE("ends") "--target label --dtype f16 --epochs 0 --batch-size 1");
+    must("printf 'review,label\nis the,0.5\nthe,1.5\n' > numbers.csv");
+    check_validation("has no metric, for 2 of its rows: numbers.csv:",
+                     "$MC finetune --model bert --data numbers.csv --val numbers.csv --text review "
+                     "--label label --regression --dtype f16 --epochs 1 --batch-size 2");
     /* a run that has diverged: weights are NaN */
-    check_validation("error: validation of rows.csv after step 0: val.csv:",
-                     FINETUNE("spoiled") "--label label --epochs 0");
+    check_validation(
+        "warning: validation of rows.csv after step 0 has no metric, for 2 of its rows: val.csv:",
+        FINETUNE("spoiled") "--label label --epochs 0");
 }
 
 /* Pretraining goes on: its validations warn. */

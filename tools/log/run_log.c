@@ -423,9 +423,11 @@ static void write_eval_scalars(run_log *log, const run_eval *eval)
         scalars[n] = (tensorboard_scalar){tags[n], eval->metrics[i].value};
         n++;
     }
-    for (int i = 0; i < eval->classes; i++, n++) {
+    for (int i = 0; i < eval->classes; i++) {
+        if (isnan(eval->recall[i])) continue;
         snprintf(tags[n], sizeof tags[n], "eval/recall_%s", eval->class_names[i]);
         scalars[n] = (tensorboard_scalar){tags[n], eval->recall[i]};
+        n++;
     }
     write_scalars(log, eval->step, scalars, n);
 }

@@ -226,6 +226,15 @@ static bool count_batch(mc_context *ctx, task_exam *e, task_counts *counts)
     return ok;
 }
 
+static void warn(run_log *log, const task_exam *e, const task_counts *counts, double not_finite)
+{
+    if (!(not_finite > 0)) return;
+    const char *first = counts->not_finite;
+    run_log_line(log, "warning: %s has no metric, for %.0f of its %s: %s", e->during, not_finite,
+                 counts->results == TASK_RESULTS_LOSS ? "batches" : "rows",
+                 *first ? first : "on other ranks they are not finite");
+}
+
 bool task_evaluate(mc_context *ctx, task_exam *e, run_log *log, task_score *score)
 {
     int64_t done = 0, n = 0, total = mc_dataset_rows(mc_dataloader_dataset(e->loader));
@@ -239,6 +248,7 @@ bool task_evaluate(mc_context *ctx, task_exam *e, run_log *log, task_score *scor
     ok = !mc_failed(ctx) && !interrupt_requested();
     if (ok && score) ok = task_counts_score(&counts, score);
     if (ok && score) score->seconds = task_clock() - start;
+    if (ok && score) warn(log, e, &counts, score->not_finite);
     task_counts_release(&counts);
     return ok;
 }

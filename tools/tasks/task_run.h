@@ -71,6 +71,8 @@ typedef struct task_score {
     double goodness; /* the higher the better, to compare scores of one task */
     double recall[RUN_EVAL_CLASSES];
     double seconds;
+    double
+        not_finite; /* rows whose outputs are not (of losses: batches); then all metrics are NaN */
 } task_score;
 
 /* Who answers what. It stays where it is as long as the context is used, whose recorded steps have
@@ -79,7 +81,9 @@ typedef struct task_exam {
     mc_model *model;
     mc_dataloader *loader;
     bool gpu;
-    const char *during;            /* what an error that names a row begins with; NULL: nothing */
+    /* "validation of BoolQ after step 120": outputs that are not finite are a warning of it, so
+     * that training goes on; NULL: they are an error */
+    const char *during;
     const mc_tokenizer *tokenizer; /* to generate texts; NULL: none are */
     /* Called with the outputs of each row on this rank (see task_outputs), or the text that was
      * generated for it, if not NULL. */

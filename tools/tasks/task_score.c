@@ -1,13 +1,14 @@
 #include "tools/tasks/task_score.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* The sums: of several labels, of a language model's loss, and of the loss of rows with labels. */
 enum { ROWS, ALL_RIGHT, BOTH, LABELLED, ANSWERED };
 enum { LOSS, TARGETS };
-enum { ROW_LOSS = 5, ROW_LOSSES };
+enum { ROW_LOSS = 5, ROW_LOSSES, NOT_FINITE };
 
 task_results task_results_of(const task_exam *e)
 {
@@ -58,11 +59,13 @@ bool task_counts_check(task_counts *c, const task_exam *e, int64_t row, const ch
 {
     if (mc_all_finite(values, (size_t)count)) return true;
     long long line = mc_dataset_line(c->dataset, row);
-    mc_set_error(c->ctx, MC_ERR_STATE, "%s%s%s%s%lld: the %s are not finite%s",
-                 e->during ? e->during : "", e->during ? ": " : "",
-                 mc_dataset_file(c->dataset, row), line ? ":" : ", row ",
-                 line ? line : (long long)row + 1, what, mc_model_finite_hint(e->model));
-    return false;
+    char said[sizeof c->not_finite];
+    snprintf(said, sizeof said, "%s%s%lld: the %s are not finite%s",
+             mc_dataset_file(c->dataset, row), line ? ":" : ", row ",
+             line ? line : (long long)row + 1, what, mc_model_finite_hint(e->model));
+    if (!e->during) return !mc_set_error(c->ctx, MC_ERR_STATE, "%s", said);
+    if (!c->sum[NOT_FINITE]++) memcpy(c->not_finite, said, sizeof said);
+    return true;
 }
 
 static void add_class(task_counts *c, int64_t row, const float *outputs)
@@ -237,6 +240,13 @@ bool task_score_by(task_score *score, const char *metric)
     return false;
 }
 
+/* What rows with NaN add to metrics means nothing. */
+static void void_metrics(task_score *score)
+{
+    for (int i = 0; i < score->metrics; i++) score->metric[i].value = NAN;
+    for (int i = 0; i < RUN_EVAL_CLASSES; i++) score->recall[i] = NAN;
+}
+
 bool task_counts_score(task_counts *c, task_score *score)
 {
     mc_task_kind kind = mc_dataset_kind(c->dataset);
@@ -252,6 +262,8 @@ bool task_counts_score(task_counts *c, task_score *score)
         score_loss(c, score);
     if (c->sum[ROW_LOSSES] > 0)
         add_metric(score, "val_loss", c->sum[ROW_LOSS] / c->sum[ROW_LOSSES]);
+    score->not_finite = c->sum[NOT_FINITE];
+    if (score->not_finite > 0) void_metrics(score);
     int deciding = kind == MC_TASK_REGRESS ? 2 : 0; /* the error of numbers, else the first */
     if (score->metrics && !mc_failed(c->ctx)) task_score_by(score, score->metric[deciding].name);
     return !mc_failed(c->ctx);

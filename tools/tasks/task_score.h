@@ -14,7 +14,7 @@ typedef enum task_results {
     TASK_RESULTS_TEXTS,      /* texts that were generated */
 } task_results;
 
-enum { TASK_SUMS = 7 };
+enum { TASK_SUMS = 8 };
 
 typedef struct task_counts {
     mc_context *ctx;
@@ -25,6 +25,7 @@ typedef struct task_counts {
     double sum[TASK_SUMS]; /* see task_score.c */
     float *pair;           /* (2 * pairs), of REGRESS: what was predicted, and the row's value */
     size_t pairs, capacity;
+    char not_finite[512]; /* of this rank's first row that is not: "val.csv:3: the logits ..." */
 } task_counts;
 
 /* What an exam's results are. */
@@ -32,8 +33,9 @@ task_results task_results_of(const task_exam *exam);
 
 /* False with the context's error. */
 bool task_counts_init(mc_context *ctx, task_counts *counts, const task_exam *exam);
-/* Whether the numbers of a row are finite. False with the context's error, which names the row and
- * `what` the numbers are ("logits"). */
+/* Whether to go on with the numbers of a row: false, with the context's error, if they are not
+ * finite, which names the row and `what` the numbers are ("logits"). With task_exam.during they are
+ * counted instead, and the score has no metric. */
 bool task_counts_check(task_counts *counts, const task_exam *exam, int64_t row, const char *what,
                        const float *values, int64_t count);
 /* The outputs of a row of the dataset. */
