@@ -109,7 +109,7 @@ static void check_found(const target *t)
 {
     mc_context *ctx = t->model->module.ctx;
     char layers[1024];
-    const char *missing = t->count ? NULL : "the pattern";
+    const char *missing = t->count ? NULL : t->has_pattern ? "the pattern" : "(none given)";
     for (int i = 0; t->names && t->names[i] && i < MC_ADAPTER_NAMES; i++)
         if (!t->found[i]) missing = t->names[i];
     if (missing && !mc_failed(ctx))

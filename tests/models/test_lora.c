@@ -845,7 +845,8 @@ static void test_own_table_of_masked_head(void **state)
 
 /* ---- errors ---------------------------------------------------------------------------------- */
 
-static const char *const no_names[] = {"q_proj", "queries", NULL}, *const norm[] = {"ln_1", NULL};
+static const char *const no_names[] = {"q_proj", "queries", NULL}, *const none[] = {NULL},
+                         *const norm[] = {"ln_1", NULL};
 
 static void test_option_errors(void **state)
 {
@@ -860,7 +861,8 @@ static void test_option_errors(void **state)
         {{.alpha = INFINITY}, MC_ERR_ARGUMENT, {"alpha inf", "finite"}},
         {{.targets = no_names}, MC_ERR_NOT_FOUND, {"\"queries\"", "GPT-J", "\"fc_in\""}},
         {{.targets = norm}, MC_ERR_NOT_FOUND, {"\"ln_1\"", "no linear layer", "\"out_proj\""}},
-        {{.target_pattern = "nothing.*"}, MC_ERR_NOT_FOUND, {"pattern", "\"v_proj\""}},
+        {{.targets = none}, MC_ERR_NOT_FOUND, {"target \"(none given)\"", "\"v_proj\""}},
+        {{.target_pattern = "nothing.*"}, MC_ERR_NOT_FOUND, {"\"the pattern\"", "\"v_proj\""}},
         {{.target_pattern = "(?:q|v)_proj"}, MC_ERR_UNSUPPORTED, {"(?:q", "POSIX"}},
         {{.target_pattern = "(q"}, MC_ERR_UNSUPPORTED, {"\"(q\"", "POSIX"}},
         {{.targets = norm, .target_pattern = "x"}, MC_ERR_ARGUMENT, {"both"}},
