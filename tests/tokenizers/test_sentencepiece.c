@@ -333,12 +333,49 @@ static void test_no_utf8(void **state)
     assert_int_equal(access(target, F_OK), -1);
 }
 
+/* The bytes of a model that is trained on a text. */
+static char *train_on(const char *text, size_t *size)
+{
+    char path[1024], target[1024], model[1100];
+    const char *file = path;
+    snprintf(path, sizeof path, "%s/text.txt", folder.path);
+    snprintf(target, sizeof target, "%s/trained", folder.path);
+    snprintf(model, sizeof model, "%s/spiece.model", target);
+    write_text(path, text);
+    mc_train_tokenizer_options options = {.vocab_size = 100};
+    if (mc_tokenizer_train(ctx, &file, 1, target, &options)) fail_msg("%s", mc_error_message(ctx));
+    char *bytes = mc_file_read(&ctx->error, model, 1 << 24, size);
+    assert_non_null(bytes);
+    return bytes;
+}
+
+/* Lines without text change no model. */
+static void test_blank_lines(void **state)
+{
+    (void)state;
+    size_t size, other, used = 0;
+    char *text = mc_file_read(&ctx->error, write_corpus(), 1 << 24, &size);
+    assert_non_null(text);
+    char *more = malloc(6 * size);
+    for (const char *p = text; *p; p++)
+        used += (size_t)sprintf(more + used, *p == '\n' ? "\n \t\n\n" : "%c", *p);
+    more[used] = '\0';
+    char *plain = train_on(text, &size), *blank = train_on(more, &other);
+    assert_int_equal(size, other);
+    assert_memory_equal(plain, blank, size);
+    mc_free(plain);
+    mc_free(blank);
+    mc_free(text);
+    free(more);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
     const struct CMUnitTest tests[] = {
-        TEST(test_unigram),    TEST(test_bytes),    TEST(test_bpe),     TEST(test_equal_scores),
-        TEST(test_real_model), TEST(test_refusals), TEST(test_no_text), TEST(test_no_utf8),
+        TEST(test_unigram),      TEST(test_bytes),       TEST(test_bpe),
+        TEST(test_equal_scores), TEST(test_real_model),  TEST(test_refusals),
+        TEST(test_no_text),      TEST(test_blank_lines), TEST(test_no_utf8),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
