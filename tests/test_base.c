@@ -814,6 +814,28 @@ static void json_out_of_memory_is_named(void **state)
 #endif
 }
 
+/* Texts of files do not reach a terminal as commands to it. */
+static void control_characters_are_shown(void **state)
+{
+    (void)state;
+    char *shown = NULL;
+    size_t size;
+    FILE *stream = open_memstream(&shown, &size);
+    mc_context *own = mc_context_new(NULL);
+    mc_print_text(stream, "a\033[31mb\tc\nd\r\177\302\233e \303\251\342\202\254\302");
+    mc_print_text(stream, NULL);
+    mc_print_text(stream, "\007|");
+    mc_set_error(own, MC_ERR_FORMAT, "label \"%s\"", "x\033]0;y");
+    mc_print_error(own, stream);
+    mc_print_text(NULL, "nowhere");
+    fclose(stream);
+    const char *expected = "a\\x1b[31mb\tc\nd\\x0d\\x7f\\x9be \303\251\342\202\254\302"
+                           "\\x07|error: label \"x\\x1b]0;y\" (";
+    assert_int_equal(strncmp(shown, expected, strlen(expected)), 0);
+    free(shown);
+    mc_context_free(own);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void)
@@ -827,6 +849,7 @@ int main(void)
         TEST(a_null_context_has_failed),
         TEST(errors_stick_to_the_context),
         TEST(a_raised_error_is_told),
+        TEST(control_characters_are_shown),
         TEST(launcher_variables_are_read),
         TEST(a_context_frees_what_it_owns),
         TEST(log_lines_are_whole),

@@ -81,7 +81,8 @@ static bool verified(const info_options *o) { return o->checksum || o->verify; }
 
 static void print_tensor(const info_options *o, const mc_tensor_entry *e, uint32_t crc)
 {
-    printf("%s  %s (", e->name, e->dtype_name);
+    mc_print_text(stdout, e->name);
+    printf("  %s (", e->dtype_name);
     for (int i = 0; i < e->ndim; i++) printf(i ? ", %" PRId64 : "%" PRId64, e->shape[i]);
     printf(")  %zu bytes", e->size);
     if (o->checksum) printf("  crc32 %08" PRIx32, crc);
@@ -99,9 +100,13 @@ static void print_summary(const info_options *o, const mc_tensor_file *file, con
     printf("%s: %s, %d file%s\n", o->path, mc_tensor_file_format(file), s->files,
            s->files == 1 ? "" : "s");
     for (size_t i = 0; i < mc_tensor_file_metadata_count(file); i++)
-        if (is_first(file, i))
-            printf("metadata %s: %s\n", mc_tensor_file_metadata_key(file, i),
-                   mc_tensor_file_metadata_value(file, i));
+        if (is_first(file, i)) {
+            fputs("metadata ", stdout);
+            mc_print_text(stdout, mc_tensor_file_metadata_key(file, i));
+            fputs(": ", stdout);
+            mc_print_text(stdout, mc_tensor_file_metadata_value(file, i));
+            puts("");
+        }
     for (int i = 0; s->dtypes > 1 && i < s->dtypes; i++)
         print_total(s->dtype[i].dtype, &s->dtype[i]);
     print_total(s->dtypes == 1 ? s->dtype[0].dtype : "all", &s->all);

@@ -117,13 +117,40 @@ const char *mc_error_message(const mc_context *ctx)
     return mc_error_is_set(&ctx->error) ? ctx->error.message : "";
 }
 
+/* The control character that a text begins with, of C0, C1 (two bytes of UTF-8) or DEL; 0: none. */
+static int control_at(const char *text)
+{
+    const unsigned char *p = (const unsigned char *)text;
+    if (p[0] == 0xc2 && p[1] >= 0x80 && p[1] < 0xa0) return p[1];
+    bool shown = p[0] >= ' ' || p[0] == '\n' || p[0] == '\t';
+    return !shown || p[0] == 0x7f ? p[0] : 0;
+}
+
+void mc_print_text(FILE *stream, const char *text)
+{
+    while (stream && text && *text) {
+        size_t plain = 0;
+        while (text[plain] && !control_at(text + plain)) plain++;
+        fwrite(text, 1, plain, stream);
+        text += plain;
+        int control = control_at(text);
+        if (!control) continue;
+        fprintf(stream, "\\x%02x", (unsigned)control);
+        text += control < 0x80 ? 1 : 2;
+    }
+}
+
 int mc_print_error(const mc_context *ctx, FILE *stream)
 {
     if (!mc_failed(ctx)) return 0;
     if (!stream) return 1;
-    fprintf(stream, "error: %s (%s", mc_error_message(ctx), mc_status_text(mc_error_status(ctx)));
-    if (ctx)
-        fprintf(stream, "%s; raised at %s:%d", ctx->error.trace, ctx->error.file, ctx->error.line);
+    fputs("error: ", stream);
+    mc_print_text(stream, mc_error_message(ctx));
+    fprintf(stream, " (%s", mc_status_text(mc_error_status(ctx)));
+    if (ctx) {
+        mc_print_text(stream, ctx->error.trace);
+        fprintf(stream, "; raised at %s:%d", ctx->error.file, ctx->error.line);
+    }
     fputs(")\n", stream);
     return 1;
 }

@@ -161,8 +161,12 @@ MC_API mc_status mc_error_status(const mc_context *ctx);
 /* The message of the first error, "" without one. Valid until the error is cleared. */
 MC_API const char *mc_error_message(const mc_context *ctx);
 /* Prints "error: <message> (<status text>; while ...; raised at file:line)" and a newline to
- * `stream` (NULL: nowhere). Returns 1, so that main() can return it; 0 when no error is set. */
+ * `stream` (NULL: nowhere), as mc_print_text. Returns 1, so that main() can return it; 0 when no
+ * error is set. */
 MC_API int mc_print_error(const mc_context *ctx, FILE *stream);
+/* Prints a UTF-8 text (NULL: none) for people to read: control characters, but for newlines and
+ * tabs, as "\x1b", since a terminal would obey those that a file holds. */
+MC_API void mc_print_text(FILE *stream, const char *text);
 /* Sets an error of the program's own, as if an operation had failed; an earlier error stays. In a
  * job of several ranks the error reaches all of them, so that none waits for a rank that has
  * failed. Returns `status`. */

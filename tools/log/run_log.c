@@ -23,7 +23,8 @@ static void show_line(run_log *log, const char *line)
 {
     if (log->silent) return;
     progress_bar_clear(&log->bar);
-    fprintf(progress_stream(log), "%s\n", line);
+    mc_print_text(progress_stream(log), line);
+    fputc('\n', progress_stream(log));
     fflush(progress_stream(log));
 }
 
