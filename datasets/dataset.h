@@ -189,9 +189,9 @@ MC_API mc_chat_format mc_dataset_chat_format(const mc_dataset *dataset);
 
 /* Creates a dataset from the rows of a file (datasets/table.h), or of all files that a pattern
  * matches. `options` may be NULL. The names of columns are copied. Errors (NULL), which name the
- * row's place: those of mc_table_open; no such column; a file without rows; a value that is missing
- * or not a number; a label that is not in label_names; more than MC_DATASET_MAX_LABELS labels, or
- * fewer than two classes; GENERATE with a family that does not generate. */
+ * row's place: those of mc_table_open; no such column, or one named twice; a file without rows; a
+ * value that is missing or not a number; a label that is not in label_names; more than
+ * MC_DATASET_MAX_LABELS labels, or fewer than two classes; GENERATE with a family that cannot. */
 MC_API mc_dataset *mc_dataset_from_file(mc_context *ctx, const char *path,
                                         const mc_data_columns *columns, const mc_tokenizer *tok,
                                         const mc_dataset_options *options);

@@ -36,7 +36,7 @@ typedef struct source {
 
 /* ---- errors ---------------------------------------------------------------------------------- */
 
-/* An error about the label, or value, of the current row; false. */
+/* An error about the label, or value, of the current row, or of columns before the first; false. */
 static bool refuse(source *s, const char *format, ...)
 {
     char what[512];
@@ -44,8 +44,10 @@ static bool refuse(source *s, const char *format, ...)
     va_start(args, format);
     vsnprintf(what, sizeof what, format, args);
     va_end(args);
-    if (s->table)
+    if (s->table && s->line)
         mc_table_fail(s->table, s->label, "%s", what);
+    else if (s->table)
+        mc_fail(s->dataset->ctx, MC_ERR_FORMAT, "%s: %s", s->dataset->path, what);
     else
         mc_fail(s->dataset->ctx, MC_ERR_FORMAT, "%s: row %lld: %s", s->dataset->path,
                 (long long)s->line, what);
@@ -392,8 +394,7 @@ static bool next_of_table(void *user, int64_t i, mc_data_row *row)
     return kind != MC_TASK_MULTI_LABEL || read_labels(s, row);
 }
 
-/* A column of 1 and 0 stands for the label of its name. No row is read yet that errors could show.
- */
+/* A column of 1 and 0 stands for the label of its name. */
 static bool add_flag(source *s, const char *name)
 {
     const mc_label_names *l = s->dataset->labels;
@@ -402,12 +403,12 @@ static bool add_flag(source *s, const char *name)
     if (column < 0) return false;
     list_labels(l, known, sizeof known);
     if (s->flags == MC_DATASET_MAX_LABELS)
-        return !mc_fail(s->table->ctx, MC_ERR_FORMAT, "%s: more than %d labels", s->dataset->path,
-                        MC_DATASET_MAX_LABELS);
+        return refuse(s, "more than %d labels", MC_DATASET_MAX_LABELS);
     if (!s->open && mc_label_find((const char *const *)l->name, l->count, name) < 0)
-        return !mc_fail(s->table->ctx, MC_ERR_FORMAT,
-                        "%s: label \"%.40s\" of a column: expected one of %s", s->dataset->path,
-                        name, known);
+        return refuse(s, "label \"%.40s\" of a column: expected one of %s", name, known);
+    for (int i = 0; i < s->flags; i++)
+        if (s->flag[i] == column)
+            return refuse(s, "column \"%.40s\" is named twice among the labels", name);
     s->flag[s->flags++] = column;
     return label_number(s, name) >= 0;
 }

@@ -422,6 +422,27 @@ static void test_bounded_text(void **state)
     assert_int_equal(text_distance("same", "same"), 0);
 }
 
+static void test_named_twice(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *list, *twice;
+    } cases[] = {{"", NULL},     {"a", NULL},          {"a,b", NULL},       {"a,ab,b", NULL},
+                 {"ab,a", NULL}, {"a,a", "a"},         {"a,bc,d,bc", "bc"}, {"a,b,a,b", "a"},
+                 {"a,b,", NULL}, {"a,\xc3\xa4,a", "a"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        size_t length = 0;
+        const char *found = text_named_twice(cases[i].list, &length), *twice = cases[i].twice;
+        if (!twice) {
+            assert_null(found);
+            continue;
+        }
+        assert_non_null(found);
+        assert_int_equal(length, strlen(twice));
+        assert_memory_equal(found, twice, length);
+    }
+}
+
 /* An option that takes several values: those after it, up to the next option. */
 static void test_lists(void **state)
 {
@@ -477,21 +498,14 @@ static void test_lists(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_defaults_stay),
-        cmocka_unit_test(test_every_type),
-        cmocka_unit_test(test_ways_to_write),
-        cmocka_unit_test(test_unknown_options),
-        cmocka_unit_test(test_names_elsewhere),
-        cmocka_unit_test(test_bad_whole_numbers),
-        cmocka_unit_test(test_bad_real_numbers),
-        cmocka_unit_test(test_bad_texts_and_flags),
-        cmocka_unit_test(test_missing),
-        cmocka_unit_test(test_help),
-        cmocka_unit_test(test_help_forms),
-        cmocka_unit_test(test_long_arguments),
-        cmocka_unit_test(test_lists),
-        cmocka_unit_test(test_numbers),
-        cmocka_unit_test(test_bounded_text),
+        cmocka_unit_test(test_defaults_stay),    cmocka_unit_test(test_every_type),
+        cmocka_unit_test(test_ways_to_write),    cmocka_unit_test(test_unknown_options),
+        cmocka_unit_test(test_names_elsewhere),  cmocka_unit_test(test_bad_whole_numbers),
+        cmocka_unit_test(test_bad_real_numbers), cmocka_unit_test(test_bad_texts_and_flags),
+        cmocka_unit_test(test_missing),          cmocka_unit_test(test_help),
+        cmocka_unit_test(test_help_forms),       cmocka_unit_test(test_long_arguments),
+        cmocka_unit_test(test_named_twice),      cmocka_unit_test(test_lists),
+        cmocka_unit_test(test_numbers),          cmocka_unit_test(test_bounded_text),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -419,6 +419,8 @@ static void test_errors(void **state)
         {"expected --label with a column", "bert --config bert --data train.csv --text letters"},
         {"expected one of --regression and --multi-label",
          "bert --config bert --data train.csv --text a --label b --regression --multi-label"},
+        {"--label: \"number\" is named twice",
+         "bert --config bert --data train.csv --text letters --label number,number --multi-label"},
         {"expected either --target or --label",
          "t5 --config t5 --data train.csv --text a --label b --target c"},
         {"expected either --task or the columns",

@@ -207,6 +207,9 @@ static void options_are_checked(void **state)
     must_refuse(2, "without --lora-rank", "$P --lora-rank 0 --lora-alpha 3");
     must_refuse(2, "--lora-alpha 0", "$P --lora-alpha 0");
     must_refuse(2, "commas", "$P --lora-targets c_attn,,c_fc");
+    must_refuse(2, "--lora-targets: \"c_attn\" is named twice",
+                "$P --lora-targets c_attn,c_fc,c_attn");
+    must_refuse(2, "--lora-save: \"score\" is named twice", "$P --lora-save score,score");
     must_refuse(1, "\"q\" is no linear layer", "$P --lora-targets c_attn,q");
     must_refuse(2, "expected --model, which gives the base",
                 "$MC pretrain gpt2 --config base --data train.bin --lora-rank 2 --seq-length 16");

@@ -158,6 +158,16 @@ bool text_parse_real(const char *string, double *out)
     return true;
 }
 
+const char *text_named_twice(const char *list, size_t *length)
+{
+    for (const char *name = list; *name; name += *length, name += *name == ',') {
+        *length = strcspn(name, ",");
+        for (const char *other = name + *length; *other; other += strcspn(other, ","))
+            if (strcspn(++other, ",") == *length && memcmp(other, name, *length) == 0) return name;
+    }
+    return NULL;
+}
+
 size_t text_distance(const char *a, const char *b)
 {
     size_t n = strlen(a), m = strlen(b), row[LONGEST_COMPARED + 1];

@@ -46,6 +46,10 @@ bool text_parse_real(const char *string, double *out);
  * "1.5GB". */
 bool text_parse_bytes(const char *string, int64_t *out);
 
+/* Returns the first name of a list such as "a,b,a" that is in it twice, and its length in *length.
+ * NULL: no name is. */
+const char *text_named_twice(const char *list, size_t *length);
+
 /* The number of insertions, deletions and substitutions that turn one string into the other, for
  * "did you mean". SIZE_MAX when either is longer than 63 bytes. */
 size_t text_distance(const char *a, const char *b);

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "tools/files/text.h"
 #include "tools/tasks/task_labels.h"
 
 enum { MOST_TASKS = 64 };
@@ -205,6 +206,16 @@ static bool misfits_family(const data_options *o, const char *family, bool train
     return *message;
 }
 
+/* Writes which column --label names twice, as one of several; false if it names none twice. */
+static bool repeats_label(const data_options *o, char *message, size_t room)
+{
+    size_t length = 0;
+    const char *name = o->multi_label && o->label ? text_named_twice(o->label, &length) : NULL;
+    if (!name) return false;
+    snprintf(message, room, "--label: \"%.*s\" is named twice", (int)length, name);
+    return true;
+}
+
 bool data_check(const args_spec *spec, data_options *o, const char *family, bool training)
 {
     o->data = o->files.items[0];
@@ -213,6 +224,7 @@ bool data_check(const args_spec *spec, data_options *o, const char *family, bool
     const char *why = misplaced_input(o);
     if (!why) why = take_aliases(o);
     if (!why) why = misfit(o, training);
+    if (!why && repeats_label(o, message, sizeof message)) why = message;
     if (!why && family && misfits_family(o, family, training, message, sizeof message))
         why = message;
     if (why) args_error(spec, "%s", why);

@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include "tools/files/text.h"
 #include "tools/options/weights_option.h"
 
 void lora_add_rows(args_table *table, lora_options *o)
@@ -36,13 +37,13 @@ void lora_add_rows(args_table *table, lora_options *o)
          .default_text = "random values", .known_as = "prompt-tuning-init-text"});
 }
 
-/* "q,v" as {"q", "v", NULL} in `names`, whose texts are in `text`. False: an empty name, or too
+/* "q,v" as {"q", "v", NULL} in `names`, whose texts are in `copy`. False: an empty name, or too
  * many of them. */
-static bool split(const char *list, char text[LORA_TEXT], const char *names[LORA_NAMES + 1])
+static bool split(const char *list, char copy[LORA_TEXT], const char *names[LORA_NAMES + 1])
 {
     int count = 0;
-    if ((size_t)snprintf(text, LORA_TEXT, "%s", list) >= LORA_TEXT) return false;
-    for (char *name = text; name; count++) {
+    if ((size_t)snprintf(copy, LORA_TEXT, "%s", list) >= LORA_TEXT) return false;
+    for (char *name = copy; name; count++) {
         char *comma = strchr(name, ',');
         if (comma) *comma = '\0';
         if (!*name || count == LORA_NAMES) return false;
@@ -51,6 +52,25 @@ static bool split(const char *list, char text[LORA_TEXT], const char *names[LORA
     }
     names[count] = NULL;
     return true;
+}
+
+/* Takes an option's list apart. NULL, or what is wrong. */
+static const char *take_names(lora_options *o, const char *option, const char *example,
+                              const char *list, char copy[LORA_TEXT],
+                              const char *names[LORA_NAMES + 1])
+{
+    size_t length = 0;
+    const char *twice = list ? text_named_twice(list, &length) : NULL;
+    if (!list) return NULL;
+    if (!split(list, copy, names))
+        snprintf(o->wrong, sizeof o->wrong, "--%s: expected names with commas between, as %s",
+                 option, example);
+    else if (twice)
+        snprintf(o->wrong, sizeof o->wrong, "--%s: \"%.*s\" is named twice", option,
+                 (int)(length < 100 ? length : 100), twice);
+    else
+        return NULL;
+    return o->wrong;
 }
 
 const char *lora_options_check(lora_options *o, bool may_be_adapter)
@@ -65,10 +85,11 @@ const char *lora_options_check(lora_options *o, bool may_be_adapter)
     if (o->virtual_tokens && o->rank) return "expected one of --lora-rank and --virtual-tokens";
     if (!o->rank) return others ? "options of LoRA without --lora-rank" : NULL;
     if (o->alpha == 0) return "--lora-alpha 0: the factors would do nothing";
-    if (o->targets && !all && !split(o->targets, o->text[0], o->target_names))
-        return "--lora-targets: expected names with commas between, as q_proj,v_proj";
-    if (o->save && !split(o->save, o->text[1], o->save_names))
-        return "--lora-save: expected names with commas between, as score";
+    const char *targets = all ? NULL : o->targets;
+    const char *wrong =
+        take_names(o, "lora-targets", "q_proj,v_proj", targets, o->text[0], o->target_names);
+    if (!wrong) wrong = take_names(o, "lora-save", "score", o->save, o->text[1], o->save_names);
+    if (wrong) return wrong;
     o->read = (mc_lora_options){.rank = o->rank,
                                 .alpha = (float)o->alpha,
                                 .dropout = (float)o->dropout,
@@ -96,11 +117,11 @@ void lora_options_load(const lora_options *o, mc_load_options *load)
 void lora_begin_prompt(mc_context *ctx, const lora_options *o, mc_model *model,
                        const mc_tokenizer *tokenizer)
 {
-    const char *text = o->virtual_text;
+    const char *begin = o->virtual_text;
     mc_encoding words = {.ids = NULL};
-    if (!text || mc_failed(ctx)) return;
-    if (mc_tokenizer_encode(tokenizer, text, strlen(text), NULL, 0, 0, &words) || !words.count)
-        mc_set_error(ctx, MC_ERR_ARGUMENT, "--virtual-tokens-text: no token in \"%.200s\"", text);
+    if (!begin || mc_failed(ctx)) return;
+    if (mc_tokenizer_encode(tokenizer, begin, strlen(begin), NULL, 0, 0, &words) || !words.count)
+        mc_set_error(ctx, MC_ERR_ARGUMENT, "--virtual-tokens-text: no token in \"%.200s\"", begin);
     else
         mc_soft_prompt_set_words(model, words.ids, (int)words.count);
     mc_encoding_release(&words);

@@ -20,6 +20,7 @@ typedef struct lora_options {
     const char *targets, *save; /* with commas between; NULL: by default */
     int virtual_tokens;         /* 0: no soft prompt */
     const char *virtual_text;   /* that the virtual tokens begin as; NULL: random values */
+    char wrong[160];            /* what lora_options_check returns */
     /* as lora_options_read takes them apart */
     char text[2][LORA_TEXT];
     const char *target_names[LORA_NAMES + 1], *save_names[LORA_NAMES + 1];
