@@ -47,12 +47,7 @@ bool mc_tape_fill_storage(mc_tape *tape, mc_storage *storage, const mc_tensor *x
 mc_tensor *mc_tape_tensor(mc_tape *tape, mc_dtype dtype, mc_shape shape, const mc_tensor *like)
 {
     size_t bytes;
-    if (mc_failed(tape->ctx)) return NULL;
-    if (!mc_shape_bytes(shape, dtype, &bytes)) {
-        mc_fail(tape->ctx, MC_ERR_SHAPE, "tensor of dtype %s: bad shape %s", mc_dtype_name(dtype),
-                MC_SHAPE_TEXT(shape));
-        return NULL;
-    }
+    if (mc_failed(tape->ctx) || !mc_tensor_bytes(tape->ctx, dtype, shape, &bytes)) return NULL;
     mc_tensor *x = new_tensor(tape, dtype, shape);
     mc_storage *storage = x ? new_storage(tape, NULL, bytes, false) : NULL;
     if (!storage || !mc_tape_fill_storage(tape, storage, x)) return NULL;
@@ -152,7 +147,7 @@ mc_tensor *mc_tape_input(mc_tape *tape, mc_dtype dtype, mc_shape shape, const vo
                          bool requires_grad)
 {
     if (!tape || mc_failed(tape->ctx)) return NULL;
-    if (requires_grad && !mc_dtype_is_float(dtype)) {
+    if (requires_grad && mc_dtype_size(dtype) && !mc_dtype_is_float(dtype)) {
         mc_fail(tape->ctx, MC_ERR_DTYPE, "tape input of dtype %s cannot require a gradient",
                 mc_dtype_name(dtype));
         return NULL;

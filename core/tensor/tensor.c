@@ -43,6 +43,16 @@ bool mc_shape_bytes(mc_shape shape, mc_dtype dtype, size_t *bytes)
     return true;
 }
 
+bool mc_tensor_bytes(mc_context *ctx, mc_dtype dtype, mc_shape shape, size_t *bytes)
+{
+    if (!mc_dtype_size(dtype))
+        return !mc_fail(ctx, MC_ERR_DTYPE, "tensor %s: %d is no dtype", MC_SHAPE_TEXT(shape),
+                        (int)dtype);
+    if (mc_shape_bytes(shape, dtype, bytes)) return true;
+    return !mc_fail(ctx, MC_ERR_SHAPE, "tensor of dtype %s: bad shape %s", mc_dtype_name(dtype),
+                    MC_SHAPE_TEXT(shape));
+}
+
 void mc_storage_free_data(mc_storage *storage)
 {
     if (!storage->data || storage->borrowed) return;
@@ -68,12 +78,7 @@ static void free_context_tensor(void *object)
 /* A context tensor with uninitialised contents. */
 static mc_tensor *new_context_tensor(mc_context *ctx, mc_dtype dtype, mc_shape shape, size_t *bytes)
 {
-    if (mc_failed(ctx)) return NULL;
-    if (!mc_shape_bytes(shape, dtype, bytes)) {
-        mc_fail(ctx, MC_ERR_SHAPE, "tensor of dtype %s: bad shape %s", mc_dtype_name(dtype),
-                MC_SHAPE_TEXT(shape));
-        return NULL;
-    }
+    if (mc_failed(ctx) || !mc_tensor_bytes(ctx, dtype, shape, bytes)) return NULL;
     mc_tensor *tensor = mc_new_owned(ctx, sizeof *tensor, "a tensor", free_context_tensor);
     if (!tensor) return NULL;
     tensor->ctx = ctx;

@@ -62,7 +62,8 @@ MC_API mc_status mc_lengths_write(mc_lengths *lengths, const int32_t *length, in
 /* Frees lengths of mc_lengths_new, under the same rule as mc_tensor_free. NULL is allowed. */
 MC_API void mc_lengths_free(mc_lengths *lengths);
 
-/* Creates a tensor of zeros, owned by the context. Errors: a negative size, ndim over 6, memory. */
+/* Creates a tensor of zeros, owned by the context. Errors: no such dtype, a negative size,
+ * ndim over 6, memory. */
 MC_API mc_tensor *mc_tensor_new(mc_context *ctx, mc_dtype dtype, mc_shape shape);
 /* The same, with a copy of `data` (host memory, row-major, of that dtype; NULL is an error). */
 MC_API mc_tensor *mc_tensor_from(mc_context *ctx, mc_dtype dtype, mc_shape shape, const void *data);

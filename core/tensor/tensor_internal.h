@@ -104,6 +104,8 @@ mc_tensor *mc_tensor_new_computed(mc_context *ctx, mc_shape shape);
 
 /* Checks a shape (sizes >= 0, no overflow) and computes its bytes. */
 bool mc_shape_bytes(mc_shape shape, mc_dtype dtype, size_t *bytes);
+/* The same for a new tensor, with an error that names what is wrong: the dtype or the shape. */
+bool mc_tensor_bytes(mc_context *ctx, mc_dtype dtype, mc_shape shape, size_t *bytes);
 
 /* lengths->fixed holds int32: length (count) and offset (count + 1), as kernels take them; then, at
  * mc_lengths_first_at, the first row of each sequence (count; -1: it is empty), and at

@@ -20,6 +20,7 @@ static mc_tensor *zeros(mc_tape *t, mc_dtype dtype, mc_shape shape)
 #define F(...) zeros(t, MC_F32, MC_SHAPE(__VA_ARGS__))
 #define H(...) zeros(t, MC_BF16, MC_SHAPE(__VA_ARGS__))
 #define I(...) zeros(t, MC_I32, MC_SHAPE(__VA_ARGS__))
+#define NO_DTYPE ((mc_dtype)99)
 
 static mc_tensor *released(mc_tape *t, mc_shape shape)
 {
@@ -399,7 +400,15 @@ typedef struct wrong {
     X(188, grouped(t, (mc_sdpa_options){.heads = 2, .globals = zeros(t, MC_I32, MC_SHAPE(3))}),    \
       SHAPE, "attention", "globals (3)", "4 tokens")                                               \
     X(189, grouped(t, (mc_sdpa_options){.heads = 2, .globals = F(4)}), DTYPE, "attention",         \
-      "globals", "i32")
+      "globals", "i32")                                                                            \
+    X(190, mc_tape_input(t, NO_DTYPE, MC_SHAPE(2), NULL, false), DTYPE, "tensor (2)",              \
+      "99 is no dtype")                                                                            \
+    X(191, mc_tape_input(t, NO_DTYPE, MC_SHAPE(2), NULL, true), DTYPE, "99 is no dtype")           \
+    X(192, mc_tape_input(t, MC_DTYPE_DEFAULT, MC_SHAPE(2), NULL, false), DTYPE, "0 is no dtype")   \
+    X(193, mc_tensor_new(mc_tape_context(t), NO_DTYPE, MC_SHAPE(2)), DTYPE, "tensor (2)",          \
+      "99 is no dtype")                                                                            \
+    X(194, mc_tensor_new(mc_tape_context(t), MC_F32, MC_SHAPE(-2)), SHAPE, "f32", "(-2)")          \
+    X(195, custom(t, SPEC("mine", write_nothing), 1, F(3), NO_DTYPE), DTYPE, "99 is no dtype")
 
 #define WRONG_FUNCTION(number, call, ...) \
     static mc_tensor *wrong_##number(mc_tape *t) { return call; }
