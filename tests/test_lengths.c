@@ -43,6 +43,24 @@ static void test_bad_lengths(void **state)
     mc_context_free(ctx);
 }
 
+/* The capacity of a tape's lengths. */
+static void test_rounding(void **state)
+{
+    (void)state;
+    static const int64_t cases[][2] = {{0, 5}, {1, 5}, {4, 8}, {5, 5}, {64, 64}};
+    mc_context *ctx = context_on("cpu", SEED);
+    mc_tape *t = mc_tape_begin(ctx);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const mc_lengths *l = mc_tape_lengths(t, (int32_t[]){2, 3}, 2, cases[i][0]);
+        assert_non_null(l);
+        assert_int_equal(l->capacity, cases[i][1]);
+    }
+    assert_null(mc_tape_lengths(t, (int32_t[]){2, 3}, 2, -1));
+    assert_error(ctx, MC_ERR_ARGUMENT, "round_to is -1", "expected 1 or more, or 0 for 1");
+    mc_tape_end(t);
+    mc_context_free(ctx);
+}
+
 static mc_model *make_model(mc_context *ctx)
 {
     mc_bert_config config = mc_bert_config_default();
@@ -186,8 +204,9 @@ static void test_faults(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bad_lengths), cmocka_unit_test(test_same_as_exact),
-        cmocka_unit_test(test_bad_shapes),  cmocka_unit_test(test_copy),
+        cmocka_unit_test(test_bad_lengths),   cmocka_unit_test(test_rounding),
+        cmocka_unit_test(test_same_as_exact), cmocka_unit_test(test_bad_shapes),
+        cmocka_unit_test(test_copy),
 #ifdef MC_FAULT_INJECTION
         cmocka_unit_test(test_faults),
 #endif

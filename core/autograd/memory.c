@@ -175,6 +175,12 @@ const mc_lengths *mc_tape_lengths(mc_tape *tape, const int32_t *lengths, int cou
                 lengths ? "" : ": NULL");
         return NULL;
     }
+    if (round_to < 0) {
+        mc_fail(tape->ctx, MC_ERR_ARGUMENT,
+                "lengths of %d sequences: round_to is %lld, expected 1 or more, or 0 for 1", count,
+                (long long)round_to);
+        return NULL;
+    }
     mc_lengths *out = mc_tape_alloc(tape, sizeof *out);
     int32_t *length = mc_tape_alloc(tape, ((size_t)count + 1) * sizeof *length);
     int32_t *offset = mc_tape_alloc(tape, ((size_t)count + 1) * sizeof *offset);
@@ -191,7 +197,7 @@ const mc_lengths *mc_tape_lengths(mc_tape *tape, const int32_t *lengths, int cou
         offset[i + 1] = (int32_t)out->total;
         if (lengths[i] > out->longest) out->longest = lengths[i];
     }
-    if (round_to < 1) round_to = 1;
+    if (!round_to) round_to = 1;
     if (round_to <= INT32_MAX) out->capacity = (out->total + round_to - 1) / round_to * round_to;
     if (round_to <= INT32_MAX && out->capacity <= INT32_MAX) return out;
     mc_fail(tape->ctx, MC_ERR_ARGUMENT,

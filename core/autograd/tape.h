@@ -32,8 +32,8 @@ MC_API mc_tensor *mc_tape_input(mc_tape *tape, mc_dtype dtype, mc_shape shape, c
                                 bool requires_grad);
 
 /* Returns lengths that live as long as the tape. Their capacity is the total rounded up to a
- * multiple of `round_to` (0 or 1: not rounded). Errors: a negative length, a capacity over 2^31 -
- * 1. */
+ * multiple of `round_to` (0 or 1: not rounded). Errors: a negative length or round_to,
+ * a capacity over 2^31 - 1. */
 MC_API const mc_lengths *mc_tape_lengths(mc_tape *tape, const int32_t *lengths, int count,
                                          int64_t round_to);
 

@@ -408,7 +408,9 @@ typedef struct wrong {
     X(193, mc_tensor_new(mc_tape_context(t), NO_DTYPE, MC_SHAPE(2)), DTYPE, "tensor (2)",          \
       "99 is no dtype")                                                                            \
     X(194, mc_tensor_new(mc_tape_context(t), MC_F32, MC_SHAPE(-2)), SHAPE, "f32", "(-2)")          \
-    X(195, custom(t, SPEC("mine", write_nothing), 1, F(3), NO_DTYPE), DTYPE, "99 is no dtype")
+    X(195, custom(t, SPEC("mine", write_nothing), 1, F(3), NO_DTYPE), DTYPE, "99 is no dtype")     \
+    X(196, mc_with_lengths(t, F(4), mc_tape_lengths(t, (int32_t[]){3, 1}, 2, -3)), ARGUMENT,       \
+      "lengths of 2 sequences", "round_to is -3", "expected 1 or more, or 0 for 1")
 
 #define WRONG_FUNCTION(number, call, ...) \
     static mc_tensor *wrong_##number(mc_tape *t) { return call; }
