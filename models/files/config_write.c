@@ -103,7 +103,8 @@ static bool computes_same(const mc_config_row *row, const void *a, const void *b
     case MC_CONFIG_OPTIONAL: return *(const int64_t *)x == *(const int64_t *)y;
     case MC_CONFIG_ROPE: return memcmp(x, y, sizeof(mc_rope)) == 0;
     case MC_CONFIG_FLOAT:
-        return !strstr(row->key[MC_FORM_HF], "eps") || *(const float *)x == *(const float *)y;
+        return !(strstr(row->key[MC_FORM_HF], "eps") || strstr(row->key[MC_FORM_HF], "theta")) ||
+               *(const float *)x == *(const float *)y;
     case MC_CONFIG_WORD: return *(const int64_t *)x == *(const int64_t *)y;
     case MC_CONFIG_FLAG: return *(const bool *)x == *(const bool *)y;
     case MC_CONFIG_ACTIVATION: return *(const mc_activation *)x == *(const mc_activation *)y;
@@ -121,7 +122,8 @@ static bool computes_same(const mc_config_row *row, const void *a, const void *b
 const char *mc_config_lost(const mc_family *family, const void *from, const void *to)
 {
     for (const mc_config_row *row = family->rows; !ends(row); row++)
-        if (row->key[MC_FORM_HF] && !computes_same(row, from, to)) return row->key[MC_FORM_HF];
+        if (row->key[MC_FORM_HF] && !row->other_name && !computes_same(row, from, to))
+            return row->key[MC_FORM_HF];
     /* computed alike, but it would come back as another model's */
     if (strcmp(mc_config_type(family, from), mc_config_type(family, to)) != 0) return "model_type";
     return NULL;

@@ -78,6 +78,27 @@ static bool add_own_form(cJSON *json, const mc_model *m)
            (!units || cJSON_AddNumberToObject(json, "cls_head", units));
 }
 
+/* The other name of a key, which the file that was read may have in its place; NULL: none. */
+static const char *other_name_of(const mc_family *family, const char *key)
+{
+    const mc_config_row *rows = family->rows, *row = rows;
+    while (row->kind != MC_CONFIG_END &&
+           !(row->key[MC_FORM_HF] && strcmp(row->key[MC_FORM_HF], key) == 0))
+        row++;
+    for (const mc_config_row *other = rows; other->kind != MC_CONFIG_END; other++)
+        if (other->other_name && other->kind == row->kind && other->member == row->member)
+            return other->key[MC_FORM_HF];
+    return NULL;
+}
+
+static void fail_lost(const mc_model *m, const char *key)
+{
+    const char *other = other_name_of(m->family, key);
+    mc_fail(m->module.ctx, MC_ERR_UNSUPPORTED,
+            "%s: the value of \"%s\"%s%s%s has no ModelCenter form", m->family->title, key,
+            other ? " (or \"" : "", other ? other : "", other ? "\")" : "");
+}
+
 /* ModelCenter's form has fewer keys: what the text says has to be the same model again. */
 static bool check_own_form(mc_model *m, const char *text, const void *config)
 {
@@ -92,8 +113,7 @@ static bool check_own_form(mc_model *m, const char *text, const void *config)
     else if (mc_config_read(family, &r, again))
         lost = mc_config_lost(family, config, again);
     if (lost)
-        mc_fail(ctx, MC_ERR_UNSUPPORTED, "%s: the value of \"%s\" has no ModelCenter form",
-                family->title, lost);
+        fail_lost(m, lost);
     else if (!mc_failed(ctx) && !family->own_form && family->mc_is && !family->mc_is(json))
         mc_fail(ctx, MC_ERR_UNSUPPORTED,
                 "%s: a config.json of ModelCenter's form would be taken for another family's",

@@ -304,6 +304,27 @@ static void what_a_form_cannot_say_is_refused(void **state)
          "{\"model_type\": \"gpt2\", \"vocab_size\": 50, \"n_embd\": 16, \"n_layer\": 1, "
          "\"n_head\": 4, \"scale_attn_by_inverse_layer_idx\": true}",
          "\"scale_attn_by_inverse_layer_idx\" has no ModelCenter form"},
+        {"llama",
+         "{\"model_type\": \"llama\", \"vocab_size\": 50, \"hidden_size\": 16, "
+         "\"intermediate_size\": 8, \"num_hidden_layers\": 1, \"num_attention_heads\": 4, "
+         "\"eos_token_id\": 2, \"rope_theta\": 500000}",
+         "the value of \"rope_theta\" has no ModelCenter form"},
+        {"llama",
+         "{\"model_type\": \"llama\", \"vocab_size\": 50, \"hidden_size\": 16, "
+         "\"intermediate_size\": 8, \"num_hidden_layers\": 1, \"num_attention_heads\": 4, "
+         "\"eos_token_id\": 2, \"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}}",
+         "the value of \"rope_scaling\" (or \"rope_parameters\") has no ModelCenter form"},
+        {"llama",
+         "{\"model_type\": \"llama\", \"vocab_size\": 50, \"hidden_size\": 16, "
+         "\"intermediate_size\": 8, \"num_hidden_layers\": 1, \"num_attention_heads\": 4, "
+         "\"eos_token_id\": 2, \"rope_parameters\": {\"rope_type\": \"linear\", \"factor\": 2}}",
+         "(or \"rope_parameters\") has no"},
+        {"llama",
+         "{\"model_type\": \"llama\", \"vocab_size\": 50, \"hidden_size\": 16, "
+         "\"intermediate_size\": 8, \"num_hidden_layers\": 1, \"num_attention_heads\": 4, "
+         "\"eos_token_id\": 2, \"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": "
+         "500000}}",
+         "\"rope_theta\" has no"},
         {"roberta",
          "{\"model_type\": \"roberta\", \"vocab_size\": 50, \"hidden_size\": 16, "
          "\"num_hidden_layers\": 1, \"num_attention_heads\": 4}",
