@@ -271,7 +271,7 @@ static bool check_entry(load *l, const mc_parameter *p, const mc_tensor_entry *e
                         entry->file, entry->name, MC_SHAPE_TEXT(found), MC_SHAPE_TEXT(expected));
     if (!mc_dtype_is_float(entry->dtype) && strcmp(entry->dtype_name, "F64") != 0)
         return !mc_fail(l->ctx, MC_ERR_DTYPE,
-                        "%s: tensor \"%s\": dtype %s, expected F32, F16 or BF16", entry->file,
+                        "%s: tensor \"%s\": dtype %s, expected F64, F32, F16 or BF16", entry->file,
                         entry->name, entry->dtype_name);
     return true;
 }
