@@ -28,6 +28,8 @@ mc_status mc_path_join(mc_error *err, char out[MC_PATH_MAX], const char *folder,
     return MC_OK;
 }
 
+bool mc_path_leaves(const char *name) { return *name == '/' || strstr(name, ".."); }
+
 bool mc_path_cache(char out[MC_PATH_MAX])
 {
     const char *own = getenv("MC_CACHE_DIR"), *xdg = getenv("XDG_CACHE_HOME"),

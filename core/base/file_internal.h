@@ -12,6 +12,9 @@
 
 /* Joins folder and name with one '/'. Fails (MC_ERR_ARGUMENT) if it doesn't fit. */
 mc_status mc_path_join(mc_error *err, char out[MC_PATH_MAX], const char *folder, const char *name);
+/* Whether a name that a file gives could lead out of that file's folder: it has "..", or begins at
+ * the root. */
+bool mc_path_leaves(const char *name);
 /* The folder for files kept between runs: MC_CACHE_DIR, else modelcenter in $XDG_CACHE_HOME or
  * ~/.cache. It may not exist yet. Returns false if MC_CACHE_DIR or HOME is empty. */
 bool mc_path_cache(char out[MC_PATH_MAX]);

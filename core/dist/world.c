@@ -264,7 +264,7 @@ int mc_world_ranks_here(const mc_context *ctx)
 void mc_world_report_error(const mc_context *ctx, const mc_error *error)
 {
     struct mc_world *w = ctx->world;
-    if (w && w->control) mc_control_report(w->control, error->status, error->message);
+    if (w && w->control) report_error(w, error);
 }
 
 bool mc_world_failed(const mc_context *ctx, mc_error *error)

@@ -120,7 +120,7 @@ static shard *find_shard(mc_tensor_file *file, const char *index, const char *na
 {
     char path[MC_PATH_MAX], folder[MC_PATH_MAX] = ".";
     const char *slash = strrchr(index, '/');
-    if (!*name || *name == '/' || strstr(name, "..")) {
+    if (!*name || mc_path_leaves(name)) {
         mc_fail(file->ctx, MC_ERR_FORMAT,
                 "%s: \"%.200s\": expected the name of a file in this folder", index, name);
         return NULL;

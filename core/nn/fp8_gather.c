@@ -15,12 +15,10 @@ struct mc_values *mc_fp8_values_for(const mc_tape *t, mc_bucket *b)
  * none. */
 static mc_fp8_cast_call part_of(const mc_bucket *b, const mc_span *s)
 {
-    int64_t first = s->offset > b->first ? s->offset : b->first;
-    int64_t end = s->offset + s->count, last = b->first + b->share;
-    if (end > last) end = last;
+    int64_t held, first = mc_bucket_held_of(b, s->offset, s->count, &held);
     mc_fp8_cast_call call = {.columns = MC_BUCKET_ALIGN, .format = mc_fp8_format_of(MC_FP8_WEIGHT)};
-    if (end <= first) return call;
-    call.rows = (end - first) / MC_BUCKET_ALIGN;
+    if (!held) return call;
+    call.rows = held / MC_BUCKET_ALIGN;
     call.x = (mc_matrix){mc_bucket_value_at(b, first), b->dtype, MC_BUCKET_ALIGN};
     call.data = (uint8_t *)b->bytes.data + first;
     return call;

@@ -24,14 +24,11 @@ typedef struct held {
 
 static held held_of(const mc_parameter *p)
 {
-    const mc_bucket *b = p->stored->bucket;
-    int64_t begin = p->stored->span->offset + p->first, end = begin + mc_shape_count(p->shape);
-    int64_t first = mc_bucket_first(b), last = first + mc_bucket_held(b);
-    int64_t from = begin > first ? begin : first, to = end < last ? end : last;
-    return (held){from - begin, to > from ? to - from : 0, from};
+    int64_t begin = p->stored->span->offset + p->first, count;
+    int64_t from = mc_bucket_held_of(p->stored->bucket, begin, mc_shape_count(p->shape), &count);
+    return (held){from - begin, count, from};
 }
 
-/* The elements whose values this rank stores. */
 static held values_held(const mc_parameter *p)
 {
     if (mc_bucket_shares_values(p->stored->bucket)) return held_of(p);
@@ -252,6 +249,13 @@ mc_status mc_module_need_gradients(mc_module_root *root, int passes)
 void mc_parameter_held(const mc_parameter *p, int64_t *element, int64_t *count)
 {
     held h = held_of(p);
+    *element = h.element;
+    *count = h.count;
+}
+
+void mc_parameter_values_held(const mc_parameter *p, int64_t *element, int64_t *count)
+{
+    held h = values_held(p);
     *element = h.element;
     *count = h.count;
 }

@@ -109,6 +109,8 @@ void mc_stored_free_quantized(mc_stored *stored);
 
 /* This rank's shard of a parameter: `count` elements, from `element` of the bucket on. */
 void mc_parameter_held(const mc_parameter *p, int64_t *element, int64_t *count);
+/* The same for the elements whose values this rank stores: all, unless ranks share them. */
+void mc_parameter_values_held(const mc_parameter *p, int64_t *element, int64_t *count);
 
 /* The places of a parameter's elements that a loader must fill in on this rank, and their values
  * become the parameter's. At level 3 these are the rank's shard (and all elements while they are

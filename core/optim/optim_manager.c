@@ -511,8 +511,8 @@ static mc_status search_values(void *user, mc_module_root *root, mc_parameter *p
     const mc_bucket *b = p->stored->bucket;
     mc_device *device = root->ctx->device;
     if (s->name || !b) return MC_OK; /* weights in 8 bits are finite */
-    int64_t first = p->stored->span->offset + p->first, count = mc_shape_count(p->shape);
-    if (mc_bucket_shares_values(b)) mc_parameter_held(p, &first, &count);
+    int64_t first, count;
+    mc_parameter_values_held(p, &first, &count);
     mc_status status = mc_zero_rest(&root->zero);
     if (status || !count) return status;
     mc_gradient_stats found;

@@ -342,15 +342,13 @@ static mc_status build_array(move *m, int n, int kind)
 static mc_status fill_masters(move *m, mc_bucket *new)
 {
     mc_status status = mc_error_status(m->zero->ctx);
-    int64_t first = mc_bucket_first(new), last = first + mc_bucket_held(new);
     for (int i = 0; new->state[MC_STATE_MASTER] && i < new->span_count && !status; i++) {
         const mc_span *s = &new->spans[i];
-        int64_t at = s->offset > first ? s->offset : first, end = s->offset + s->count;
+        int64_t count, at = mc_bucket_held_of(new, s->offset, s->count, &count);
         bool bare = false;
         for (int k = 0; k < m->old_count; k++)
             bare |= !m->old[k].state[MC_STATE_MASTER] && span_of(&m->old[k], s->owner);
-        if (end > last) end = last;
-        if (bare && end > at) status = mc_bucket_fill_master(m->zero, new, at, end - at);
+        if (bare && count) status = mc_bucket_fill_master(m->zero, new, at, count);
     }
     return status;
 }

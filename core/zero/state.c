@@ -136,15 +136,14 @@ static void copy_piece(const images *to, int64_t at, const images *from, int64_t
 
 static void copy_span(const images *to, const mc_span *s, const images *from, const mc_span *was)
 {
-    int64_t first = mc_bucket_first(to->b), last = first + mc_bucket_held(to->b);
-    int64_t at = s->offset > first ? s->offset : first, end = s->offset + s->count;
-    if (end > last) end = last;
-    while (at < end) {
-        int64_t source = was->offset + at - s->offset, count = end - at;
+    int64_t held, at = mc_bucket_held_of(to->b, s->offset, s->count, &held);
+    while (held > 0) {
+        int64_t source = was->offset + at - s->offset, count = held;
         int64_t left = from->all ? first_of(from, source) + from->b->share - source : count;
         if (count > left) count = left;
         copy_piece(to, at, from, source, count, s->form);
         at += count;
+        held -= count;
     }
 }
 

@@ -7,11 +7,11 @@
  *
  *  array          | transitions; any other one is an error that names both states
  *  ---------------+------------------------------------------------------------------------------
- *  values, SHARE  | RESTING -> GATHERING (prefetch) -> READY (in use, by `users`) -> RESTING;
- *                 | the values in 8 bits (`bytes`) have a state of their own
+ *  values, SHARE  | RESTING -> GATHERING (prefetch) -> READY (in use, by `users`) -> RESTING
  *                 | READY -> STALE (a step changed them) -> GATHERING, in place, at the next use
  *                 | GATHERING, STALE -> RESTING: it failed, or nobody uses them any more
  *                 | GATHERING -> STALE: it failed in place
+ *                 | the same for `bytes`, the values in 8 bits
  *  values, WHOLE  | always READY
  *  gradient       | NONE -> OPEN: a pass may add to it
  *                 | OPEN -> QUEUED (WHOLE: waits for others to travel with) -> OPEN, REDUCING
@@ -185,6 +185,15 @@ static inline int64_t mc_bucket_first(const mc_bucket *b)
 static inline int64_t mc_bucket_held(const mc_bucket *b)
 {
     return b->level->state == MC_SHARE ? b->share : b->count;
+}
+/* The first one of them among `count` elements from `first` on, and how many of these they are. */
+static inline int64_t mc_bucket_held_of(const mc_bucket *b, int64_t first, int64_t count,
+                                        int64_t *held)
+{
+    int64_t begin = mc_bucket_first(b), end = begin + mc_bucket_held(b), last = first + count;
+    int64_t from = first > begin ? first : begin, to = last < end ? last : end;
+    *held = to > from ? to - from : 0;
+    return from;
 }
 /* The address of an element of this rank's shard: its value, its gradient summed over ranks (NULL
  * data: none), and its state. */

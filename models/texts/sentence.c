@@ -147,7 +147,7 @@ static const char *class_of(const char *type)
 static mc_status join_module(mc_error *err, const char *folder, const char *path, int number,
                              const char *where, char below[MC_PATH_MAX])
 {
-    if (*where == '/' || strstr(where, ".."))
+    if (mc_path_leaves(where))
         return mc_error_set(err, MC_ERR_FORMAT,
                             "%s: module %d: path \"%.200s\", expected a folder in this one", path,
                             number, where);

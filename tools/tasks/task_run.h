@@ -71,8 +71,7 @@ typedef struct task_score {
     double goodness; /* the higher the better, to compare scores of one task */
     double recall[RUN_EVAL_CLASSES];
     double seconds;
-    double
-        not_finite; /* rows whose outputs are not (of losses: batches); then all metrics are NaN */
+    double not_finite; /* rows whose outputs are not (of losses: batches): no metric then, NaN */
 } task_score;
 
 /* Who answers what. It stays where it is as long as the context is used, whose recorded steps have
