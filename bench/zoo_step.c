@@ -32,12 +32,17 @@
 
 enum { FIRST = 6, ROUND_TO = 1024 };
 
+enum { FORWARD, BACKWARD, UPDATE };
+
 typedef struct run {
     mc_context *ctx;
     mc_model *model;
     mc_optim_manager *optim;
     int batch, length, target, steps;
     bool varied, marked;
+    double *phase[UPDATE + 1]; /* milliseconds of each step, NULL unless they are timed apart */
+    double last;               /* when the phase before ended */
+    int at;                    /* the step */
     mc_tensor *ids, *decoder_ids, *labels, *marks;
     /* All rows of an encoder, since a recorded step can't look for those that have labels; NULL of
      * other models, and where their number varies. */
@@ -54,10 +59,21 @@ static int one_of(const char *text, const char *const *names)
     return 0;
 }
 
+/* Ends a phase of the step: waits for what was launched before `of` is read. */
+static void end_phase(run *r, int phase, const mc_tensor *of)
+{
+    if (!r->phase[phase]) return;
+    float value[2];
+    mc_tensor_read_f32(r->ctx, of, value, mc_tensor_count(of));
+    double t = now();
+    r->phase[phase][r->at] = 1e3 * (t - r->last);
+    r->last = t;
+}
+
 static void step(mc_context *ctx, void *user)
 {
     run *r = user;
-    (void)ctx;
+    r->last = now();
     mc_optim_manager_zero_grad(r->optim);
     mc_tape *t = mc_tape_begin(ctx);
     mc_model_input in = {.ids = r->ids,
@@ -69,7 +85,9 @@ static void step(mc_context *ctx, void *user)
     mc_tensor *loss = r->rows
                           ? mc_model_loss_of_rows(t, r->model, out.last_hidden, r->rows, r->labels)
                           : mc_model_loss(t, r->model, out.last_hidden, r->labels);
+    end_phase(r, FORWARD, loss);
     mc_optim_manager_backward(r->optim, t, loss);
+    end_phase(r, BACKWARD, loss);
     mc_tape_end(t);
     mc_optim_manager_step(r->optim);
 }
@@ -208,6 +226,14 @@ static int compare(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
+static double median_of(run *r, int phase)
+{
+    qsort(r->phase[phase] + FIRST, (size_t)r->steps, sizeof(double), compare);
+    double median = r->phase[phase][FIRST + r->steps / 2];
+    free(r->phase[phase]);
+    return median;
+}
+
 int main(int argc, char **argv)
 {
     if (argc < 5) {
@@ -229,16 +255,27 @@ int main(int argc, char **argv)
     make(&r, argc, argv);
     double *seconds = calloc((size_t)total, sizeof *seconds), last = now();
     mc_step_report report = {0};
+    bool apart = atoi(option(argc, argv, "phases", "0"));
+    for (int i = 0; apart && i <= UPDATE; i++) r.phase[i] = calloc((size_t)total, sizeof(double));
     for (int i = 0; i < total && !mc_failed(r.ctx); i++) {
-        mc_step_run(r.ctx, next_batch(&r), step, &r);
-        mc_optim_manager_report(r.optim, i > 0, &report);
+        r.at = i;
+        uint64_t key = next_batch(&r);
+        if (apart)
+            step(r.ctx, &r);
+        else
+            mc_step_run(r.ctx, key, step, &r);
+        mc_optim_manager_report(r.optim, !apart && i > 0, &report);
         double t = now();
+        if (apart) r.phase[UPDATE][i] = 1e3 * (t - r.last);
         seconds[i] = t - last; /* of the step before, on a device that works on its own */
         last = t;
     }
     mc_optim_manager_report(r.optim, 0, &report);
     if (mc_print_error(r.ctx, stderr)) return 1;
     qsort(seconds + FIRST, (size_t)r.steps, sizeof *seconds, compare);
+    if (apart)
+        mc_print_rank(r.ctx, 0, "phases forward_ms=%.3f backward_ms=%.3f update_ms=%.3f\n",
+                      median_of(&r, FORWARD), median_of(&r, BACKWARD), median_of(&r, UPDATE));
     double median = seconds[FIRST + r.steps / 2], ranks = mc_data_size(r.ctx);
     double sequences = r.batch, tokens = (double)r.batch * r.length;
     if (r.packed.most) sequences = (double)r.packed.sequences / total;
