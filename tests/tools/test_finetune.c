@@ -281,6 +281,63 @@ static void test_interrupt(void **state)
     }
 }
 
+/* Interrupted while it evaluates its last step, whose model is the best one. */
+static void check_interrupted_evaluation(const char *options)
+{
+    char run_of[600], line[1400], whole[512];
+    double losses[2];
+    snprintf(run_of, sizeof run_of,
+             "$MC finetune bert --task BoolQ --config tiny --data slow $O --lr 0.001 --keep "
+             "best --metric val_loss --eval-every 15 %s",
+             options);
+    snprintf(line, sizeof line,
+             "rm -rf due whole due.jsonl whole.jsonl due.err && { %s --output due --log-jsonl "
+             "due.jsonl 2>due.err & pid=$!; n=0; until grep -q '^step *30/' due.err || "
+             "[ $n -gt 30000 ]; do sleep 0.01; n=$((n + 1)); done; kill -TERM $pid; wait $pid; "
+             "test $? = 130; } && ! grep -q '^eval *30/' due.err",
+             run_of);
+    must(line);
+    snprintf(line, sizeof line, "%s --output whole --log-jsonl whole.jsonl", run_of);
+    must(line);
+    snprintf(whole, sizeof whole, "%s", result());
+    assert_int_equal(numbers("whole.jsonl", "\"val_loss\":", losses, 2), 2);
+    assert_true(losses[1] < losses[0]);
+    snprintf(line, sizeof line, "%s --output due --log-jsonl due.jsonl --resume", run_of);
+    must(line);
+    assert_string_equal(result(), whole);
+    must("cmp due/model.safetensors whole/model.safetensors");
+    same_logs("whole.jsonl", "due.jsonl");
+    must(line); /* the evaluation is done */
+    if (strstr(err, "eval ")) fail_msg("a second evaluation:\n%s", err);
+    assert_string_equal(result(), whole);
+    same_logs("whole.jsonl", "due.jsonl");
+}
+
+static void test_interrupted_evaluation(void **state)
+{
+    (void)state;
+    must("rm -rf slow && mkdir slow && cp data/train.jsonl slow && "
+         "for i in $(seq 1500); do cat data/val.jsonl; done >slow/val.jsonl");
+    check_interrupted_evaluation("");
+    check_interrupted_evaluation("--save-every 4");
+}
+
+/* With fewer --max-steps a run ends where it is, and is evaluated there. */
+static void test_fewer_steps(void **state)
+{
+    (void)state;
+    must("rm -rf fewer && $T --output fewer --stop-after 7 && "
+         "$T --output fewer --resume --max-steps 7");
+    must_hold(err, "nothing is left to train: 7 steps are done, of 7");
+    must_hold(out, "result task=BoolQ accuracy=");
+    must("$T --output fewer --resume --max-steps 5");
+    if (strstr(err, "eval ")) fail_msg("a second evaluation:\n%s", err);
+    must_hold(out, "result task=BoolQ accuracy=");
+    must("rm -rf fewer && $T --output fewer --stop-after 7 && "
+         "$T --output fewer --resume --max-steps 5");
+    must_hold(out, "result task=BoolQ accuracy=");
+}
+
 /* ---- kill -9 --------------------------------------------------------------------------------- */
 
 /* Starts the run, and kills it `ms` after its first step; ms < 0: lets it end. Nobody reads its
@@ -506,7 +563,8 @@ int main(void)
         cmocka_unit_test(test_resume_last),    cmocka_unit_test(test_resume_best),
         cmocka_unit_test(test_resume_passes),  cmocka_unit_test(test_resume_lora),
         cmocka_unit_test(test_resume_prompts), cmocka_unit_test(test_ended),
-        cmocka_unit_test(test_interrupt),      cmocka_unit_test(test_kill),
+        cmocka_unit_test(test_interrupt),      cmocka_unit_test(test_interrupted_evaluation),
+        cmocka_unit_test(test_fewer_steps),    cmocka_unit_test(test_kill),
         cmocka_unit_test(test_base_moved),     cmocka_unit_test(test_passes),
         cmocka_unit_test(test_early_stopping), cmocka_unit_test(test_best),
         cmocka_unit_test(test_errors),

@@ -95,6 +95,31 @@ static void test_rows(void **state)
     fclose(quiet);
 }
 
+/* Rows of an evaluation that comes again are dropped, and those of later steps. */
+static void test_eval_due(void **state)
+{
+    (void)state;
+    const run_validation validation = {.step = 2, .loss = 1.5, .tokens = 64};
+    FILE *quiet = fopen("/dev/null", "w");
+    run_log log;
+    open_log(&log, quiet, 0);
+    write_step(&log, 1);
+    run_log_validation(&log, &(run_validation){.step = 1, .loss = 2, .tokens = 64});
+    write_step(&log, 2);
+    run_log_validation(&log, &validation);
+    write_step(&log, 3);
+    assert_int_equal(run_log_release(&log), MC_OK);
+    run_log_options o = {.csv = path, .resume_step = 2, .eval_due = true, .progress = quiet};
+    assert_int_equal(run_log_init(&log, &o), MC_OK);
+    run_log_validation(&log, &validation);
+    assert_int_equal(run_log_release(&log), MC_OK);
+    expect_file(HEADER "1,,,0.5,2,5e-05,1,100,,500,,,,,,,,,,,,,,\n"
+                       "1,,val,2,,,,,,,,64,,,,,,,,,,,,\n"
+                       "2,,,0.5,2,5e-05,1,100,,500,,,,,,,,,,,,,,\n"
+                       "2,,val,1.5,,,,,,,,64,,,,,,,,,,,,\n");
+    fclose(quiet);
+}
+
 /* A torn last row is dropped; another file is left alone. */
 static void test_resuming(void **state)
 {
@@ -128,15 +153,22 @@ static void test_unknown_key(void **state)
     text t = text_into(line, sizeof line);
     assert_false(run_csv_add_row(&t, "{\"step\":1,\"bleu\":2}", key));
     assert_string_equal(key, "bleu");
-    assert_int_equal(run_csv_step_of("12,,,\n"), 12);
-    assert_int_equal(run_csv_step_of("12,,,"), -1);
-    assert_int_equal(run_csv_step_of("x,1\n"), -1);
+    bool trained = false;
+    assert_int_equal(run_csv_step_of("12,,,0.5\n", &trained), 12);
+    assert_true(trained);
+    assert_int_equal(run_csv_step_of("12,1,val,\n", &trained), 12);
+    assert_false(trained);
+    assert_int_equal(run_csv_step_of("12,,val,0.5\n", &trained), 12);
+    assert_false(trained);
+    assert_int_equal(run_csv_step_of("12,,,", &trained), -1);
+    assert_int_equal(run_csv_step_of("x,1\n", &trained), -1);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_eval_due),
         cmocka_unit_test(test_resuming),
         cmocka_unit_test(test_unknown_key),
     };

@@ -337,6 +337,24 @@ static void test_resuming(void **state)
     free(data);
 }
 
+/* Killed in the evaluation after a step, or after it: it comes again, and so its line does not. */
+static void test_resuming_before_eval(void **state)
+{
+    (void)state;
+    const char *path = in_folder("due.jsonl");
+    log_steps(path, 0, 1, 25);
+    shown s;
+    run_eval eval = eval_at(20);
+    const run_log_options o = {.jsonl = path, .resume_step = 20, .eval_due = true};
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(show_init(&s, o), MC_OK);
+        run_log_eval(&s.log, &eval);
+        show_end(&s);
+        show_free(&s);
+        check_steps(path, 20);
+    }
+}
+
 static void test_resuming_other_file(void **state)
 {
     (void)state;
@@ -826,16 +844,27 @@ static int remove_folder(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_plain_lines),      cmocka_unit_test(test_log_every),
-        cmocka_unit_test(test_lines_above_bar),  cmocka_unit_test(test_result_line),
-        cmocka_unit_test(test_silent),           cmocka_unit_test(test_json_lines),
-        cmocka_unit_test(test_resuming),         cmocka_unit_test(test_resuming_other_file),
-        cmocka_unit_test(test_unusable_files),   cmocka_unit_test(test_full_device),
-        cmocka_unit_test(test_disk_fills_up),    cmocka_unit_test(test_bar),
-        cmocka_unit_test(test_no_color),         cmocka_unit_test(test_bar_widths),
-        cmocka_unit_test(test_bar_disabled),     cmocka_unit_test(test_tensorboard_file),
-        cmocka_unit_test(test_too_many_classes), cmocka_unit_test(test_interrupt),
-        cmocka_unit_test(test_interrupt_twice),  cmocka_unit_test(test_interrupt_stack),
+        cmocka_unit_test(test_plain_lines),
+        cmocka_unit_test(test_log_every),
+        cmocka_unit_test(test_lines_above_bar),
+        cmocka_unit_test(test_result_line),
+        cmocka_unit_test(test_silent),
+        cmocka_unit_test(test_json_lines),
+        cmocka_unit_test(test_resuming),
+        cmocka_unit_test(test_resuming_before_eval),
+        cmocka_unit_test(test_resuming_other_file),
+        cmocka_unit_test(test_unusable_files),
+        cmocka_unit_test(test_full_device),
+        cmocka_unit_test(test_disk_fills_up),
+        cmocka_unit_test(test_bar),
+        cmocka_unit_test(test_no_color),
+        cmocka_unit_test(test_bar_widths),
+        cmocka_unit_test(test_bar_disabled),
+        cmocka_unit_test(test_tensorboard_file),
+        cmocka_unit_test(test_too_many_classes),
+        cmocka_unit_test(test_interrupt),
+        cmocka_unit_test(test_interrupt_twice),
+        cmocka_unit_test(test_interrupt_stack),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

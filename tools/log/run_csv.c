@@ -59,7 +59,7 @@ bool run_csv_add_row(text *t, const char *json, char key[64])
     return good;
 }
 
-int64_t run_csv_step_of(const char *line)
+int64_t run_csv_step_of(const char *line, bool *trained)
 {
     char header[ROOM], number[24];
     text t = text_into(header, sizeof header);
@@ -70,5 +70,6 @@ int64_t run_csv_step_of(const char *line)
     if (!length || line[length - 1] != '\n' || digits >= sizeof number) return -1;
     memcpy(number, line, digits);
     number[digits] = '\0';
+    *trained = strncmp(line + digits, ",,,", 3) == 0; /* no epoch and no split */
     return text_parse_whole(number, &step) && step >= 0 ? step : -1;
 }

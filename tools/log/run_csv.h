@@ -11,7 +11,8 @@ void run_csv_add_header(text *t);
 /* Adds the row of a JSON object. False where the object has a key that is no column; its name is
  * copied to `key`. */
 bool run_csv_add_row(text *t, const char *json, char key[64]);
-/* The step of a row, 0 of the header; -1: the line is not of ours or is torn. */
-int64_t run_csv_step_of(const char *line);
+/* The step of a row, 0 of the header; -1: the line is not of ours or is torn. Sets *trained if the
+ * row reports the step itself, rather than an evaluation after it. */
+int64_t run_csv_step_of(const char *line, bool *trained);
 
 #endif

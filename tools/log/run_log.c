@@ -116,13 +116,13 @@ static void add_member(text *t, const char *name, double value)
     text_add_json_number(t, value);
 }
 
-/* The step of a line of a log, -1 if it is not of ours or is torn. */
-typedef int64_t step_of_fn(const char *line);
+/* The step of a line that we wrote, -1 if the line is not of ours or is torn. Sets *trained if the
+ * line reports the step itself, rather than an evaluation or a sample after it. */
+typedef int64_t step_of_fn(const char *line, bool *trained);
 
-/* The step of a line that we wrote, -1 if the line is not of ours or is torn. */
-static int64_t step_of_line(const char *line)
+static int64_t step_of_line(const char *line, bool *trained)
 {
-    static const char start[] = "{\"step\":";
+    static const char start[] = "{\"step\":", of_step[] = ",\"loss\":";
     size_t length = strlen(line);
     if (strncmp(line, start, sizeof start - 1) != 0) return -1;
     if (length < 3 || strcmp(line + length - 2, "}\n") != 0) return -1;
@@ -132,6 +132,7 @@ static int64_t step_of_line(const char *line)
     if (digits >= sizeof number) return -1;
     memcpy(number, line + sizeof start - 1, digits);
     number[digits] = '\0';
+    *trained = strncmp(line + sizeof start - 1 + digits, of_step, sizeof of_step - 1) == 0;
     return text_parse_whole(number, &step) ? step : -1;
 }
 
@@ -142,18 +143,26 @@ static mc_status refuse_to_resume(run_log *log, mc_status status, const char *pa
     return log->status = status;
 }
 
-/* Adds up the lines of steps up to `resume_step`. A torn last line is dropped; any other line that
- * isn't ours means that the file is something else, which is left alone. */
-static mc_status add_kept_lines(run_log *log, FILE *file, const char *path, int64_t resume_step,
-                                step_of_fn *step_of, int64_t *size)
+/* Whether a run that is resumed will write this line again. */
+static bool comes_again(const run_log_options *options, int64_t step, bool trained)
+{
+    return step > options->resume_step ||
+           (step == options->resume_step && options->eval_due && !trained);
+}
+
+/* Adds up the lines that do not come again. A torn last line is dropped; any other line that isn't
+ * ours means that the file is something else, which is left alone. */
+static mc_status add_kept_lines(run_log *log, FILE *file, const char *path,
+                                const run_log_options *options, step_of_fn *step_of, int64_t *size)
 {
     char *line = NULL;
     size_t room = 0;
     ssize_t length;
     int64_t number = 1;
     for (; (length = getline(&line, &room, file)) > 0; number++) {
-        int64_t step = step_of(line);
-        if (step > resume_step || (step < 0 && line[length - 1] != '\n')) break;
+        bool trained = false;
+        int64_t step = step_of(line, &trained);
+        if (comes_again(options, step, trained) || (step < 0 && line[length - 1] != '\n')) break;
         if (step < 0) {
             refuse_to_resume(log, MC_ERR_FORMAT, path, number,
                              "expected a line of a run's log, to go on after it");
@@ -169,27 +178,27 @@ static mc_status add_kept_lines(run_log *log, FILE *file, const char *path, int6
 
 /* How much of a log is kept when a run is resumed: nothing where there is no file yet, or one that
  * is no regular file. */
-static mc_status kept_size(run_log *log, const char *path, int64_t resume_step, step_of_fn *step_of,
-                           int64_t *size)
+static mc_status kept_size(run_log *log, const char *path, const run_log_options *options,
+                           step_of_fn *step_of, int64_t *size)
 {
     struct stat info;
     if (stat(path, &info) != 0 || !S_ISREG(info.st_mode)) return MC_OK;
     FILE *file = fopen(path, "re");
     if (!file) return refuse_to_resume(log, MC_ERR_IO, path, 1, strerror(errno));
-    mc_status status = add_kept_lines(log, file, path, resume_step, step_of, size);
+    mc_status status = add_kept_lines(log, file, path, options, step_of, size);
     fclose(file);
     return status;
 }
 
-/* Opens a log of lines, anew or after those of the steps up to `resume_step`. */
-static mc_status open_lines(run_log *log, append_file *file, const char *path, int64_t resume_step,
-                            step_of_fn *step_of)
+/* Opens a log of lines, anew or after those that a resumed run keeps. */
+static mc_status open_lines(run_log *log, append_file *file, const char *path,
+                            const run_log_options *options, step_of_fn *step_of)
 {
     int64_t size = 0;
     append_file_mode mode = APPEND_FILE_ANEW;
-    if (resume_step > 0) {
+    if (options->resume_step > 0) {
         mode = APPEND_FILE_CONTINUED;
-        if (kept_size(log, path, resume_step, step_of, &size)) return log->status;
+        if (kept_size(log, path, options, step_of, &size)) return log->status;
     }
     mc_status status = append_file_init(file, path, mode);
     if (!status && file->size > size) status = append_file_cut(file, size);
@@ -202,8 +211,7 @@ static mc_status open_csv(run_log *log, const run_log_options *options)
     char header[LINE_ROOM];
     text t = text_into(header, sizeof header);
     run_csv_add_header(&t);
-    mc_status status =
-        open_lines(log, &log->csv, options->csv, options->resume_step, run_csv_step_of);
+    mc_status status = open_lines(log, &log->csv, options->csv, options, run_csv_step_of);
     if (status || log->csv.size) return status;
     if (append_file_write(&log->csv, t.data, t.used))
         snprintf(log->message, sizeof log->message, "%s", log->csv.message);
@@ -232,7 +240,7 @@ mc_status run_log_init(run_log *log, const run_log_options *options)
     progress_bar_init(&log->bar, log->progress);
     mc_status status = MC_OK;
     if (options->jsonl)
-        status = open_lines(log, &log->jsonl, options->jsonl, options->resume_step, step_of_line);
+        status = open_lines(log, &log->jsonl, options->jsonl, options, step_of_line);
     if (!status && options->csv) status = open_csv(log, options);
     if (!status && options->tensorboard) status = open_tensorboard(log, options);
     if (status) run_log_release(log);

@@ -44,8 +44,10 @@ typedef struct run_log_options {
     int64_t log_every;       /* steps from line to line; 0: 10 above a bar, else 1 */
     int64_t resume_step;     /* > 0: the run goes on after this step; the files' lines up to it are
                                 kept, later ones dropped. 0: a new run, the JSON Lines anew */
-    const char *jsonl;       /* path, NULL: none */
-    const char *csv; /* the same as a table (tools/log/run_csv.h), without samples; NULL: none */
+    bool eval_due;     /* with resume_step: the run begins with the evaluation after that step,
+                                whose lines of an earlier attempt are dropped too */
+    const char *jsonl; /* path, NULL: none */
+    const char *csv;   /* the same as a table (tools/log/run_csv.h), without samples; NULL: none */
     const char *tensorboard; /* folder, NULL: none */
     bool silent;             /* shows and writes nothing (any rank but 0) */
     FILE *progress;          /* NULL: stderr */

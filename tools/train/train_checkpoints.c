@@ -112,6 +112,14 @@ bool train_run_check_settings(train_run *run)
     return same;
 }
 
+/* Whether the run now ends at a step that was not its end, and after which it was not evaluated. */
+static bool ends_without_eval(const train_run *run)
+{
+    bool was_end = run->step >= settings_whole_of(run->resumed, "steps");
+    bool evaluated = run->eval_every > 0 && run->step % run->eval_every == 0;
+    return run->step >= run->steps && !was_end && !evaluated;
+}
+
 bool train_run_restore(train_run *run)
 {
     mc_checkpoint *then = run->resumed;
@@ -121,6 +129,7 @@ bool train_run_restore(train_run *run)
     mc_checkpoint_restore(then, run->work.optim);
     if (mc_failed(run->ctx)) return false;
     run->step = run->saved = run->reported = mc_checkpoint_step(then);
+    run->eval_due = run->eval_due || ends_without_eval(run);
     run_log_line(&run->log, "resumed after step %" PRId64 " from %s", run->step,
                  mc_checkpoint_folder(then));
     return true;

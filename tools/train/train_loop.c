@@ -94,13 +94,20 @@ static void between_steps(train_run *run)
     step_clock_start(&run->clock, task_clock());
 }
 
+/* Its outcome belongs to this step's checkpoint, which is written again. */
+static void evaluate_resumed(train_run *run)
+{
+    run->saved = 0;
+    evaluate(run);
+}
+
 void train_run_train(train_run *run)
 {
     int64_t stop_after = run->o.stop_after;
     run->stop = stop_after && stop_after < run->steps ? stop_after : run->steps;
     run->shown = run->step;
     run->eval_due = run->eval_due && run->evaluates;
-    if (run->eval_due) evaluate(run);
+    if (run->eval_due) evaluate_resumed(run);
     step_clock_start(&run->clock, task_clock());
     if (run->step && (run->step >= run->stop || run->stopped))
         run_log_line(&run->log, "nothing is left to train: %" PRId64 " steps are done, of %" PRId64,

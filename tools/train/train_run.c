@@ -99,6 +99,7 @@ static bool open_log(train_run *run)
     run_log_options options = {.steps = run->steps,
                                .steps_per_epoch = run->steps_per_epoch,
                                .resume_step = run->step,
+                               .eval_due = run->eval_due && run->evaluates,
                                .jsonl = o->log_jsonl,
                                .csv = o->log_csv,
                                .log_every = o->log_every,
