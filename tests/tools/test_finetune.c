@@ -186,6 +186,13 @@ static void test_resume_lora(void **state)
     check_resume("$L", "adapter_model.safetensors", "--keep best --eval-every 3");
     must_refuse(1, "--lora-rank is 2, but the run in parts was begun with 4",
                 "$L --keep best --eval-every 3 --lora-rank 2 --output parts --resume");
+    must_refuse(1, "--lora-rank is 0, but the run in parts was begun with 4",
+                "$F --pretrained base $O --keep best --eval-every 3 --output parts --resume");
+    must("rm -rf parts && $F --pretrained base $O --output parts --stop-after 2");
+    must_refuse(1, "--lora-rank is 4, but the run in parts was begun with 0",
+                "$L --output parts --resume");
+    must_refuse(1, "--max-length is 16, but the run in parts was begun with the default",
+                "$F --pretrained base $O --max-length 16 --output parts --resume");
 }
 
 /* The numbers after a key in a log. */
@@ -535,7 +542,7 @@ static void test_errors(void **state)
         {"--lr 0.01", "--lr is 0.01, but the run in run was begun with 0.02"},
         {"--keep best", "--keep is best, but the run in run was begun with last"},
         {"--eval-every 5", "--eval-every is 5, but the run in run was begun with 0"},
-        {"--max-length 20", "--max-length is 20, but the run in run was begun with 0"},
+        {"--max-length 20", "--max-length is 20, but the run in run was begun with the default"},
         {"--batch-size 4", "--rows-per-step is 4, but the run in run was begun with 8"},
         {"--no-shuffle", "--shuffle is false, but the run in run was begun with true"},
         {"--seed 6", "--seed is 6, but the run in run was begun with 5"},

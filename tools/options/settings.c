@@ -225,15 +225,23 @@ static const char *option_of(const char *name)
     return strcmp(name, "model") == 0 ? "family" : name;
 }
 
-/* What stands for a setting that is "". */
+/* What stands for a setting that is "", or 0 where that means the default. */
 static const char *unset_text(const char *name)
 {
+    static const char *const by_default[] = {"max-length", "max-target-length", "val-fraction"};
+    for (size_t i = 0; i < sizeof by_default / sizeof *by_default; i++)
+        if (strcmp(name, by_default[i]) == 0) return "the default";
     if (strcmp(name, "optimizer") == 0) return train_optimizer_names[TRAIN_ADAM];
     if (strcmp(name, "optimizer-state") == 0) return train_state_names[TRAIN_STATE_F32];
     if (strcmp(name, "lora-rank") == 0 || strcmp(name, "virtual-tokens") == 0) return "0";
     if (strcmp(name, "base-weights") == 0) return weights_names[MC_WEIGHTS_FLOAT];
     if (strcmp(name, "fp8-scaling") == 0) return train_fp8_scaling_names[0];
     return "none";
+}
+
+static bool is_unset(const char *name, const char *value)
+{
+    return !*value || (strcmp(value, "0") == 0 && strcmp(unset_text(name), "the default") == 0);
 }
 
 bool settings_same(const settings *list, settings_find_fn find, const void *begun,
@@ -246,8 +254,8 @@ bool settings_same(const settings *list, settings_find_fn find, const void *begu
         if (same_value(now, then)) continue;
         if (is_content(name) || same_content(list, find, begun, name)) continue;
         size_t begin = first_difference(now, then);
-        now = *now ? now + begin : unset_text(name);
-        then = *then ? then + begin : unset_text(name);
+        now = is_unset(name, now) ? unset_text(name) : now + begin;
+        then = is_unset(name, then) ? unset_text(name) : then + begin;
         snprintf(message, room, "--resume: --%s is %.*s, but the run in %s was begun with %.*s",
                  option_of(name), (int)strcspn(now, ","), now, folder, (int)strcspn(then, ","),
                  then);

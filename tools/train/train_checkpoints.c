@@ -66,6 +66,18 @@ static void take_fp8_kinds(train_run *run)
     run->fp8_kinds = chosen ? settings_u64_of(run->resumed, FP8_KINDS) : TRAIN_RUN_ALL_KINDS;
 }
 
+/* Which decides how the checkpoint is loaded. */
+static bool same_adapter(train_run *run)
+{
+    settings *list = settings_new(run->ctx);
+    if (!list) return false;
+    lora_add_settings(list, &run->o.lora);
+    settings_end_fixed(list);
+    bool same = train_run_same(run, list, NULL, run->resumed);
+    free(list);
+    return same;
+}
+
 bool train_run_find(train_run *run)
 {
     const train_run_options *o = &run->o;
@@ -73,7 +85,8 @@ bool train_run_find(train_run *run)
     take_dtype(run);
     take_fp8_kinds(run);
     if (!run->kind->take_defaults(run)) return false;
-    if (!o->resume || run->resumed) return true;
+    if (run->resumed) return same_adapter(run);
+    if (!o->resume) return true;
     if (run->kind->find_ended && !run->kind->find_ended(run)) return false;
     if (run->ended)
         run_log_line(&run->log, "nothing is left to train: the run in %s has ended", o->output);
