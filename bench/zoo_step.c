@@ -13,11 +13,11 @@
  * (f32), dropout (0), recompute (none, selective, full), grads (f32, param), varied=1 (lengths
  * uniform in LENGTH/4 .. LENGTH, and the same share of targets, packed), least (0; not for an
  * encoder-decoder: BATCH * LENGTH tokens hold packed sequences of `least` to LENGTH tokens each,
- * and tokens a second count theirs alone), marks=1 (CPM-1's context:
- * the first half of each sequence), clip (1; 0: none), layers (of the config's, 0: all), lora (rank
- * of LoRA's factors, 0: none; alpha is twice that), targets (of LoRA, with commas between; those of
- * the family), base (float, int8, fp8: of the frozen layers, with lora), fp8 (none, all; with
- * base=fp8 products of bytes).
+ * and tokens a second count theirs alone), marks=1 (CPM-1's context: the first half of each
+ * sequence), clip (1; 0: none), lora (rank of LoRA's factors, 0: none; alpha is twice that),
+ * targets (of LoRA, with commas between; those of the family), base (float, int8, fp8: of the
+ * frozen layers, with lora), fp8 (none, all; with base=fp8 products of bytes), phases=1
+ * (milliseconds of forward, backward and update as well: each is waited for, and no step recorded).
  *
  * Everything of a step is done: upload of new tokens, forward, the language model's loss, backward,
  * norm and clipping, AdamW, and the loss of the step before is read. Steps are timed on the host

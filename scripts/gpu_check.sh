@@ -101,19 +101,18 @@ tests()
     on_gpu test_pretraining_cuda 300 tests/test_pretraining
 }
 
-# Programs of several ranks, a GPU each. What is saved and resumed is compared to the bit, which
-# takes kernels that add in the same order every time.
+# Programs of several ranks, a GPU each.
 ranks()
 {
     gpus=$(nvidia-smi --list-gpus 2>/dev/null | wc -l)
     [ -z "$small" ] || gpus=0
     for count in 2 4; do
-        for name in train semantics offload memory inspect results checkpoint; do
+        for name in train semantics offload memory inspect results checkpoint fp8; do
             if [ "$gpus" -lt $count ]; then
                 skip "ranks_${name}_$count" "fewer than $count GPUs"
                 continue
             fi
-            MC_DETERMINISTIC=$([ $name != checkpoint ] || echo 1) on_gpu "ranks_${name}_$count" 300 \
+            on_gpu "ranks_${name}_$count" 300 \
                 "$here/../tests/dist/launch.sh" $count "$build/tests/ranks_$name"
         done
     done
@@ -175,7 +174,7 @@ sanitize()
 {
     parts=${GPU_CHECK_PARTS:-1}
     sanitizer=$(command -v compute-sanitizer || echo "$cuda/bin/compute-sanitizer")
-    for name in test_cuda_kernels test_cuda_attention test_cuda_ops; do
+    for name in test_cuda_kernels test_cuda_attention test_cuda_fp8 test_cuda_ops; do
         if [ ! -x "$sanitizer" ] || [ -n "$small" ]; then
             skip "$1_$name" "no compute-sanitizer"
             continue
@@ -186,7 +185,7 @@ sanitize()
                 run "$1_${name}_$part" 600 "$sanitizer" --tool "$1" --error-exitcode 99 \
                 --print-limit 20 "$build/tests/$name"
             part=$((part + 1))
-            [ "$name" != test_cuda_ops ] || break
+            case $name in test_cuda_fp8 | test_cuda_ops) break ;; esac
         done
     done
 }

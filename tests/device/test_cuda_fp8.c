@@ -302,7 +302,7 @@ static void test_product_to_bytes(void **state)
                 if (has && !direct)
                     printf("cuBLASLt refuses bytes: activation %d, way %d\n", a, way);
                 assert_true(has || !direct || way == ODD_SCALE);
-                if (getenv("MC_CUDA_SIMULATED")) assert_int_equal(direct, has);
+                if (getenv("MC_CUDA_SIMULATED")) assert_true(direct || !has);
             }
     gpu->fp8_tn = rows_by_rows;
     assert_true(saturated > 100);

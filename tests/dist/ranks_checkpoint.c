@@ -606,6 +606,7 @@ static void fail(const char *how, const char *folder)
 
 int main(int argc, char **argv)
 {
+    ranks_compare_bits();
     job = mc_init_distributed(
         &(mc_init_options){.seed = SEED, .device = ranks_device(), .comm_timeout = 60});
     alone = mc_context_new(&(mc_init_options){.seed = SEED, .device = ranks_device()});

@@ -231,6 +231,7 @@ static bool compare_all_alone(mc_context *ctx, mc_context *alone)
 
 int main(int argc, char **argv)
 {
+    ranks_compare_bits();
     bool only_gather = argc > 1 && strcmp(argv[1], "gather") == 0;
     mc_context *alone = mc_context_new(&(mc_init_options){.seed = 5, .device = ranks_device()});
     mc_context *ctx = mc_init_distributed(

@@ -266,6 +266,7 @@ static bool run_eight_bit(mc_context *ctx, mc_dtype dtype, bool thaw)
 
 int main(void)
 {
+    ranks_compare_bits();
     mc_context *ctx = mc_init_distributed(
         &(mc_init_options){.seed = 5, .device = ranks_device(), .comm_timeout = 60});
     mc_context *alone = mc_context_new(&(mc_init_options){.seed = 5, .device = ranks_device()});
