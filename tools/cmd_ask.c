@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "tools/options/args.h"
-#include "tools/tasks/task_file.h"
+#include "tools/tasks/task_labels.h"
 #include "tools/tasks/task_run.h"
 #include "tools/commands.h"
 #include "tools/options/model_options.h"
@@ -83,7 +83,8 @@ static bool takes_pairs(const ask_options *o, const task_file *saved)
     return false;
 }
 
-static bool ask(const ask_options *o, const task_file *saved, mc_context *ctx)
+static bool ask(const ask_options *o, const char *folder, const task_file *saved, mc_context *ctx,
+                run_log *log)
 {
     if (!takes_pairs(o, saved)) return false;
     mc_load_options load = {.revision = o->from.revision, .base = o->from.base};
@@ -92,7 +93,7 @@ static bool ask(const ask_options *o, const task_file *saved, mc_context *ctx)
         &(mc_tokenizer_options){.revision = o->from.revision, .base = o->from.base});
     saved_dtype_apply(&load, o->dtype);
     mc_model *model = mc_model_from_pretrained_of(ctx, o->from.family, o->from.model, &load);
-    if (mc_failed(ctx)) return false;
+    if (mc_failed(ctx) || !task_settle_names(model, folder, saved, log)) return false;
     if (!can_answer(model)) {
         const char *task = mc_model_task(model);
         fprintf(
@@ -142,8 +143,10 @@ int cmd_ask(int argc, char **argv)
     run_log log = {0};
     mc_context *ctx = ranks_start(&o.ranks, 0, train_device_of(o.device).name, &log);
     task_file saved = {.kind = 0};
-    bool good = !mc_failed(ctx) && task_file_read(ctx, o.from.model, &saved) == MC_OK;
-    code = good && ask(&o, &saved, ctx) ? EXIT_OK : EXIT_RUN_FAILED;
+    char folder[MODEL_FOLDER];
+    bool good = model_find_folder(ctx, &o.from, folder, sizeof folder) &&
+                task_file_read(ctx, folder, &saved) == MC_OK;
+    code = good && ask(&o, folder, &saved, ctx, &log) ? EXIT_OK : EXIT_RUN_FAILED;
     task_file_release(&saved);
     if (mc_print_error(ctx, stderr)) code = EXIT_RUN_FAILED;
     if (code != EXIT_OK) ranks_refuse(ctx, "ask cannot go on");

@@ -75,7 +75,7 @@ static bool evaluate(eval_options *o, mc_context *ctx, run_log *log)
     const char *task = data_task(&o->data), *trained = mc_model_task(model);
     if (task && trained && strcmp(trained, task) != 0)
         run_log_line(log, "%s was fine-tuned on %s, not on %s", o->from.model, trained, task);
-    mc_dataset *rows = data_open_eval(ctx, &o->data, folder, model, tokenizer);
+    mc_dataset *rows = data_open_eval(ctx, &o->data, folder, model, tokenizer, log);
     if (!rows || !task_order_labels(ctx, model, o->from.model, rows)) return false;
     int labels = mc_model_get_heads(model).labels, outputs = mc_dataset_outputs(rows);
     if (outputs && labels != outputs) {

@@ -8,7 +8,7 @@
 #include "tools/commands.h"
 #include "tools/tasks/predict_rows.h"
 #include "tools/files/rank_file.h"
-#include "tools/tasks/task_file.h"
+#include "tools/tasks/task_labels.h"
 #include "tools/files/text.h"
 #include "tools/tasks/text_job.h"
 #include "tools/options/weights_option.h"
@@ -378,7 +378,8 @@ static bool open_model(predict *p, run_log *log)
     p->model = mc_model_from_pretrained_of(p->ctx, o->from.family, o->from.model, &load);
     weights_apply(p->model, p->weights);
     if (!model_find_folder(p->ctx, &o->from, folder, sizeof folder) ||
-        task_file_read(p->ctx, folder, &p->task) || !choose_kind(p))
+        task_file_read(p->ctx, folder, &p->task) ||
+        !task_settle_names(p->model, folder, &p->task, log) || !choose_kind(p))
         return false;
     if (!fill_options(p)) return false;
     if (p->rows.kind == MC_TASK_GENERATE) return choose_how(p);

@@ -242,6 +242,41 @@ static void test_numbered_labels(void **state)
                 "$MC eval bert --model named --data val.csv");
 }
 
+#define RENAME(a, b, c)                                                                    \
+    "rm -rf named && cp -r out-bert named && sed -i 's/\"0\":\t\"a\"/\"0\":\t\"" a "\"/; " \
+    "s/\"1\":\t\"b\"/\"1\":\t\"" b "\"/; s/\"2\":\t\"c\"/\"2\":\t\"" c "\"/' "             \
+    "named/config.json; "
+
+/* Where config.json and task.json disagree, eval and predict take the same names, and say which:
+ * those of id2label, unless it names nothing. */
+static void test_names_of_two_files(void **state)
+{
+    (void)state;
+    train("bert", "--text letters --label class");
+    double accuracy = value_of("accuracy");
+    assert_null(strstr(err, "task.json"));
+    must(RENAME("x", "y", "z") "$MC predict named --data val.csv --output named.csv");
+    must_hold(err, "named: id2label of config.json has 3 labels (\"x\", \"y\", \"z\"), task.json 3 "
+                   "labels (\"a\", \"b\", \"c\"): the names are those of config.json");
+    expect_file("named.csv", "probabilities.x,probabilities.y,probabilities.z");
+    must("awk -F, -v OFS=, 'NR > 1 { $4 = substr(\"xyz\", index(\"abc\", $4), 1) } 1' val.csv > "
+         "renamed.csv; $MC eval --model named --data renamed.csv");
+    must_hold(err, "the names are those of config.json");
+    assert_true(value_of("accuracy") == accuracy);
+    must_refuse(1, "val.csv:2:11: label \"a\": expected one of \"x\", \"y\", \"z\"",
+                "$MC eval --model named --data val.csv");
+    must(RENAME("LABEL_0", "LABEL_1", "LABEL_2") "$MC predict named --data val.csv --output "
+                                                 "named.csv --overwrite");
+    must_hold(err, "the names are those of task.json");
+    expect_file("named.csv", "probabilities.a,probabilities.b,probabilities.c");
+    must("$MC eval --model named --data val.csv");
+    must_hold(err, "the names are those of task.json");
+    assert_true(value_of("accuracy") == accuracy);
+    must_refuse(1, "label \"LABEL_0\": expected one of \"a\", \"b\", \"c\"",
+                "sed s/,a,/,LABEL_0,/ val.csv > numbers.csv; $MC eval --model named --data "
+                "numbers.csv");
+}
+
 static void test_values(void **state)
 {
     (void)state;
@@ -491,12 +526,19 @@ static void test_lengths_of_tokenizer(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_classes),         cmocka_unit_test(test_values),
-        cmocka_unit_test(test_validation_loss), cmocka_unit_test(test_texts),
-        cmocka_unit_test(test_going_on),        cmocka_unit_test(test_numbered_labels),
-        cmocka_unit_test(test_fraction),        cmocka_unit_test(test_further_ends),
-        cmocka_unit_test(test_conversations),   cmocka_unit_test(test_chat_format),
-        cmocka_unit_test(test_errors),          cmocka_unit_test(test_lengths_of_tokenizer),
+        cmocka_unit_test(test_classes),
+        cmocka_unit_test(test_values),
+        cmocka_unit_test(test_validation_loss),
+        cmocka_unit_test(test_texts),
+        cmocka_unit_test(test_going_on),
+        cmocka_unit_test(test_numbered_labels),
+        cmocka_unit_test(test_names_of_two_files),
+        cmocka_unit_test(test_fraction),
+        cmocka_unit_test(test_further_ends),
+        cmocka_unit_test(test_conversations),
+        cmocka_unit_test(test_chat_format),
+        cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_lengths_of_tokenizer),
     };
     set_up(NULL);
     write_rows("train.csv", 0, 54);

@@ -391,7 +391,7 @@ static mc_dataset *open_eval_file(mc_context *ctx, data_options *o, const char *
     if (!check_columns(ctx, o, folder)) return NULL;
     mc_dataset_options options = options_for(o, model, tok);
     mc_data_columns columns = columns_of(o, mc_model_family(model));
-    columns.labels = task_labels_of(model, saved, names);
+    columns.labels = task_names_of_model(model, names);
     columns.label_names = names;
     /* one that was fine-tuned without a format has its conversations without markers */
     if (o->chat_format || !saved->kind) columns.chat_format = choose_chat_format(ctx, o, tok);
@@ -400,13 +400,14 @@ static mc_dataset *open_eval_file(mc_context *ctx, data_options *o, const char *
 }
 
 mc_dataset *data_open_eval(mc_context *ctx, const data_options *o, const char *folder,
-                           const mc_model *model, const mc_tokenizer *tok)
+                           mc_model *model, const mc_tokenizer *tok, run_log *log)
 {
     if (mc_failed(ctx)) return NULL;
     task_file saved;
     data_options filled = *o;
     mc_dataset *dataset = NULL;
-    if (task_file_read(ctx, folder, &saved) == MC_OK) {
+    if (task_file_read(ctx, folder, &saved) == MC_OK &&
+        task_settle_names(model, folder, &saved, log)) {
         fill_in_lengths(&filled, &saved);
         dataset = o->task >= 0 ? open_eval_task(ctx, &filled, model, tok)
                                : open_eval_file(ctx, &filled, folder, &saved, model, tok);
@@ -450,8 +451,8 @@ void data_name(mc_model *model, const mc_dataset *dataset)
 {
     const char *names[MC_DATASET_MAX_LABELS];
     mc_task_kind kind = mc_dataset_kind(dataset);
-    bool one_each = mc_dataset_outputs(dataset) > 1;
-    task_names_of(dataset, names);
+    int labels = task_names_of(dataset, names);
+    bool one_each = labels && labels == mc_dataset_outputs(dataset);
     mc_model_set_task(model, mc_dataset_task(dataset), one_each ? names : NULL);
     const char *type = kind == MC_TASK_REGRESS       ? "regression"
                        : kind == MC_TASK_MULTI_LABEL ? "multi_label_classification"

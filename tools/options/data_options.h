@@ -66,11 +66,11 @@ bool data_open_training(mc_context *ctx, const data_options *o, const char *fami
 bool data_fit(const data_options *o, const mc_model *model, const mc_tokenizer *tok,
               mc_dataset *train, mc_dataset *val);
 
-/* Opens what a model is asked about. Columns, kind, labels and lengths that the options don't
- * say are those it was trained with: `folder`/task.json, else config.json's labels. NULL with the
- * context's error. */
+/* Opens what a model is asked about. Columns, kind and lengths that the options don't say are those
+ * it was trained with, in `folder`/task.json. The labels' names are settled (task_settle_names).
+ * NULL with the context's error. */
 mc_dataset *data_open_eval(mc_context *ctx, const data_options *o, const char *folder,
-                           const mc_model *model, const mc_tokenizer *tok);
+                           mc_model *model, const mc_tokenizer *tok, run_log *log);
 
 /* The tokenizer for task_exam: NULL where no texts are to be generated. */
 const mc_tokenizer *data_generates(const data_options *o, const mc_dataset *dataset,

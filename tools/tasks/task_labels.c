@@ -10,7 +10,7 @@ int task_names_of(const mc_dataset *rows, const char *names[MC_DATASET_MAX_LABEL
     return count;
 }
 
-static int names_of_model(const mc_model *model, const char *names[MC_MODEL_MAX_LABELS])
+int task_names_of_model(const mc_model *model, const char *names[MC_MODEL_MAX_LABELS])
 {
     int count = mc_model_get_heads(model).labels;
     for (int k = 0; k < count; k++) names[k] = mc_model_label_name(model, k);
@@ -73,7 +73,7 @@ bool task_order_labels(mc_context *ctx, mc_model *model, const char *name, const
     const char *has[MC_MODEL_MAX_LABELS], *needs[MC_DATASET_MAX_LABELS];
     int place[MC_DATASET_MAX_LABELS];
     if (mc_failed(ctx)) return false;
-    int count = names_of_model(model, has), labels = task_names_of(rows, needs);
+    int count = task_names_of_model(model, has), labels = task_names_of(rows, needs);
     if (!mc_dataset_task(rows) || mc_dataset_kind(rows) != MC_TASK_CLASSIFY ||
         mc_labels_are_numbers(has, count))
         return true;
@@ -93,13 +93,18 @@ bool task_order_labels(mc_context *ctx, mc_model *model, const char *name, const
 
 /* ---- asking ---------------------------------------------------------------------------------- */
 
-int task_labels_of(const mc_model *model, const task_file *saved,
-                   const char *names[MC_DATASET_MAX_LABELS])
+bool task_settle_names(mc_model *model, const char *folder, const task_file *saved, run_log *log)
 {
-    int count = names_of_model(model, names);
-    if (saved->labels != count ||
-        mc_labels_fit(names, count, saved->label_names, saved->labels, NULL))
-        return count;
-    for (int k = 0; k < count; k++) names[k] = saved->label_names[k];
-    return count;
+    const char *own[MC_MODEL_MAX_LABELS];
+    int count = task_names_of_model(model, own);
+    bool same = saved->labels == count &&
+                mc_labels_fit(own, count, saved->label_names, saved->labels, NULL);
+    if (!count || !saved->labels || same) return true;
+    bool unnamed = saved->labels == count && mc_labels_are_numbers(own, count);
+    char config[LABELS_TEXT], task[LABELS_TEXT];
+    describe(config, own, count);
+    describe(task, saved->label_names, saved->labels);
+    run_log_line(log, "%s: id2label of config.json has %s, task.json %s: the names are those of %s",
+                 folder, config, task, unnamed ? "task.json" : "config.json");
+    return !unnamed || mc_model_set_task(model, NULL, saved->label_names) == MC_OK;
 }

@@ -2,6 +2,7 @@
 #ifndef MC_TOOLS_TASK_LABELS_H
 #define MC_TOOLS_TASK_LABELS_H
 
+#include "tools/log/run_log.h"
 #include "tools/tasks/task_file.h"
 
 enum { LABELS_TEXT = 512 };
@@ -22,13 +23,14 @@ void task_head_describe(const mc_model_labels *had, const char *name, const mc_d
  * the context's error, which names the labels of both: they do not fit. Nothing for other rows. */
 bool task_order_labels(mc_context *ctx, mc_model *model, const char *name, const mc_dataset *rows);
 
-/* The labels that a model is asked about, in the order of its head's rows: those of its config, or,
- * if they are other ones than those of the rows it was trained on (task.json), these. Returns how
- * many; the names belong to the model, or to the file. */
-int task_labels_of(const mc_model *model, const task_file *saved,
-                   const char *names[MC_DATASET_MAX_LABELS]);
+/* Gives the classifier of a model that is asked (eval, predict, ask) its labels' names: those of
+ * id2label in config.json, which other programs read and people edit. LABEL_0, LABEL_1, ... name
+ * nothing: then they are those of task.json, if it has as many. A line says where the files
+ * disagree. False with the context's error. */
+bool task_settle_names(mc_model *model, const char *folder, const task_file *saved, run_log *log);
 
-/* The names of a dataset's labels; returns how many. */
+/* The names of a dataset's labels, and of a model's; they return how many. */
 int task_names_of(const mc_dataset *rows, const char *names[MC_DATASET_MAX_LABELS]);
+int task_names_of_model(const mc_model *model, const char *names[MC_MODEL_MAX_LABELS]);
 
 #endif
