@@ -174,9 +174,9 @@ typedef struct mc_data_columns {
     mc_task_kind kind;      /* 0: GENERATE with a target, CLASSIFY with a label, else TEXT */
     const char *separator;  /* of several labels in one column; NULL: "|" */
     mc_table_format format; /* of the file, where its name does not say it */
-    /* All labels, in their order, e.g. those of a trained model. The rows' labels are matched to
-     * them as datasets/labels.h says; any other label is an error. NULL: the labels in the rows,
-     * sorted as numbers if all of them are numbers (1, 2, 10), else by their bytes. */
+    /* All labels, in their order, e.g. those of a trained model; no two have one name. The rows'
+     * labels are matched to them as datasets/labels.h says; any other label is an error. NULL: the
+     * labels in the rows, sorted as numbers if all are numbers (1, 2, 10), else by their bytes. */
     const char *const *label_names;
     int labels;
     /* The names are a proposal, e.g. those of a model that is trained further. If the rows' labels

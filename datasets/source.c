@@ -71,13 +71,10 @@ static int find_place(const source *s, const char *name, bool *found)
     while (low < high && !*found) {
         int middle = (low + high) / 2, order = strcmp(name, l->name[s->sorted[middle]]);
         *found = order == 0;
-        if (order < 0)
-            high = middle;
-        else
-            low = middle + (order > 0);
-        if (*found) return middle;
+        if (order <= 0) high = middle;
+        if (order > 0) low = middle + 1;
     }
-    return low;
+    return *found ? high : low;
 }
 
 static bool insert_label(source *s, int place, const char *name)
@@ -334,15 +331,11 @@ static bool read_labels(source *s, mc_data_row *row)
 {
     mc_table *t = s->table;
     const cJSON *value = NULL;
-    bool ok;
     s->scratch.size = 0;
     if (!s->flags && t->format == MC_TABLE_JSONL) value = mc_table_json_value(t, s->label);
-    if (s->flags)
-        ok = split_flags(s);
-    else if (cJSON_IsArray(value))
-        ok = split_list(s, value);
-    else
-        ok = split_text(s, plain_text(s, s->label));
+    bool ok = s->flags               ? split_flags(s)
+              : cJSON_IsArray(value) ? split_list(s, value)
+                                     : split_text(s, plain_text(s, s->label));
     row->labels = s->names;
     for (size_t at = 0; ok && at < s->scratch.size; at += strlen(s->scratch.data + at) + 1) {
         if (row->label_count == MC_DATASET_MAX_LABELS) return refuse(s, "too many labels");
@@ -499,8 +492,13 @@ static source *new_source(mc_context *ctx, const char *name, const mc_data_colum
                         .whole = columns->chat_format && !columns->answers};
     s->open = true;
     bool given = columns->labels && !columns->labels_proposed;
-    for (int k = 0; given && k < columns->labels && s->dataset->labels; k++)
-        if (label_number(s, columns->label_names[k]) < 0) break;
+    for (int k = 0; given && k < columns->labels && s->dataset->labels; k++) {
+        const char *label = columns->label_names ? columns->label_names[k] : NULL;
+        if (label && label_number(s, label) == k) continue;
+        mc_fail(ctx, MC_ERR_ARGUMENT, "%s: label %d is named \"%s\", expected a name of its own",
+                name, k, label ? label : "(none)");
+        break;
+    }
     s->found = s->open = s->dataset->labels && !given;
     return s;
 }
