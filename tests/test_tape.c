@@ -291,6 +291,25 @@ static void test_context_tensors(void **state)
     assert_int_equal(IN_USE(ctx), 0);
 }
 
+/* Freeing what a tape owns is an error, after which the tensor is still there. */
+static void test_free_tensor_of_tape(void **state)
+{
+    mc_context *ctx = *state;
+    mc_tape *t = mc_tape_begin(ctx);
+    mc_tensor *x = input(t, 2, (float[]){1, 2}), *y = mc_scale(t, x, 3);
+    mc_tape_backward(t, y, input(t, 2, (float[]){1, 1}));
+    mc_tensor *of_tape[] = {x, y, mc_reshape(t, x, MC_SHAPE(1, 2)), mc_tensor_gradient(x)};
+    for (int i = 0; i < 4; i++) {
+        assert_non_null(of_tape[i]);
+        mc_tensor_free(of_tape[i]);
+        assert_error(ctx, MC_ERR_ARGUMENT, "mc_tensor_free: a tensor (", "of a tape");
+    }
+    assert_values(ctx, x, 2, (float[]){1, 2});
+    assert_gradient(ctx, x, 3, 3);
+    mc_tape_end(t);
+    assert_int_equal(IN_USE(ctx), 0);
+}
+
 /* ---- a small transformer, for recompute ------------------------------------------------------ */
 
 /* What core/nn/block_list.c keeps; the count is made smaller here. */
@@ -882,17 +901,29 @@ static void test_fused_pairs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(test_gradient_of_inputs),   TEST(test_shared_gradients),
-        TEST(test_backward_twice),       TEST(test_wrong_backward),
-        TEST(test_wrong_lengths),        TEST(test_several_tapes),
-        TEST(test_used_on_another_tape), TEST(test_eval_tape),
-        TEST(test_context_tensors),      TEST(test_recompute),
-        TEST(test_nested_recompute),     TEST(test_eval_memory),
-        TEST(test_checkpoint_extras),    TEST(test_outer_tensor),
-        TEST(test_odd_segments),         TEST(test_blocks_that_hand_on),
-        TEST(test_hidden_states),        TEST(test_steady_state),
-        TEST(test_memory_after_errors),  TEST(test_fused_pairs),
-        TEST(test_used_after_its_end),   TEST(test_module_freed_before_backward),
+        TEST(test_gradient_of_inputs),
+        TEST(test_shared_gradients),
+        TEST(test_backward_twice),
+        TEST(test_wrong_backward),
+        TEST(test_wrong_lengths),
+        TEST(test_several_tapes),
+        TEST(test_used_on_another_tape),
+        TEST(test_eval_tape),
+        TEST(test_context_tensors),
+        TEST(test_free_tensor_of_tape),
+        TEST(test_recompute),
+        TEST(test_nested_recompute),
+        TEST(test_eval_memory),
+        TEST(test_checkpoint_extras),
+        TEST(test_outer_tensor),
+        TEST(test_odd_segments),
+        TEST(test_blocks_that_hand_on),
+        TEST(test_hidden_states),
+        TEST(test_steady_state),
+        TEST(test_memory_after_errors),
+        TEST(test_fused_pairs),
+        TEST(test_used_after_its_end),
+        TEST(test_module_freed_before_backward),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -129,7 +129,14 @@ mc_tensor *mc_tensor_from(mc_context *ctx, mc_dtype dtype, mc_shape shape, const
 
 void mc_tensor_free(mc_tensor *tensor)
 {
-    if (!tensor || tensor->tape) return;
+    if (!tensor) return;
+    if (tensor->tape) {
+        mc_fail(tensor->ctx, MC_ERR_ARGUMENT,
+                "mc_tensor_free: a tensor %s of a tape, which mc_tape_end frees: expected one of "
+                "mc_tensor_new or mc_tensor_from",
+                MC_SHAPE_TEXT(tensor->shape));
+        return;
+    }
     mc_disown(&tensor->owned);
     free_context_tensor(tensor);
 }
