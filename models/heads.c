@@ -199,7 +199,8 @@ mc_tensor *mc_model_shift_right(mc_tape *t, mc_model *m, mc_tensor *labels, cons
 mc_tensor *mc_model_classify(mc_tape *t, mc_model *m, const mc_model_output *out)
 {
     mc_context *ctx = mc_tape_context(t);
-    if (mc_failed(ctx) || !mc_given_as(ctx, m, "model") || !mc_given_as(ctx, out, "output"))
+    if (!mc_tape_given(t, "mc_model_classify", m ? m->module.ctx : NULL) || mc_failed(ctx) ||
+        !mc_given_as(ctx, m, "model") || !mc_given_as(ctx, out, "output"))
         return NULL;
     if (m->heads.labels)
         return mc_given_as(ctx, out->last_hidden, "output->last_hidden")
@@ -211,9 +212,11 @@ mc_tensor *mc_model_classify(mc_tape *t, mc_model *m, const mc_model_output *out
 
 mc_tensor *mc_model_nsp_logits(mc_tape *t, mc_model *m, mc_tensor *pooled)
 {
-    if (mc_failed(mc_tape_context(t)) || !mc_given_as(mc_tape_context(t), m, "model")) return NULL;
+    mc_context *ctx = mc_tape_context(t);
+    if (!mc_tape_given(t, "mc_model_nsp_logits", m ? m->module.ctx : NULL) || mc_failed(ctx) ||
+        !mc_given_as(ctx, m, "model"))
+        return NULL;
     if (m->heads.nsp) return m->family->nsp(t, m, pooled);
-    mc_fail(mc_tape_context(t), MC_ERR_STATE, "%s: the model has no next sentence head",
-            m->family->title);
+    mc_fail(ctx, MC_ERR_STATE, "%s: the model has no next sentence head", m->family->title);
     return NULL;
 }

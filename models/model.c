@@ -629,7 +629,8 @@ mc_model_output mc_model_forward(mc_tape *t, mc_model *m, const mc_model_input *
     mc_model_output out = {0};
     mc_stack_input stack;
     mc_context *ctx = mc_tape_context(t);
-    if (mc_failed(ctx) || !mc_given_as(ctx, m, "model") || !mc_given_as(ctx, in, "input") ||
+    if (!mc_tape_given(t, "mc_model_forward", m ? m->module.ctx : NULL) || mc_failed(ctx) ||
+        !mc_given_as(ctx, m, "model") || !mc_given_as(ctx, in, "input") ||
         !check_fields(t, m, in) || !prepare(t, m, in, &stack))
         return out;
     const mc_family *f = m->family;

@@ -38,7 +38,9 @@ static mc_tensor *targets_loss(mc_tape *t, mc_model *m, mc_tensor *hidden,
 
 mc_tensor *mc_model_pretraining_loss(mc_tape *t, mc_model *m, mc_tensor *const field[MC_FIELDS])
 {
-    if (mc_failed(mc_tape_context(t)) || !mc_given(mc_tape_context(t), field)) return NULL;
+    if (!mc_tape_given(t, "mc_model_pretraining_loss", m ? m->module.ctx : NULL) ||
+        mc_failed(mc_tape_context(t)) || !mc_given(mc_tape_context(t), field))
+        return NULL;
     mc_model_output out =
         mc_model_forward(t, m,
                          &(mc_model_input){.ids = field[MC_FIELD_IDS],

@@ -137,7 +137,8 @@ static void run_whole_backward(mc_tape *tape)
 
 static mc_status check_backward(mc_tape *tape, const mc_tensor *y)
 {
-    mc_context *ctx = tape ? tape->ctx : NULL;
+    if (!mc_tape_given(tape, "backward", y ? y->ctx : NULL)) return MC_ERR_ARGUMENT;
+    mc_context *ctx = tape->ctx;
     if (mc_failed(ctx)) return mc_error_status(ctx);
     if (!y || y->tape != tape)
         return mc_fail(ctx, MC_ERR_ARGUMENT, "backward: the tensor was not made on this tape");

@@ -143,9 +143,15 @@ void *mc_tape_alloc(mc_tape *tape, size_t bytes)
 
 /* ---- recording ------------------------------------------------------------------------------- */
 
+bool mc_tape_given(const mc_tape *tape, const char *op, mc_context *ctx)
+{
+    if (!tape) mc_fail(ctx, MC_ERR_ARGUMENT, "%s: its tape is NULL", op);
+    return tape;
+}
+
 bool mc_op_ready(mc_tape *tape, const char *op, const mc_tensor *x)
 {
-    if (!tape || mc_failed(tape->ctx)) return false;
+    if (!mc_tape_given(tape, op, x ? x->ctx : NULL) || mc_failed(tape->ctx)) return false;
     if (!x)
         mc_fail(tape->ctx, MC_ERR_ARGUMENT, "%s: its input is NULL", op);
     else if (x->ctx != tape->ctx)

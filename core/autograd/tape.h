@@ -27,13 +27,14 @@ MC_API mc_context *mc_tape_context(const mc_tape *tape);
 MC_API bool mc_tape_is_training(const mc_tape *tape);
 
 /* Returns a tensor on the tape with a copy of host data (row-major; NULL: zeros). With
- * `requires_grad`, backward computes its gradient (floating dtypes only). */
+ * `requires_grad`, backward computes its gradient (floating dtypes only). NULL for a NULL tape,
+ * without an error, since no context is known: the operation that takes the result sets one. */
 MC_API mc_tensor *mc_tape_input(mc_tape *tape, mc_dtype dtype, mc_shape shape, const void *data,
                                 bool requires_grad);
 
 /* Returns lengths that live as long as the tape. Their capacity is the total rounded up to a
  * multiple of `round_to` (0 or 1: not rounded). Errors: a negative length or round_to,
- * a capacity over 2^31 - 1. */
+ * a capacity over 2^31 - 1. NULL for a NULL tape, as mc_tape_input. */
 MC_API const mc_lengths *mc_tape_lengths(mc_tape *tape, const int32_t *lengths, int count,
                                          int64_t round_to);
 

@@ -122,9 +122,12 @@ void mc_tape_unhook(const mc_context *ctx, const void *owner);
  * created for this purpose; NULL is ignored. */
 void mc_node_save(mc_node *node, mc_tensor *x);
 
-/* Every op starts with `if (!mc_op_ready(t, x)) return NULL;`: false when the tape is NULL, the
- * context has failed, or x is NULL although no error is set (which becomes an error naming the
- * op). */
+/* False for a NULL tape. It has no context, so the error, which names the op, is set on that of
+ * another argument (NULL: none has one, and no error is set). */
+bool mc_tape_given(const mc_tape *tape, const char *op, mc_context *ctx);
+/* Every op starts with `if (!mc_op_ready(t, op, x)) return NULL;`: false when the tape is NULL (an
+ * error of x's context), the context has failed, or x is NULL although no error is set (which
+ * becomes an error naming the op). */
 bool mc_op_ready(mc_tape *tape, const char *op, const mc_tensor *x);
 /* Returns whether a kernel's status in an op is MC_OK; sets the error if not. */
 bool mc_op_ok(mc_tape *tape, const char *op, mc_status status);

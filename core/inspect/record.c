@@ -167,7 +167,9 @@ static mc_tensor *pass_on(mc_tape *t, mc_tensor *x, const char *name)
 mc_tensor *mc_record(mc_tape *t, mc_tensor *x, const char *name)
 {
     mc_context *ctx = mc_tape_context(t);
-    if (mc_failed(ctx) || !mc_given(ctx, x) || !mc_given(ctx, name)) return NULL;
+    if (!mc_tape_given(t, "record", x ? x->ctx : NULL) || mc_failed(ctx) || !mc_given(ctx, x) ||
+        !mc_given(ctx, name))
+        return NULL;
     if (!mc_record_is_on(ctx)) return x;
     x = mc_residual_sum(t, x);
     if (!mc_op_ready(t, "record", x) || !mc_op_float(t, "record", "input", x)) return NULL;

@@ -148,7 +148,9 @@ mc_tensor *mc_layernorm_forward_stream(mc_tape *t, mc_layernorm *norm, mc_tensor
                                        mc_tensor **sum)
 {
     if (sum) *sum = NULL;
-    if (!t || !mc_given(mc_tape_context(t), norm)) return NULL;
+    if (!mc_tape_given(t, "layer norm", norm ? norm->module.ctx : NULL) ||
+        !mc_given(mc_tape_context(t), norm))
+        return NULL;
     mc_tensor *bias = bias_of(t, norm);
     mc_tensor *y = mc_stream_norm_fp8(t, x, mc_parameter_tensor(t, norm->weight), bias, norm->eps,
                                       sum, mc_fp8_norm_scale(t, norm->weight->stored));

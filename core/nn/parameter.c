@@ -123,7 +123,8 @@ mc_tensor *mc_stored_tensor_fp8(mc_tape *tape, mc_stored *stored)
 static bool tape_ready(mc_tape *tape, mc_parameter *p)
 {
     mc_context *ctx = mc_tape_context(tape);
-    if (mc_failed(ctx)) return false;
+    if (!mc_tape_given(tape, "parameter", p ? p->module->ctx : NULL) || mc_failed(ctx))
+        return false;
     if (!p)
         mc_fail(ctx, MC_ERR_ARGUMENT, "parameter is NULL");
     else if (p->module->ctx != ctx)

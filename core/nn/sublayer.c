@@ -34,10 +34,10 @@ static mc_tensor *norm_stream(mc_tape *t, mc_tensor *x, mc_layernorm *norm, mc_t
 }
 
 /* Whether a branch is given: a zero mc_branch has no function. */
-static bool has_branch(mc_tape *t, mc_branch branch, const char *function)
+static bool has_branch(mc_tape *t, const mc_tensor *x, mc_branch branch, const char *function)
 {
     mc_context *ctx = mc_tape_context(t);
-    if (mc_failed(ctx)) return false;
+    if (!mc_tape_given(t, function, x ? x->ctx : NULL) || mc_failed(ctx)) return false;
     if (!branch.forward) mc_fail(ctx, MC_ERR_ARGUMENT, "%s: a branch's forward is NULL", function);
     return branch.forward != NULL;
 }
@@ -45,7 +45,7 @@ static bool has_branch(mc_tape *t, mc_branch branch, const char *function)
 mc_tensor *mc_sublayer_pre_norm(mc_tape *t, mc_tensor *x, mc_layernorm *norm, mc_branch branch,
                                 const mc_call *call, float dropout)
 {
-    if (!has_branch(t, branch, "mc_sublayer_pre_norm")) return NULL;
+    if (!has_branch(t, x, branch, "mc_sublayer_pre_norm")) return NULL;
     mc_tensor *s, *h = norm ? norm_stream(t, x, norm, &s) : (s = mc_residual_sum(t, x));
     mc_tensor *y = h ? branch.forward(t, branch.layer, h, call) : NULL;
     if (norm) mc_tape_release(t, h);
@@ -55,7 +55,7 @@ mc_tensor *mc_sublayer_pre_norm(mc_tape *t, mc_tensor *x, mc_layernorm *norm, mc
 mc_tensor *mc_sublayer_post_norm(mc_tape *t, mc_tensor *x, mc_branch branch, const mc_call *call,
                                  float dropout, mc_layernorm *norm)
 {
-    if (!has_branch(t, branch, "mc_sublayer_post_norm")) return NULL;
+    if (!has_branch(t, x, branch, "mc_sublayer_post_norm")) return NULL;
     mc_tensor *y = branch.forward(t, branch.layer, x, call);
     mc_tensor *h = y ? mc_layernorm_forward_residual(t, norm, x, y, dropout) : NULL;
     mc_tape_release(t, y);
@@ -65,7 +65,8 @@ mc_tensor *mc_sublayer_post_norm(mc_tape *t, mc_tensor *x, mc_branch branch, con
 mc_tensor *mc_sublayer_parallel(mc_tape *t, mc_tensor *x, mc_layernorm *norm, mc_layernorm *second,
                                 mc_branch a, mc_branch b, const mc_call *call, float dropout)
 {
-    if (!has_branch(t, a, "mc_sublayer_parallel") || !has_branch(t, b, "mc_sublayer_parallel"))
+    if (!has_branch(t, x, a, "mc_sublayer_parallel") ||
+        !has_branch(t, x, b, "mc_sublayer_parallel"))
         return NULL;
     mc_tensor *s, *h = norm_stream(t, x, norm, &s);
     mc_tensor *left = h ? a.forward(t, a.layer, h, call) : NULL;

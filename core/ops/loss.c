@@ -253,8 +253,7 @@ mc_tensor *mc_linear_cross_entropy(mc_tape *t, mc_tensor *x, mc_tensor *weight, 
 {
     static const char op[] = "linear cross entropy";
     linear_loss c = {.x = x, .weight = weight, .bias = bias, .classes = classes};
-    if (!t || mc_failed(mc_tape_context(t)) || !check_linear_loss(t, &c, given) ||
-        !mc_loss_read_options(t, op, given, &c.options))
+    if (!check_linear_loss(t, &c, given) || !mc_loss_read_options(t, op, given, &c.options))
         return NULL;
     int64_t rows = mc_tensor_rows(x);
     c.labels = mc_op_indices(t, op, "label", labels, rows, c.classes, c.options.ignore_index);

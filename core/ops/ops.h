@@ -2,10 +2,11 @@
  *
  * All take the tape first, return a tensor that belongs to it, and return NULL after an error. Bad
  * shapes or dtypes, NULL and tensors of another context are errors that name the operation, the
- * shapes found and what was expected. "Rows" of a tensor are all its dimensions but the last taken
- * together, "columns" the last one. Zero rows are fine everywhere. Storage f32, f16 or bf16; all
- * arithmetic accumulates in f32. Formulas follow PyTorch's functions of the same meaning unless
- * another source is named.
+ * shapes found and what was expected. A NULL tape has no context: its error is set on the context
+ * of another argument, a tensor, parameter or model, and on none if all of these are NULL too.
+ * "Rows" of a tensor are all its dimensions but the last taken together, "columns" the last one.
+ * Zero rows are fine everywhere. Storage f32, f16 or bf16; all arithmetic accumulates in f32.
+ * Formulas follow PyTorch's functions of the same meaning unless another source is named.
  *
  * Part of the promised interface (docs/api.md). */
 #ifndef MC_OPS_OPS_H

@@ -63,8 +63,7 @@ mc_tensor *mc_embed_scaled(mc_tape *t, int tables, mc_tensor *const *table, mc_t
 {
     static const char *const names[MAX_TABLES] = {"index", "second index", "third index",
                                                   "fourth index"};
-    if (!t || mc_failed(mc_tape_context(t)) || !check_tables(t, tables, table, scale) ||
-        !mc_op_ready(t, "embed", index ? index[0] : NULL))
+    if (!check_tables(t, tables, table, scale) || !mc_op_ready(t, "embed", index ? index[0] : NULL))
         return NULL;
     int64_t rows = mc_tensor_count(index[0]), columns = mc_tensor_columns(table[0]);
     embed_state checked = {.scale = scale};

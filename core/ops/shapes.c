@@ -150,7 +150,6 @@ static mc_tensor *concat_all(mc_tape *t, int n, mc_tensor *const *xs, int dim)
 mc_tensor *mc_concat(mc_tape *t, int n, mc_tensor *const *xs, int dim)
 {
     mc_around around;
-    if (!t || mc_failed(mc_tape_context(t))) return NULL;
     if (n < 1 || !xs) {
         mc_fail(mc_tape_context(t), MC_ERR_ARGUMENT, "concat: %d tensors%s, expected 1 or more", n,
                 xs ? "" : ": NULL");

@@ -384,6 +384,9 @@ static void test_fields_without_use(void **state)
         }
         mc_model_input in = {.decoder_ids = two ? ids : NULL};
         REFUSED(model, MC_ERR_ARGUMENT, family->title, "\"ids\" is NULL");
+        in.ids = ids;
+        assert_null(mc_model_forward(NULL, model, &in).last_hidden);
+        assert_error(ctx, MC_ERR_ARGUMENT, "mc_model_forward: its tape is NULL");
     }
     mc_tape_end(t);
 }

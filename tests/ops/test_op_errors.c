@@ -502,6 +502,21 @@ static void call_all(mc_tape *t)
     assert_null(mc_tape_lengths(t, NULL, 0, 1));
 }
 
+/* The error of a NULL tape is its inputs', and names the operation. */
+static void test_null_tape(void **state)
+{
+    mc_context *ctx = *state;
+    mc_tape *t = mc_tape_begin(ctx);
+    mc_tensor *x = F(2);
+    assert_null(mc_gelu(NULL, x));
+    assert_error(ctx, MC_ERR_ARGUMENT, "activation: its tape is NULL");
+    assert_null(mc_concat(NULL, 1, &x, 0));
+    assert_error(ctx, MC_ERR_ARGUMENT, "concat: its tape is NULL");
+    assert_int_equal(mc_tape_backward(NULL, x, NULL), MC_ERR_ARGUMENT);
+    assert_error(ctx, MC_ERR_ARGUMENT, "backward: its tape is NULL");
+    mc_tape_end(t);
+}
+
 static void test_nothing_happens(void **state)
 {
     mc_context *ctx = *state;
@@ -568,6 +583,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_messages, set_up_context, tear_down_context),
+        cmocka_unit_test_setup_teardown(test_null_tape, set_up_context, tear_down_context),
         cmocka_unit_test_setup_teardown(test_nothing_happens, set_up_context, tear_down_context),
         cmocka_unit_test_setup_teardown(test_another_context, set_up_context, tear_down_context),
         cmocka_unit_test_setup_teardown(test_host_memory, set_up_context, tear_down_context),
