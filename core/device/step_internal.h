@@ -51,6 +51,7 @@ typedef struct mc_step_state {
     double loss_scale;
     int64_t growth_counter; /* steps since the scale last changed */
     int64_t steps, skipped; /* ended so far, taken and not */
+    int64_t stuck;          /* steps skipped in a row at the least loss scale */
     /* the last decision */
     double norm;          /* of the gradient of the mean loss, before clipping */
     double mean_loss;     /* NaN if no row counted */
@@ -154,16 +155,23 @@ MC_ANYWHERE void mc_step_measure(mc_step_state *s, const mc_step_rules *r, int r
     s->gradient_scale = (float)(factor * (clip < 1 ? clip : 1));
 }
 
+enum { MC_STEPS_STUCK = 16 }; /* see stuck: the next one is an error */
+
+/* At the least loss scale a single overflow may be the batch's fault, as at a constant scale. Many
+ * in a row are the model's: no step will ever be taken. */
 MC_ANYWHERE void mc_step_overflow(mc_step_state *s, const mc_step_rules *r)
 {
-    if (!r->scaling && !r->may_skip) {
+    bool falls = r->scaling && s->loss_scale > r->min_scale;
+    bool tolerated = falls || (r->scaling && s->stuck < MC_STEPS_STUCK);
+    if (!tolerated && !r->may_skip) {
         s->failure = MC_STEP_NONFINITE;
         s->ended = 0;
         s->nonfinite = s->all.stats.nonfinite;
         return;
     }
     s->skipped++;
-    if (r->scaling && s->loss_scale > r->min_scale) {
+    s->stuck = falls ? 0 : s->stuck + 1;
+    if (falls) {
         s->loss_scale /= r->factor;
         s->growth_counter = 0;
     }
@@ -180,6 +188,7 @@ MC_ANYWHERE void mc_step_decide(mc_step_state *s, const mc_step_rules *r)
         return;
     }
     s->steps++;
+    s->stuck = 0;
     if (!r->scaling) return;
     s->growth_counter++;
     if (s->growth_counter >= r->growth_steps && s->loss_scale < r->max_scale) {

@@ -13,9 +13,10 @@
 #include "core/optim/optim_manager.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <time.h>
 #include "core/autograd/step_internal.h"
-#include "core/dist/comm.h"
+#include "core/dist/ranks_internal.h"
 #include "core/nn/fp8_internal.h"
 #include "core/optim/adam_offload_internal.h"
 #include "core/optim/lr_scheduler_internal.h"
@@ -549,15 +550,20 @@ static mc_status fail_nonfinite(mc_optim_manager *m, const mc_step_state *state)
     if (!status && !mc_step_is_recording(m->ctx)) status = find_bad_values(m, &bad);
     if (status) return status;
     const char *name = search.name ? search.name : "?";
+    char why[128] = "";
+    if (m->scaling)
+        snprintf(why, sizeof why, ", as in each of the %d steps before, at the least loss scale %g",
+                 MC_STEPS_STUCK, state->loss_scale);
     if (bad)
         return mc_fail(m->ctx, MC_ERR_STATE,
                        "parameter \"%s\" has a value that is infinite or NaN, and so has the "
-                       "gradient of \"%s\"; no step was taken",
-                       bad, name);
+                       "gradient of \"%s\"%s; no step was taken",
+                       bad, name, why);
     return mc_fail(m->ctx, MC_ERR_STATE,
-                   "the gradient of parameter \"%s\" is infinite or NaN; no step was taken (a loss "
-                   "scale or MC_NONFINITE_SKIP would skip it)",
-                   name);
+                   "the gradient of parameter \"%s\" is infinite or NaN%s; no step was taken (%s)",
+                   name, why,
+                   m->scaling ? "MC_NONFINITE_SKIP would skip it"
+                              : "a loss scale or MC_NONFINITE_SKIP would skip it");
 }
 
 /* Raises the device's failure as the context's error. */

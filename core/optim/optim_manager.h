@@ -37,8 +37,8 @@
  * Otherwise, after the optimizers and schedules have stepped, the counter is incremented; if it has
  * reached loss_scale_steps and the scale is below the maximum, the scale is multiplied by the
  * factor and the counter is set to 0. The scale is compared with minimum and maximum, not clamped
- * to them. Unlike BMTrain, the manager saves the counter, and checks the gradients of f32
- * parameters for overflow too.
+ * to them. Unlike BMTrain, the manager saves the counter, checks the gradients of f32 parameters
+ * for overflow too, and ends training that skips every step at the least scale (mc_nonfinite).
  *
  * On a failed context all functions here do nothing: functions that return numbers return NaN, the
  * others the status of the error or NULL. A NULL manager is MC_ERR_ARGUMENT or NaN.
@@ -52,7 +52,9 @@
 
 typedef struct mc_optim_manager mc_optim_manager;
 
-/* How a step handles infinite or NaN gradients while loss scaling is off. */
+/* How a step handles infinite or NaN gradients while loss scaling is off, and with loss scaling
+ * after 16 skipped steps in a row at the least scale: the scale is then not the reason, and without
+ * an error training would go on for ever without a step. */
 typedef enum mc_nonfinite {
     MC_NONFINITE_DEFAULT = 0, /* as MC_NONFINITE_ERROR */
     MC_NONFINITE_ERROR = 1,   /* MC_ERR_STATE that names the parameter; nothing is changed */

@@ -676,6 +676,54 @@ static void test_nonfinite_weight(void **state)
     }
 }
 
+/* A step with gradients of g in one matrix. */
+static mc_status step_with(mc_optim_manager *optim, const model *m, float g)
+{
+    mc_optim_manager_zero_grad(optim);
+    fill_gradient(m->weight, g);
+    return mc_optim_manager_step(optim);
+}
+
+/* Overflows at the least loss scale are skipped, but not for ever: the 17th in a row is an error,
+ * unless the program asks for all to be skipped. */
+static void test_stuck_scale(void **state)
+{
+    mc_context *ctx = *state;
+    for (int k = 0; k < 3; k++) {
+        model m = new_model(ctx, k == 1 ? MC_F32 : MC_F16);
+        mc_optim_manager *optim = mc_optim_manager_new(
+            ctx, &(mc_optim_manager_options){.loss_scale = 8,
+                                             .nonfinite = k == 2 ? MC_NONFINITE_SKIP : 0});
+        mc_optimizer *adam = mc_adam_new(ctx, NULL);
+        mc_optimizer_add(adam, m.root);
+        mc_optim_manager_add(optim, adam, NULL);
+        for (int i = 0; i < 3 + 16; i++) /* the scale falls to 1 */
+            assert_int_equal(step_with(optim, &m, INFINITY), MC_OK);
+        assert_int_equal(step_with(optim, &m, 1), MC_OK); /* counts anew */
+        for (int i = 0; i < 16; i++) assert_int_equal(step_with(optim, &m, NAN), MC_OK);
+        assert_good(ctx);
+        assert_int_equal(mc_optim_manager_skipped_steps(optim), 3 + 16 + 16);
+        mc_status status = k == 2 ? MC_OK : MC_ERR_STATE;
+        float before = value_at(m.weight, 0);
+        assert_int_equal(step_with(optim, &m, INFINITY), status);
+        if (k < 2)
+            assert_error(ctx, MC_ERR_STATE,
+                         "the gradient of parameter \"weight\" is infinite or NaN, as in each of "
+                         "the 16 steps before, at the least loss scale 1; no step was taken");
+        assert_int_equal(mc_optim_manager_steps(optim), 1);
+        assert_true(value_at(m.weight, 0) == before);
+        mc_parameter_write(m.bias, (const float[CLASSES]){0, NAN});
+        assert_int_equal(step_with(optim, &m, INFINITY), status);
+        if (k < 2)
+            assert_error(ctx, MC_ERR_STATE,
+                         "parameter \"bias\" has a value that is infinite or NaN", "weight",
+                         "16 steps before");
+        assert_int_equal(step_with(optim, &m, 1), MC_OK); /* it goes on */
+        assert_int_equal(mc_optim_manager_steps(optim), 2);
+        assert_good(ctx);
+    }
+}
+
 static void test_backward_errors(void **state)
 {
     mc_context *ctx = *state;
@@ -1104,6 +1152,7 @@ int main(void)
         TEST(test_bad_rate),
         TEST(test_nonfinite),
         TEST(test_nonfinite_weight),
+        TEST(test_stuck_scale),
         TEST(test_backward_errors),
         TEST(test_early_step),
         TEST(test_sticky),

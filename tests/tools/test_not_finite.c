@@ -197,6 +197,19 @@ static void test_validation(void **state)
         FINETUNE("spoiled") "--label label --epochs 0");
 }
 
+/* With a loss scale a weight that is NaN makes every step overflow: training ends and names it. */
+static void test_training_without_steps(void **state)
+{
+    (void)state;
+    must_refuse(1, "has a value that is infinite or NaN, and so has the gradient of",
+                FINETUNE("spoiled") "--label label --dtype f16 --loss-scale 2 --batch-size 3 "
+                                    "--epochs 50 --output never");
+    must_hold(err, "error: parameter \"");
+    must_hold(err, "as in each of the 16 steps before, at the least loss scale 1; no step");
+    assert_null(strstr(out, "result"));
+    must("test ! -e never/model.safetensors");
+}
+
 /* Pretraining goes on: its validations warn. */
 static void test_validation_of_pretraining(void **state)
 {
@@ -215,6 +228,7 @@ int main(void)
         cmocka_unit_test(test_texts),
         cmocka_unit_test(test_images),
         cmocka_unit_test(test_validation),
+        cmocka_unit_test(test_training_without_steps),
         cmocka_unit_test(test_validation_of_pretraining),
     };
     return cmocka_run_group_tests(tests, set_up, remove_folder);
