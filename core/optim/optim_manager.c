@@ -500,10 +500,10 @@ static mc_status search_run(void *user, const mc_run *run)
     return MC_OK;
 }
 
-/* Finds the first parameter that has a value which is not finite. */
+/* Finds the first parameter that has a value which is not finite. All ranks number them alike. */
 typedef struct mc_value_search {
     mc_gradient_stats *stats; /* device memory */
-    const char *name;
+    int64_t number, bad;      /* of the next parameter; of the first bad one on this rank */
 } mc_value_search;
 
 static mc_status search_values(void *user, mc_module_root *root, mc_parameter *p)
@@ -511,7 +511,8 @@ static mc_status search_values(void *user, mc_module_root *root, mc_parameter *p
     mc_value_search *s = user;
     const mc_bucket *b = p->stored->bucket;
     mc_device *device = root->ctx->device;
-    if (s->name || !b) return MC_OK; /* weights in 8 bits are finite */
+    int64_t number = s->number++;
+    if (s->bad < INT64_MAX || !b) return MC_OK; /* weights in 8 bits are finite */
     int64_t first, count;
     mc_parameter_values_held(p, &first, &count);
     mc_status status = mc_zero_rest(&root->zero);
@@ -522,23 +523,50 @@ static mc_status search_values(void *user, mc_module_root *root, mc_parameter *p
     if (!status) status = device->kernels->gradient_stats(device, count, values, 2, 0, s->stats);
     if (!status && !device->copy_out(device, &found, s->stats, sizeof found))
         status = MC_ERR_DEVICE;
-    if (!status && found.nonfinite) s->name = p->name;
+    if (!status && found.nonfinite) s->bad = number;
     return status;
 }
 
-/* The name of a parameter of the optimizers, trained or frozen, whose values on this rank are not
- * finite; NULL: none. Not collective; launches kernels. */
+/* The parameter of a number. */
+typedef struct mc_numbered {
+    int64_t number;
+    const char *name;
+} mc_numbered;
+
+static mc_status take_name(void *user, mc_module_root *root, mc_parameter *p)
+{
+    mc_numbered *s = user;
+    (void)root;
+    if (s->number-- == 0) s->name = p->name;
+    return MC_OK;
+}
+
+static mc_status each_parameter(mc_optim_manager *m, mc_parameter_fn fn, void *user)
+{
+    mc_status status = MC_OK;
+    for (size_t i = 0; !status && i < m->managed_count; i++)
+        if (m->managed[i].optimizer)
+            status = mc_optimizer_each_parameter(m->managed[i].optimizer, fn, user);
+    return status;
+}
+
+/* The name of the first parameter of the optimizers, trained or frozen, whose values are not
+ * finite; NULL: none. Ranks that share values tell one another, so that all of them name it. A GPU
+ * learns of a failed step at a time of its own, so it names what it stores itself. Launches
+ * kernels. */
 static mc_status find_bad_values(mc_optim_manager *m, const char **name)
 {
     mc_device *device = m->ctx->device;
-    mc_value_search s = {.stats = device->alloc(device, sizeof *s.stats)};
-    mc_status status = s.stats ? MC_OK : MC_ERR_NOMEM;
-    for (size_t i = 0; !status && i < m->managed_count; i++)
-        if (m->managed[i].optimizer)
-            status = mc_optimizer_each_parameter(m->managed[i].optimizer, search_values, &s);
+    mc_value_search s = {.stats = device->alloc(device, sizeof *s.stats), .bad = INT64_MAX};
+    mc_status status = s.stats ? each_parameter(m, search_values, &s) : MC_ERR_NOMEM;
     device->free(device, s.stats, sizeof *s.stats);
-    *name = s.name;
-    return check_kernel(m, status, "the search for a value that is not finite");
+    status = check_kernel(m, status, "the search for a value that is not finite");
+    if (!status && device->is_host)
+        status = mc_ranks_reduce(m->ctx, &m->ctx->mesh.shard, &s.bad, 1, MC_I64, MC_REDUCE_MIN);
+    mc_numbered found = {.number = s.bad};
+    if (!status && s.bad < INT64_MAX) status = each_parameter(m, take_name, &found);
+    *name = found.name;
+    return status;
 }
 
 /* If a weight is the reason, the error names it first. */

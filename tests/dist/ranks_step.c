@@ -2,6 +2,7 @@
  * own, micro_steps. Run by mpirun.
  *
  *     ranks_step unlike        ranks have labels of unequal numbers of rows: all get the error
+ *     ranks_step nan           a weight on the last rank is NaN: the errors of all name it
  *
  * Prints a line for each case that differs; exits with 0 if there is none. */
 #include <math.h>
@@ -113,12 +114,32 @@ static bool unlike(work *w)
     return good;
 }
 
+/* The last rank alone stores the weight's last row. */
+static bool nan_weight(work *w)
+{
+    float weight[CLASSES * DIM] = {[CLASSES * DIM - 1] = NAN};
+    mc_parameter_write(mc_module_find_parameter(mc_linear_module(w->head), "weight"), weight);
+    mc_optim_manager_zero_grad(w->optim);
+    for (int i = 0; i < MICRO; i++) pass(w, 4, 0);
+    mc_status status = mc_optim_manager_step(w->optim);
+    if (!status) status = mc_optim_manager_settle(w->optim);
+    bool good = status == MC_ERR_STATE &&
+                strstr(mc_error_message(w->ctx), "parameter \"weight\" "
+                                                 "has a value that is infinite or NaN");
+    printf("%s rank %d: %s\n", good ? "named on" : "FAILED", mc_rank(w->ctx),
+           mc_error_message(w->ctx));
+    return good;
+}
+
 int main(int argc, char **argv)
 {
     bool (*const cases[])(work *) = {plan, loader, own};
-    mc_context *ctx = mc_init_distributed(
-        &(mc_init_options){.seed = 5, .device = ranks_device(), .comm_timeout = 60});
-    bool fails = argc > 1 && strcmp(argv[1], "unlike") == 0, good = true;
+    bool fails = argc > 1, nan = fails && strcmp(argv[1], "nan") == 0, good = true;
+    mc_context *ctx =
+        mc_init_distributed(&(mc_init_options){.seed = 5,
+                                               .device = ranks_device(),
+                                               .zero_level = nan ? MC_ZERO_3 : MC_ZERO_DEFAULT,
+                                               .comm_timeout = 60});
     for (size_t i = 0; !fails && i < sizeof cases / sizeof *cases; i++) {
         work w = work_new(ctx);
         good = cases[i](&w) && good;
@@ -127,7 +148,7 @@ int main(int argc, char **argv)
     }
     good = !mc_print_error(ctx, stdout) && good;
     work failing = work_new(ctx);
-    if (fails) good = unlike(&failing);
+    if (fails) good = nan ? nan_weight(&failing) : unlike(&failing);
     mc_context_free(ctx);
     return !good;
 }
