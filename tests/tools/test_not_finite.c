@@ -64,6 +64,34 @@ static void make_gpt2(mc_context *ctx, const mc_tokenizer *tok)
          "\"max_target_length\": 5}");
 }
 
+/* A language model of letters that reads the letter z as NaN, and no other one. */
+static void make_llama(void)
+{
+    mc_context *ctx = mc_init_distributed(&(mc_init_options){.seed = 5});
+    mc_tokenizer *tok = mc_tokenizer_from_pretrained(ctx, temp_path(&folder, "own"));
+    mc_llama_config config = mc_llama_config_default();
+    static float words[SMALL_VOCABULARY * SMALL_DIM];
+    config.vocab_size = SMALL_VOCABULARY;
+    config.dim = SMALL_DIM;
+    config.dim_ff = SMALL_DIM_FF;
+    config.heads = config.key_heads = SMALL_HEADS;
+    config.head_dim = -1;
+    config.layers = 1;
+    config.positions = 64;
+    mc_model *model = mc_llama_new(ctx, &config, NULL, NULL);
+    mc_parameter *p = mc_module_find_parameter(mc_model_module(model), "input_embedding.weight");
+    mc_parameter_read(p, words);
+    for (int i = 0; i < SMALL_DIM; i++)
+        words[mc_tokenizer_token_to_id(tok, "z") * SMALL_DIM + i] = NAN;
+    mc_parameter_write(p, words);
+    mc_model_save(model, temp_path(&folder, "letters"));
+    mc_tokenizer_save(tok, temp_path(&folder, "letters"));
+    assert_int_equal(mc_print_error(ctx, stderr), 0);
+    mc_context_free(ctx);
+    write_text(temp_path(&folder, "letters/task.json"),
+               "{\"kind\": \"generate\", \"text\": \"review\", \"target\": \"label\"}");
+}
+
 static int set_up(void **state)
 {
     make_folder(state);
@@ -80,6 +108,7 @@ static int set_up(void **state)
     must("$MC tokenizer train --input book.txt --type byte-bpe --vocab-size 257 --output own && "
          "mkdir ends && "
          "cp writer/config.json writer/model.safetensors writer/task.json ends && cp own/* ends");
+    make_llama();
     return 0;
 }
 
@@ -115,9 +144,30 @@ static void test_scores(void **state)
     (void)state;
     check("rows.csv:", "$MC eval --model bert --data rows.csv");
     check("rows.csv:", "$MC eval --model pairs --data rows.csv");
-    check("the losses from this row on", "$MC eval --model ends --data rows.csv");
-    check("book.txt: the losses of a batch of windows from token 0 on",
+    check("the losses of this row are", "$MC eval --model ends --data rows.csv");
+    check("book.txt: the losses of the window from token 0 on",
           "$MC eval --model gpt2 --data book.txt --seq-length 8");
+}
+
+/* Of a batch whose loss is not finite the row is named that is the reason. */
+static void test_row_of_batch(void **state)
+{
+    (void)state;
+    must("printf 'review,label\na,b\nab,b\nabz,b\nba,a\n' > odd.csv; "
+         "printf abcabcabcazbcabcz > odd.txt");
+    for (int batch = 1; batch < 9; batch += 3) {
+        char line[256];
+        snprintf(line, sizeof line, "$MC eval --model letters --data odd.csv --batch-size %d",
+                 batch);
+        must_refuse(1, "odd.csv:4: the losses of this row are not finite", line);
+        /* letters 0 to 3, 3 to 6, 6 to 9, 9 to 12, which has the first z */
+        snprintf(line, sizeof line,
+                 "$MC eval --model letters --data odd.txt --seq-length 4 --stride 3 "
+                 "--batch-size %d",
+                 batch);
+        must_refuse(1, "odd.txt: the losses of the window from token 9 on are not finite", line);
+    }
+    must("grep -v z odd.csv > even.csv; $MC eval --model letters --data even.csv");
 }
 
 static void test_texts(void **state)
@@ -185,7 +235,7 @@ static void test_validation(void **state)
         FINETUNE("bert") "--label label --dtype f16 --epochs 1 --batch-size 3 "
                          "--keep best");
     check_validation("warning: validation of rows.csv after step 0 has no metric, for 2 of its "
-                     "batches: val.csv:3: the losses from this row on",
+                     "batches: val.csv:3: the losses of this row",
                      FINETUNE("ends") "--target label --dtype f16 --epochs 0 --batch-size 1");
     must("printf 'review,label\nis the,0.5\nthe,1.5\n' > numbers.csv");
     check_validation("has no metric, for 2 of its rows: numbers.csv:",
@@ -225,6 +275,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_vectors_and_classes),
         cmocka_unit_test(test_scores),
+        cmocka_unit_test(test_row_of_batch),
         cmocka_unit_test(test_texts),
         cmocka_unit_test(test_images),
         cmocka_unit_test(test_validation),

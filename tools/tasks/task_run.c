@@ -134,6 +134,20 @@ mc_tensor *task_loss(mc_tape *t, mc_model *model, const mc_dataset *dataset, con
     return ratio ? mc_loss_add_ratio(t, prompt, loss, ratio) : mc_loss_add(t, prompt, loss, 1);
 }
 
+int task_find_not_finite(mc_tape *t, mc_model *model, mc_tensor *hidden, const int32_t *targets)
+{
+    mc_context *ctx = mc_tape_context(t);
+    const mc_lengths *l = mc_tensor_lengths(hidden);
+    for (int i = 0; l && i < l->count && !mc_failed(ctx); i++) {
+        int64_t first = l->offset[i], n = l->length[i];
+        mc_tensor *own = mc_slice(t, hidden, 0, first, n);
+        mc_tensor *labels = mc_tape_input(t, MC_I32, MC_SHAPE(n), targets + first, false);
+        double loss = mc_mean_loss(ctx, mc_model_loss(t, model, own, labels));
+        if (!mc_failed(ctx) && !isfinite(loss)) return i;
+    }
+    return -1;
+}
+
 void task_probabilities(mc_task_kind kind, const float *outputs, int count, float *probabilities)
 {
     double most = count ? outputs[0] : 0, sum = 0;
@@ -148,12 +162,13 @@ void task_probabilities(mc_task_kind kind, const float *outputs, int count, floa
 /* ---- evaluation ------------------------------------------------------------------------------ */
 
 /* What a score is read from: the loss, or the outputs. */
-static mc_tensor *result_of(mc_tape *t, const task_exam *e)
+static mc_tensor *result_of(mc_tape *t, task_exam *e)
 {
     const mc_dataset *dataset = mc_dataloader_dataset(e->loader);
-    if (task_results_of(e) == TASK_RESULTS_LOSS)
-        return task_loss(t, e->model, dataset, e->batch, NULL);
-    return task_outputs(t, e->model, dataset, e->batch);
+    if (task_results_of(e) != TASK_RESULTS_LOSS)
+        return task_outputs(t, e->model, dataset, e->batch);
+    e->hidden = task_hidden(t, e->model, e->batch);
+    return mc_model_loss(t, e->model, e->hidden, e->batch->targets);
 }
 
 /* What a GPU records: mc_step_run. */
@@ -162,6 +177,7 @@ static void answer(mc_context *ctx, void *user)
     task_exam *e = user;
     mc_tape *t = mc_tape_begin_eval(ctx);
     mc_tensor_copy(e->result, result_of(t, e));
+    e->hidden = NULL;
     mc_tape_end(t);
 }
 
@@ -187,24 +203,44 @@ static mc_tensor *find_result(mc_tape *t, task_exam *e)
     return e->result;
 }
 
-/* A batch's loss is of all its rows, of which the first is named. */
-static void add_loss(const task_exam *e, task_counts *counts, const float loss[2])
+/* The place in the batch of the first row whose loss is not finite; -1: it is not known which. */
+static int bad_row(mc_tape *t, const task_exam *e)
 {
-    const char *what = "losses from this row on, of a batch,";
-    if (e->batch->rows && task_counts_check(counts, e, e->batch->row_index[0], what, loss, 2))
+    int64_t count = mc_tensor_count(e->batch->targets);
+    float *read = e->hidden ? malloc(((size_t)count + 1) * sizeof *read) : NULL;
+    int32_t *targets = read ? malloc(((size_t)count + 1) * sizeof *targets) : NULL;
+    int row = -1;
+    if (targets &&
+        mc_tensor_read_f32(mc_tape_context(t), e->batch->targets, read, count) == MC_OK) {
+        for (int64_t i = 0; i < count; i++) targets[i] = (int32_t)read[i];
+        row = task_find_not_finite(t, e->model, e->hidden, targets);
+    }
+    free(targets);
+    free(read);
+    return row < e->batch->rows ? row : -1;
+}
+
+/* A batch's loss is of all its rows. If it is not finite, one of them is named. */
+static void add_loss(mc_tape *t, const task_exam *e, task_counts *counts, const float loss[2])
+{
+    if (!e->batch->rows) return;
+    int row = mc_all_finite(loss, 2) ? 0 : bad_row(t, e);
+    const char *what = row < 0 ? "losses from this row on, of a batch," : "losses of this row";
+    if (task_counts_check(counts, e, e->batch->row_index[row < 0 ? 0 : row], what, loss, 2))
         task_counts_add_loss(counts, loss);
 }
 
 /* Counts the result of a batch, on the host. */
-static bool count_result(mc_context *ctx, task_exam *e, task_counts *counts, mc_tensor *result)
+static bool count_result(mc_tape *t, task_exam *e, task_counts *counts, mc_tensor *result)
 {
+    mc_context *ctx = mc_tape_context(t);
     int64_t size = mc_tensor_count(result);
     float *values = result ? malloc(((size_t)size + 1) * sizeof *values) : NULL;
     if (result && !values) mc_set_error(ctx, MC_ERR_NOMEM, "out of memory for a batch's answers");
     if (!values) return false;
     mc_tensor_read_f32(ctx, result, values, size);
     int count = output_count(counts->dataset);
-    if (counts->results == TASK_RESULTS_LOSS) add_loss(e, counts, values);
+    if (counts->results == TASK_RESULTS_LOSS) add_loss(t, e, counts, values);
     for (int i = 0; counts->results != TASK_RESULTS_LOSS && i < e->batch->rows; i++) {
         const float *outputs = values + (int64_t)i * count;
         if (!task_counts_check(counts, e, e->batch->row_index[i], "logits", outputs, count)) break;
@@ -221,7 +257,7 @@ static bool count_batch(mc_context *ctx, task_exam *e, task_counts *counts)
     mc_tape *t = mc_tape_begin_eval(ctx);
     bool ok = counts->results == TASK_RESULTS_CANDIDATES
                   ? task_add_candidates(t, e, counts)
-                  : count_result(ctx, e, counts, find_result(t, e));
+                  : count_result(t, e, counts, find_result(t, e));
     mc_tape_end(t);
     return ok;
 }

@@ -40,6 +40,10 @@ mc_tensor *task_hidden(mc_tape *t, mc_model *model, const mc_batch *batch);
 mc_tensor *task_loss(mc_tape *t, mc_model *model, const mc_dataset *dataset, const mc_batch *batch,
                      mc_tensor *ratio);
 
+/* The first sequence of a batch whose loss by itself is not finite, found again from the hidden
+ * states of the batch, on their tape; -1: none. `targets`: of each of their rows, on the host. */
+int task_find_not_finite(mc_tape *t, mc_model *model, mc_tensor *hidden, const int32_t *targets);
+
 /* For the `ratio` of task_loss: how many of the prompts' targets there are for each answer in a
  * whole step, over all its passes and ranks, so that the loss does not depend on how its rows are
  * dealt out. A tensor of the context, which task_ratio_set refills before each step with one of its
@@ -91,6 +95,7 @@ typedef struct task_exam {
     void *user;
     const mc_batch *batch; /* of the running step, and its result; the rest is its own */
     mc_tensor *result;
+    mc_tensor *hidden; /* of a batch's loss, while its tape is open; NULL: it was recorded */
 } task_exam;
 
 /* Runs the model over the rest of the loader's epoch, on all ranks. Stops at an error or an

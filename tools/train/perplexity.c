@@ -9,6 +9,7 @@
 #include <unistd.h>
 #include "tools/files/read_file.h"
 #include "tools/ranks.h"
+#include "tools/tasks/task_run.h"
 
 enum { DEFAULT_LENGTH = 1024, PIECE = 1 << 20, NOT_COUNTED = -100 };
 
@@ -199,14 +200,16 @@ static int64_t add_window(measure *m, int64_t window, int64_t used, int64_t *pre
     return end - begin;
 }
 
-/* The loss of the batch's predicted tokens, whose first window is named. */
-static bool check_loss(measure *m, int64_t first, double loss)
+/* The loss of the batch's predicted tokens, and their hidden states. The error names the window. */
+static bool check_loss(measure *m, mc_tape *t, int64_t first, mc_tensor *hidden, double loss)
 {
-    int64_t window = first + mc_data_rank(m->ctx);
-    if (isfinite(loss)) return true;
+    if (mc_failed(m->ctx) || isfinite(loss)) return !mc_failed(m->ctx);
+    int bad = task_find_not_finite(t, m->model, hidden, m->next);
+    int64_t window = first + (bad < 0 ? 0 : bad) * mc_data_size(m->ctx) + mc_data_rank(m->ctx);
     mc_set_error(m->ctx, MC_ERR_STATE,
-                 "%s: the losses of a batch of windows from token %" PRId64 " on are not finite%s",
-                 m->o->files->items[0], window * m->stride, mc_model_finite_hint(m->model));
+                 "%s: the losses of %s from token %" PRId64 " on are not finite%s",
+                 m->o->files->items[0], bad < 0 ? "a batch of windows" : "the window",
+                 window * m->stride, mc_model_finite_hint(m->model));
     return false;
 }
 
@@ -230,8 +233,9 @@ static bool run_batch(measure *m, int64_t first)
     double mean = mc_mean_loss(m->ctx, loss);
     m->loss += mean * (double)predicted;
     m->predicted += predicted;
+    bool good = check_loss(m, t, first, out.last_hidden, predicted ? mean : 0);
     mc_tape_end(t);
-    return !mc_failed(m->ctx) && (!predicted || check_loss(m, first, mean));
+    return good;
 }
 
 /* Sums of all ranks. */
