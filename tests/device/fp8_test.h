@@ -293,6 +293,9 @@ static inline void fp8_check_rows(mc_device *d, const mc_kernels *k, const char 
                 d->copy_out(d, inverse, call.inverse, inverses));
     assert_bytes(got, c.data, (int64_t)bytes, name, "cast of rows");
     for (int64_t i = 0; i < rows; i++) assert_true(inverse[i] == c.inverse[i]);
+    for (int64_t i = 0; i < rows * columns && !bad; i++) /* nothing saturates */
+        assert_true(fabs(c.x.v[i] * (factors ? (double)c.factor[i % columns] : 1)) <=
+                    448.0 * (double)inverse[i / columns]);
     d->free(d, there, bytes + (size_t)odd);
     d->free(d, call.inverse, inverses);
     if (factors) d->free(d, (float *)(uintptr_t)call.factor, wide);
