@@ -605,6 +605,41 @@ def test_bad_row(folder):
         check(not recovery or not (job.folder / "run").exists(), f"no empty folder, and no lock, stays: {job}")
 
 
+def spoil(path, name, row):
+    """Sets a row of an f32 matrix in a safetensors file to NaN."""
+    data = bytearray(path.read_bytes())
+    size = struct.unpack("<Q", data[:8])[0]
+    tensor = json.loads(data[8:8 + size])[name]
+    columns = tensor["shape"][1]
+    at = 8 + size + tensor["data_offsets"][0] + row * columns * 4
+    data[at:at + columns * 4] = struct.pack("<f", math.nan) * columns
+    path.write_bytes(data)
+
+
+def test_row_not_finite(folder):
+    """A validation warns of the row whose loss is not finite, whichever rank has it."""
+    (folder / "llama.json").write_text(json.dumps(dict(
+        model_type="llama", vocab_size=4, hidden_size=16, intermediate_size=32, num_hidden_layers=1,
+        num_attention_heads=2, num_key_value_heads=2, max_position_embeddings=32)))
+
+    def write(name, *prompts):
+        (folder / name).write_text("".join(json.dumps({"prompt": p, "response": "a"}) + "\n" for p in prompts))
+        return folder / name
+
+    even = write("even.jsonl", "ab", "b", "ba", "a")
+    train = ["finetune", "--data", even, "--prompt", "prompt", "--response", "response", "--batch-size", 1]
+    made = Job(folder, 1, [*train, "--config", folder / "llama.json", "--tokenizer", folder / "tokenizer", "--val",
+                           even, "--epochs", 1, "--output", "model"])
+    made.result()
+    spoil(made.folder / "model/model.safetensors", "model.embed_tokens.weight", 2)  # the word "c"
+    for number, prompts in enumerate((("c", "ababab"), ("cabab", "a"))):
+        odd = write(f"odd{number}.jsonl", *prompts)  # the longer row may be either rank's
+        job = Job(folder, 2, [*train, "--model", made.folder / "model", "--val", odd, "--epochs", 1, "--no-save"])
+        job.result()
+        text = f"has no metric, for 1 of its batches: {odd}:1: the losses of this row are not finite"
+        check(text in job.read("err", 0), f"{text}: {job}\n{job.read('err', 0)}")
+
+
 def test_bad_line(folder):
     """A damaged row of a data set is found by all ranks, before the first step."""
     rows = (folder / "qa/train.jsonl").read_text().splitlines()

@@ -262,13 +262,28 @@ static bool count_batch(mc_context *ctx, task_exam *e, task_counts *counts)
     return ok;
 }
 
-static void warn(run_log *log, const task_exam *e, const task_counts *counts, double not_finite)
+/* Copies the text of the first rank that has one to all ranks. */
+static void share_first(mc_context *ctx, char text[TASK_TEXT])
+{
+    enum { NUMBERS = TASK_TEXT / sizeof(double) }; /* whose bytes ranks exchange as they are */
+    int ranks = mc_world_size(ctx), first = 0;
+    double mine[NUMBERS], *all = calloc((size_t)ranks * NUMBERS, sizeof *all);
+    memcpy(mine, text, sizeof mine);
+    if (!all) mc_set_error(ctx, MC_ERR_NOMEM, "out of memory for the texts of all ranks");
+    if (all && mc_gather_numbers(ctx, mine, NUMBERS, all) == MC_OK) {
+        while (first + 1 < ranks && !*(char *)(all + first * NUMBERS)) first++;
+        memcpy(text, all + first * NUMBERS, sizeof mine);
+    }
+    free(all);
+}
+
+static void warn(mc_context *ctx, run_log *log, const task_exam *e, task_counts *counts,
+                 double not_finite)
 {
     if (!(not_finite > 0)) return;
-    const char *first = counts->not_finite;
+    share_first(ctx, counts->not_finite);
     run_log_line(log, "warning: %s has no metric, for %.0f of its %s: %s", e->during, not_finite,
-                 counts->results == TASK_RESULTS_LOSS ? "batches" : "rows",
-                 *first ? first : "on other ranks they are not finite");
+                 counts->results == TASK_RESULTS_LOSS ? "batches" : "rows", counts->not_finite);
 }
 
 bool task_evaluate(mc_context *ctx, task_exam *e, run_log *log, task_score *score)
@@ -284,7 +299,7 @@ bool task_evaluate(mc_context *ctx, task_exam *e, run_log *log, task_score *scor
     ok = !mc_failed(ctx) && !interrupt_requested();
     if (ok && score) ok = task_counts_score(&counts, score);
     if (ok && score) score->seconds = task_clock() - start;
-    if (ok && score) warn(log, e, &counts, score->not_finite);
+    if (ok && score) warn(ctx, log, e, &counts, score->not_finite);
     task_counts_release(&counts);
     return ok;
 }

@@ -14,7 +14,7 @@ typedef enum task_results {
     TASK_RESULTS_TEXTS,      /* texts that were generated */
 } task_results;
 
-enum { TASK_SUMS = 8 };
+enum { TASK_SUMS = 8, TASK_TEXT = 512 };
 
 typedef struct task_counts {
     mc_context *ctx;
@@ -25,7 +25,8 @@ typedef struct task_counts {
     double sum[TASK_SUMS]; /* see task_score.c */
     float *pair;           /* (2 * pairs), of REGRESS: what was predicted, and the row's value */
     size_t pairs, capacity;
-    char not_finite[512]; /* of this rank's first row that is not: "val.csv:3: the logits ..." */
+    /* of this rank's first row that is not: "val.csv:3: the logits ..." */
+    char not_finite[TASK_TEXT];
 } task_counts;
 
 /* What an exam's results are. */
