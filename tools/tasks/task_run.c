@@ -177,8 +177,8 @@ static void answer(mc_context *ctx, void *user)
     task_exam *e = user;
     mc_tape *t = mc_tape_begin_eval(ctx);
     mc_tensor_copy(e->result, result_of(t, e));
-    e->hidden = NULL;
     mc_tape_end(t);
+    e->hidden = NULL;
 }
 
 /* Outputs of a row. */
@@ -259,6 +259,7 @@ static bool count_batch(mc_context *ctx, task_exam *e, task_counts *counts)
                   ? task_add_candidates(t, e, counts)
                   : count_result(t, e, counts, find_result(t, e));
     mc_tape_end(t);
+    e->hidden = NULL; /* the next batch's step may be recorded already */
     return ok;
 }
 
