@@ -57,7 +57,7 @@ static double logit_error(trace *r, const char *name)
     mc_dataloader *loader =
         mc_dataloader_new(val, &(mc_dataloader_options){.batch_size = VAL_ROWS});
     mc_batch *b = mc_dataloader_next(loader);
-    assert_non_null(b);
+    if (!b) fail_msg("%s", mc_error_message(r->ctx));
     float got[2 * VAL_ROWS];
     mc_tape *t = mc_tape_begin_eval(r->ctx);
     mc_tensor_read_f32(r->ctx, logits_of(t, r, b), got, 2 * VAL_ROWS);
@@ -85,7 +85,7 @@ static void train(trace *r, double *loss_error, double *norm_error)
     mc_optim_manager_add(optim, adam, NULL);
     for (int i = 0; i < STEPS; i++) {
         mc_batch *b = mc_dataloader_next(loader);
-        assert_non_null(b);
+        if (!b) fail_msg("step %d: %s", i, mc_error_message(r->ctx));
         mc_optim_manager_zero_grad(optim);
         mc_tape *t = mc_tape_begin(r->ctx);
         mc_tensor *loss = mc_cross_entropy(t, logits_of(t, r, b), b->labels, NULL);
