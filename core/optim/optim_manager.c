@@ -17,6 +17,7 @@
 #include <time.h>
 #include "core/autograd/step_internal.h"
 #include "core/dist/ranks_internal.h"
+#include "core/dist/world_internal.h"
 #include "core/nn/fp8_internal.h"
 #include "core/optim/adam_offload_internal.h"
 #include "core/optim/lr_scheduler_internal.h"
@@ -550,10 +551,19 @@ static mc_status each_parameter(mc_optim_manager *m, mc_parameter_fn fn, void *u
     return status;
 }
 
+/* Waits a moment for the error of another rank, and takes it. */
+static mc_status await_other_error(mc_context *ctx)
+{
+    enum { TRIES = 200 };
+    const struct timespec pause = {.tv_nsec = 10 * 1000 * 1000};
+    for (int i = 0; i < TRIES && !mc_world_failed(ctx, &ctx->error); i++) nanosleep(&pause, NULL);
+    return mc_error_status(ctx);
+}
+
 /* The name of the first parameter of the optimizers, trained or frozen, whose values are not
- * finite; NULL: none. Ranks that share values tell one another, so that all of them name it. A GPU
- * learns of a failed step at a time of its own, so it names what it stores itself. Launches
- * kernels. */
+ * finite; NULL: none. Ranks may share values, and all of them are to name it: CPU ranks, which are
+ * all here, exchange its number. GPU ranks learn of a failed step at different times, and cannot:
+ * a rank that finds nothing takes the error of one that does. Launches kernels. */
 static mc_status find_bad_values(mc_optim_manager *m, const char **name)
 {
     mc_device *device = m->ctx->device;
@@ -563,6 +573,8 @@ static mc_status find_bad_values(mc_optim_manager *m, const char **name)
     status = check_kernel(m, status, "the search for a value that is not finite");
     if (!status && device->is_host)
         status = mc_ranks_reduce(m->ctx, &m->ctx->mesh.shard, &s.bad, 1, MC_I64, MC_REDUCE_MIN);
+    else if (!status && s.bad == INT64_MAX && m->ctx->mesh.shard.comm)
+        status = await_other_error(m->ctx);
     mc_numbered found = {.number = s.bad};
     if (!status && s.bad < INT64_MAX) status = each_parameter(m, take_name, &found);
     *name = found.name;

@@ -148,9 +148,9 @@ MC_API double mc_optim_manager_clip_grad_norm_p(mc_optim_manager *optim, double 
  * mc_optim_manager_last_step_skipped returns true. Gradients of a step that was not skipped stay
  * until zero_grad. Errors, which change nothing: MC_ERR_STATE for a gradient that is not finite
  * (see mc_nonfinite), which names the parameter, and before it the first one whose values are not
- * finite, if there is one (on GPUs that share parameters, if it is on this rank); without an
- * optimizer; and for a model that has had neither zero_grad nor a pass yet; MC_ERR_NOMEM at the
- * first step. */
+ * finite, if there is one, on all ranks (GPU ranks that do not store it wait up to 2 seconds for
+ * the error of the one that does); without an optimizer; and for a model that has had neither
+ * zero_grad nor a pass yet; MC_ERR_NOMEM at the first step. */
 MC_API mc_status mc_optim_manager_step(mc_optim_manager *optim);
 
 /* ---- what happened ----------------------------------------------------------------------- */

@@ -2,7 +2,7 @@
  * own, micro_steps. Run by mpirun.
  *
  *     ranks_step unlike        ranks have labels of unequal numbers of rows: all get the error
- *     ranks_step nan           a weight on the last rank is NaN: the errors of all name it
+ *     ranks_step nan           a weight is NaN, which one rank stores: the errors of all name it
  *
  * Prints a line for each case that differs; exits with 0 if there is none. */
 #include <math.h>
@@ -114,7 +114,7 @@ static bool unlike(work *w)
     return good;
 }
 
-/* The last rank alone stores the weight's last row. */
+/* Ranks share the weight, so one alone stores the NaN. */
 static bool nan_weight(work *w)
 {
     float weight[CLASSES * DIM] = {[CLASSES * DIM - 1] = NAN};
