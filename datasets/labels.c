@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include "core/base/number_internal.h"
 
 bool mc_labels_are_numbers(const char *const *names, int count)
 {
@@ -20,10 +21,9 @@ bool mc_labels_are_numbers(const char *const *names, int count)
 /* "2", or "2.0", as tables with missing values print whole numbers; -1: no such number. */
 static int whole_number(const char *label)
 {
-    char *end;
-    if (*label < '0' || *label > '9') return -1;
-    double number = strtod(label, &end);
-    return !*end && number < INT_MAX && number == floor(number) ? (int)number : -1;
+    double number;
+    if (*label < '0' || *label > '9' || !mc_number_parse(label, &number)) return -1;
+    return number < INT_MAX && number == floor(number) ? (int)number : -1;
 }
 
 int mc_label_find(const char *const *names, int count, const char *label)

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "core/base/number_internal.h"
 #include "datasets/chat_internal.h"
 #include "datasets/dataset_internal.h"
 #include "datasets/table/table_internal.h"
@@ -112,15 +113,6 @@ static int label_number(source *s, const char *name)
     return -1;
 }
 
-/* Whether the whole text is a number. */
-static bool read_number(const char *text, double *number)
-{
-    char *end;
-    if (isspace((unsigned char)*text)) return false;
-    *number = strtod(text, &end);
-    return end != text && !*end && isfinite(*number);
-}
-
 typedef struct named {
     const char *name;
     double number;
@@ -170,7 +162,7 @@ static bool sort_labels(source *s)
     bool numbers = true, ok = all && number;
     for (int k = 0; ok && k < count; k++) {
         all[k] = (named){.name = d->labels->name[k], .old = k};
-        numbers = read_number(all[k].name, &all[k].number) && numbers;
+        numbers = mc_number_parse(all[k].name, &all[k].number) && numbers;
     }
     if (ok) qsort(all, (size_t)count, sizeof *all, numbers ? compare_number : compare_text);
     for (int k = 0; ok && k < count; k++) {
@@ -318,7 +310,8 @@ static bool split_flags(source *s)
         const char *text = plain_text(s, s->label);
         if (!text) return false;
         bool is_true = strcmp(text, "true") == 0, is_false = strcmp(text, "false") == 0;
-        if (!is_true && !is_false && (!read_number(text, &number) || (number != 0 && number != 1)))
+        if (!is_true && !is_false &&
+            (!mc_number_parse(text, &number) || (number != 0 && number != 1)))
             return refuse(s, "expected 1 or 0, found \"%.40s\"", text);
         const char *name = s->table->name[s->label];
         if ((is_true || number == 1) && !mc_text_append(&s->scratch, name, strlen(name) + 1))
@@ -347,7 +340,7 @@ static bool read_labels(source *s, mc_data_row *row)
 static bool read_value(source *s, mc_data_row *row)
 {
     const char *text = plain_text(s, s->label);
-    if (text && !read_number(text, &row->value))
+    if (text && !mc_number_parse(text, &row->value))
         return refuse(s, "expected a number, found \"%.40s\"", text);
     return text;
 }

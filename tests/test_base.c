@@ -12,8 +12,10 @@
 #include "core/base/context_internal.h"
 #include "core/base/file_internal.h"
 #include "core/base/json_internal.h"
+#include "core/base/number_internal.h"
 #include "core/base/version.h"
 #include "core/tensor/tensor.h"
+#include "tests/comma_locale.h"
 #include "tests/temp_folder.h"
 
 /* AddressSanitizer shall give NULL for impossible sizes, as malloc does, and not stop. */
@@ -838,6 +840,51 @@ static void control_characters_are_shown(void **state)
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
+static void check_numbers(void)
+{
+    static const char *const bad[] = {"",     " 1",   "1 ",  "0x10", "inf", "nan", "1e999", "1,5",
+                                      "1.5x", "1..5", "+-1", "e5",   ".",   "-",   "1_0",   "1e"};
+    static const struct {
+        const char *text;
+        double value;
+    } good[] = {
+        {"0", 0},        {"-1.5", -1.5},
+        {"+2", 2},       {".5", 0.5},
+        {"5.", 5},       {"1e-5", 1e-5},
+        {"2.5E3", 2500}, {"0.1", 0.1},
+        {"1e-999", 0},   {"123456789012345678901234567890.5", 123456789012345678901234567890.5}};
+    char text[MC_NUMBER_ROOM];
+    double number = 7;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        if (mc_number_parse(bad[i], &number) || number != 7) fail_msg("\"%s\" is read", bad[i]);
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        assert_true(mc_number_parse(good[i].text, &number));
+        assert_true(number == good[i].value);
+    }
+    assert_string_equal(mc_number_print(text, 6, -1.5e-7), "-1.5e-07");
+    assert_string_equal(mc_number_print(text, 17, 0.1), "0.10000000000000001");
+    assert_string_equal(mc_number_print(text, 6, 1e300), "1e+300");
+    assert_string_equal(mc_number_print_float(text, 1, 0.1f), "0.1");
+    assert_string_equal(mc_number_print_float(text, 6, 1e-12f), "1e-12");
+    assert_string_equal(mc_number_print_float(text, 1, 16777217), "16777216");
+}
+
+static void numbers_have_a_point(void **state)
+{
+    (void)state;
+    check_numbers();
+    begin_comma_locale();
+    check_numbers();
+    mc_error err = {0};
+    cJSON *value = mc_json_parse(&err, "[1.5, -2.5e3]", 13, "x.json", 1);
+    assert_non_null(value);
+    assert_true(value->child->valuedouble == 1.5 && value->child->next->valuedouble == -2500);
+    char room[MC_JSON_NUMBER_ROOM];
+    assert_string_equal(mc_json_number(value->child, room), "1.5");
+    cJSON_Delete(value);
+    end_comma_locale();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -872,6 +919,7 @@ int main(void)
         TEST(other_fields_are_checked),
         TEST(rows_keep_nul_and_digits),
         TEST(json_out_of_memory_is_named),
+        TEST(numbers_have_a_point),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <cjson/cJSON.h>
 #include "core/base/error_internal.h"
+#include "core/base/number_internal.h"
 
 /* Bytes of the UTF-8 character at the start of a text of `room` > 0 bytes, 0 if there is none. */
 size_t mc_utf8_length(const char *text, size_t room);
@@ -31,7 +32,7 @@ cJSON *mc_json_parse_own(const char *text);
 size_t mc_json_length(const cJSON *string);
 /* A number as text: the digits of a whole number as they stand in the file, however many; of other
  * numbers the shortest decimal form that is read as this double. Points into the node or `room`. */
-enum { MC_JSON_NUMBER_ROOM = 32 };
+enum { MC_JSON_NUMBER_ROOM = MC_NUMBER_ROOM };
 const char *mc_json_number(const cJSON *number, char room[MC_JSON_NUMBER_ROOM]);
 /* Reads and parses a file whose top level must be an object. */
 cJSON *mc_json_read_object(mc_error *err, const char *path, size_t limit);

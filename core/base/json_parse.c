@@ -2,7 +2,7 @@
  * numbers only as doubles. This one is strict (RFC 8259) and keeps both in fields that cJSON leaves
  * unused: a string's length in `valueint`, the digits of a long whole number in `valuestring`. */
 #include <limits.h>
-#include <locale.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -204,7 +204,7 @@ static bool read_number(parser *p, cJSON *item)
 {
     char text[NUMBER_ROOM];
     size_t digits = 0;
-    const char *end = end_of_number(p, &digits), *point = localeconv()->decimal_point;
+    const char *end = end_of_number(p, &digits);
     size_t size = end ? (size_t)(end - p->at) : 0;
     if (!end) return unexpected(p, p->at);
     if (size >= sizeof text) return flaw(p, p->at, "a number of over 511 characters");
@@ -214,10 +214,9 @@ static bool read_number(parser *p, cJSON *item)
         if (!(item->valuestring = cJSON_malloc(size + 1))) return nomem(p);
         memcpy(item->valuestring, text, size + 1);
     }
-    char *dot = strchr(text, '.'); /* strtod expects the locale's */
-    if (dot && point[0] && !point[1]) *dot = point[0];
     item->type = cJSON_Number;
-    item->valuedouble = strtod(text, NULL);
+    if (!mc_number_parse(text, &item->valuedouble)) /* 1e999 */
+        item->valuedouble = *text == '-' ? -HUGE_VAL : HUGE_VAL;
     item->valueint = item->valuedouble >= INT_MAX   ? INT_MAX
                      : item->valuedouble <= INT_MIN ? INT_MIN
                                                     : (int)item->valuedouble;
@@ -377,8 +376,9 @@ const char *mc_json_number(const cJSON *number, char room[MC_JSON_NUMBER_ROOM])
 {
     if (number->valuestring) return number->valuestring;
     for (int digits = EXACT_DIGITS; digits <= 17; digits++) {
-        snprintf(room, MC_JSON_NUMBER_ROOM, "%.*g", digits, number->valuedouble);
-        if (strtod(room, NULL) == number->valuedouble) break;
+        double again;
+        mc_number_print(room, digits, number->valuedouble);
+        if (mc_number_parse(room, &again) && again == number->valuedouble) break;
     }
     return room;
 }

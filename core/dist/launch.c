@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "core/base/hash_internal.h"
+#include "core/base/number_internal.h"
 
 enum { NAMES = 3, DERIVED_FIRST = 16384, DERIVED_PORTS = 12288, DEFAULT_PORT = 29501 };
 
@@ -292,9 +293,8 @@ mc_status mc_launch_timeout(mc_error *error, double option, double *seconds)
                                 option);
         *seconds = option;
     } else if (text) {
-        char *end;
-        double value = strtod(text, &end);
-        if (end == text || *end || !(value >= low && value <= high))
+        double value;
+        if (!mc_number_parse(text, &value) || value < low || value > high)
             return mc_error_set(error, MC_ERR_ARGUMENT,
                                 "environment variable MC_COMM_TIMEOUT=\"%s\": expected a number of "
                                 "seconds, 0.1 to 1e7",

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <strings.h>
 #include "core/base/memory_internal.h"
+#include "core/base/number_internal.h"
 #include "core/checkpoint/hub_internal.h"
 
 /* A variable's value; NULL if it is unset or empty. */
@@ -87,9 +88,8 @@ static mc_status read_token(mc_error *err, mc_hub_settings *s)
 static mc_status read_timeout(mc_error *err, mc_hub_settings *s)
 {
     const char *value = variable("HF_HUB_DOWNLOAD_TIMEOUT");
-    char *end = NULL;
-    s->timeout = value ? strtod(value, &end) : 10;
-    if (!value || (!*end && isfinite(s->timeout) && s->timeout > 0 && s->timeout <= 1e6))
+    s->timeout = 10;
+    if (!value || (mc_number_parse(value, &s->timeout) && s->timeout > 0 && s->timeout <= 1e6))
         return MC_OK;
     return mc_error_set(err, MC_ERR_ARGUMENT,
                         "HF_HUB_DOWNLOAD_TIMEOUT is \"%.40s\": expected seconds, above 0", value);

@@ -1,6 +1,7 @@
 /* Folders of adapters, in PEFT's form: adapter_config.json and adapter_model.safetensors. */
 #include <stdio.h>
 #include <string.h>
+#include "core/base/number_internal.h"
 #include "models/adapters/adapter_internal.h"
 #include "models/files/keys_internal.h"
 
@@ -302,17 +303,8 @@ static bool add_text(cJSON *json, const char *key, const char *text)
 /* Shortest texts of floats, rather than those of doubles of the same value. */
 static bool add_float(cJSON *json, const char *key, float value)
 {
-    char text[32];
-    snprintf(text, sizeof text, "%.9g", (double)value);
-    for (int digits = 1; digits < 9; digits++) {
-        char shorter[32];
-        float again;
-        snprintf(shorter, sizeof shorter, "%.*g", digits, (double)value);
-        if (sscanf(shorter, "%f", &again) != 1 || again != value) continue;
-        memcpy(text, shorter, sizeof text);
-        break;
-    }
-    return cJSON_AddRawToObject(json, key, text);
+    char text[MC_NUMBER_ROOM];
+    return cJSON_AddRawToObject(json, key, mc_number_print_float(text, 1, value));
 }
 
 static bool fill_factors(cJSON *json, const mc_model *m)

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "core/base/number_internal.h"
 #include "models/family_internal.h"
 
 static bool ends(const mc_config_row *row) { return row->kind == MC_CONFIG_END; }
@@ -10,11 +11,8 @@ static bool ends(const mc_config_row *row) { return row->kind == MC_CONFIG_END; 
  * float. */
 bool mc_config_add_float(cJSON *json, const char *key, float value)
 {
-    char text[32], number[40];
-    for (int digits = 6; digits <= 9; digits++) {
-        snprintf(text, sizeof text, "%.*g", digits, (double)value);
-        if (strtof(text, NULL) == value) break;
-    }
+    char text[MC_NUMBER_ROOM], number[MC_NUMBER_ROOM + 2];
+    mc_number_print_float(text, 6, value);
     snprintf(number, sizeof number, "%s%s", text, text[strcspn(text, ".e")] ? "" : ".0");
     return cJSON_AddRawToObject(json, key, number);
 }

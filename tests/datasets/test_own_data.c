@@ -13,6 +13,7 @@
 #include "datasets/loader.h"
 #include "datasets/scorer.h"
 #include "datasets/conversation.h"
+#include "tests/comma_locale.h"
 #include "tests/datasets/fixture.h"
 #include "tests/datasets/prompt_tokenizers.h"
 #include "datasets/labels.h"
@@ -107,6 +108,10 @@ static const struct {
      {.text = "t", .label = "l", .kind = MC_TASK_REGRESS},
      MC_ERR_FORMAT,
      "rows.csv:2:3: expected a number, found \"1e999\""},
+    {"t,l\nx,0x10\n",
+     {.text = "t", .label = "l", .kind = MC_TASK_REGRESS},
+     MC_ERR_FORMAT,
+     "rows.csv:2:3: expected a number, found \"0x10\""},
     {"t,a,b\nx,1,0\ny,0,2\n",
      {.text = "t", .label = "a,b", .kind = MC_TASK_MULTI_LABEL},
      MC_ERR_FORMAT,
@@ -172,6 +177,20 @@ static void expect_values(const mc_dataset *d, int64_t row, int count, const flo
     const float *found = mc_dataset_values(d, row);
     assert_non_null(found);
     for (int i = 0; i < count; i++) assert_true(found[i] == values[i]);
+}
+
+/* A program's locale changes nothing. */
+static void test_values_in_a_locale(void **state)
+{
+    fixture *f = *state;
+    begin_comma_locale();
+    mc_dataset *d =
+        read_rows(f, "a.csv", "t,score\nx,1.5\ny,-2\n",
+                  &(mc_data_columns){.text = "t", .label = "score", .kind = MC_TASK_REGRESS});
+    end_comma_locale();
+    expect_ok(f->ctx);
+    expect_values(d, 0, 1, (float[]){1.5f});
+    expect_values(d, 1, 1, (float[]){-2});
 }
 
 static void test_values(void **state)
@@ -987,6 +1006,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_bad_rows, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_many_labels, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_values, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_values_in_a_locale, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_many_classes, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_correlations, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_array, set_up, tear_down),

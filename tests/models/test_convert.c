@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "core/base/json_internal.h"
+#include "tests/comma_locale.h"
 #include "tests/faults.h"
 #include "tests/models/family_test.h"
 
@@ -387,6 +388,58 @@ static void failing_allocations_leave_a_whole_folder(void **state)
     temp_folder_free(&f);
 }
 
+static void same_text(const temp_folder *f, const char *one, const char *other)
+{
+    mc_error err = {0};
+    size_t sizes[2];
+    char *text = mc_file_read(&err, temp_path(f, one), 1 << 16, &sizes[0]);
+    char *again = mc_file_read(&err, temp_path(f, other), 1 << 16, &sizes[1]);
+    assert_non_null(text);
+    assert_non_null(again);
+    assert_string_equal(again, text);
+    mc_free(text);
+    mc_free(again);
+}
+
+/* Saves what a folder has again, and compares a file. */
+static void check_again(mc_context *ctx, const temp_folder *f, const char *name, const char *file)
+{
+    char one[64], other[64];
+    snprintf(one, sizeof one, "%s/%s", name, file);
+    snprintf(other, sizeof other, "again/%s", file);
+    mc_model *m = mc_model_from_pretrained(ctx, temp_path(f, name), NULL);
+    mc_model_save(m, temp_path(f, "again"));
+    assert_good(ctx);
+    same_text(f, one, other);
+    mc_model_free(m);
+}
+
+/* In a program whose numbers have a comma. */
+static void a_locale_changes_no_file(void **state)
+{
+    mc_context *ctx = *state;
+    temp_folder f = temp_folder_new();
+    const mc_lora_options lora = {.rank = 2, .alpha = 2.5f, .dropout = 0.1f};
+    for (int i = 0; i < TINY_FAMILIES; i++) {
+        mc_model *m = tiny_model(ctx, &tiny_families[i], NULL);
+        mc_model_save(m, temp_path(&f, tiny_families[i].name));
+        mc_model_free(m);
+    }
+    mc_model *adapter =
+        mc_model_from_pretrained(ctx, temp_path(&f, "bert"), &(mc_load_options){.lora = &lora});
+    mc_model_save(adapter, temp_path(&f, "adapter"));
+    assert_good(ctx);
+    begin_comma_locale();
+    check_again(ctx, &f, "adapter", "adapter_config.json");
+    temp_folder again = {{0}};
+    snprintf(again.path, sizeof again.path, "%.500s/again", f.path);
+    temp_folder_free(&again);
+    for (int i = 0; i < TINY_FAMILIES; i++)
+        check_again(ctx, &f, tiny_families[i].name, "config.json");
+    end_comma_locale();
+    temp_folder_free(&f);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void)
@@ -399,6 +452,7 @@ int main(void)
                                        TEST(unknown_keys_are_kept),
                                        TEST(what_a_form_cannot_say_is_refused),
                                        TEST(wrong_folders_are_errors),
+                                       TEST(a_locale_changes_no_file),
                                        TEST(failing_allocations_leave_a_whole_folder)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
