@@ -181,6 +181,67 @@ static void test_module_freed_before_backward(void **state)
     assert_good(ctx);
 }
 
+enum { USED_TENSOR, USED_LABELS, USED_LENGTHS, USED_TAPE, USED_VIEW, USES };
+
+/* A tape that used something; what has to be freed is returned in `lengths`, `tensor` or `tape`. */
+static mc_tensor *use(mc_context *ctx, mc_tape *t, int kind, mc_lengths **lengths,
+                      mc_tensor **tensor, mc_tape **tape)
+{
+    const mc_shape shape = MC_SHAPE(2, 2);
+    mc_tensor *x = mc_tape_input(t, MC_F32, shape, (float[]){1, 2, 3, 4}, true);
+    *tensor = NULL, *lengths = NULL, *tape = NULL;
+    if (kind == USED_TENSOR) {
+        *tensor = mc_tensor_from(ctx, MC_F32, shape, (float[]){5, 6, 7, 8});
+        return mc_loss_from_rows(t, mc_mul(t, x, *tensor), NULL);
+    }
+    if (kind == USED_LABELS) {
+        *tensor = mc_tensor_from(ctx, MC_I32, MC_SHAPE(2), (int32_t[]){0, 1});
+        return mc_cross_entropy(t, x, *tensor, NULL);
+    }
+    if (kind == USED_LENGTHS) {
+        *lengths = mc_lengths_new(ctx, 1, 2);
+        mc_lengths_write(*lengths, (int32_t[]){2}, 1, 2, 2);
+        return mc_loss_from_rows(t, mc_mean_pool(t, mc_with_lengths(t, x, *lengths)), NULL);
+    }
+    *tape = mc_tape_begin(ctx);
+    mc_tensor *y = mc_tape_input(*tape, MC_F32, shape, (float[]){5, 6, 7, 8}, false);
+    if (kind == USED_VIEW) y = mc_reshape(t, y, shape);
+    return mc_loss_from_rows(t, mc_mul(t, x, y), NULL);
+}
+
+/* What a tape used is freed before its backward, which would read it: an error of this tape alone.
+ * After backward it may be freed. */
+static void test_freed_before_backward(void **state)
+{
+    static const char *const words[USES] = {"a tensor", NULL, "lengths", "another tape",
+                                            "another tape"};
+    mc_context *ctx = *state;
+    for (int early = 1; early >= 0; early--) {
+        for (int kind = 0; kind < USES; kind++) {
+            mc_lengths *lengths;
+            mc_tensor *tensor;
+            mc_tape *t = mc_tape_begin(ctx), *other = mc_tape_begin(ctx), *tape;
+            mc_tensor *loss = use(ctx, t, kind, &lengths, &tensor, &tape);
+            mc_tensor *v = input(other, 2, (float[]){1, 2}), *w = mc_scale(other, v, 3);
+            if (!early) assert_int_equal(mc_tape_backward(t, loss, NULL), MC_OK);
+            mc_lengths_free(lengths);
+            mc_tensor_free(tensor);
+            mc_tape_end(tape);
+            if (early && !words[kind]) { /* labels: the tape has a view of their memory */
+                assert_int_equal(mc_tape_backward(t, loss, NULL), MC_OK);
+            } else if (early) {
+                assert_int_equal(mc_tape_backward(t, loss, NULL), MC_ERR_STATE);
+                assert_error(ctx, MC_ERR_STATE, "backward: ", words[kind], "used");
+            }
+            assert_int_equal(mc_tape_backward(other, w, v), MC_OK);
+            assert_gradient(ctx, v, 3, 6);
+            mc_tape_end(t);
+            mc_tape_end(other);
+            assert_good(ctx);
+        }
+    }
+}
+
 static void test_wrong_lengths(void **state)
 {
     mc_context *ctx = *state;
@@ -925,6 +986,7 @@ int main(void)
         TEST(test_fused_pairs),
         TEST(test_used_after_its_end),
         TEST(test_module_freed_before_backward),
+        TEST(test_freed_before_backward),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

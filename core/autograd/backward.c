@@ -143,9 +143,7 @@ static mc_status check_backward(mc_tape *tape, const mc_tensor *y)
     if (!y || y->tape != tape)
         return mc_fail(ctx, MC_ERR_ARGUMENT, "backward: the tensor was not made on this tape");
     if (!tape->training) return mc_fail(ctx, MC_ERR_STATE, "backward on an evaluation tape");
-    if (tape->orphaned)
-        return mc_fail(ctx, MC_ERR_STATE,
-                       "backward: a module whose parameters the tape used has been freed");
+    if (tape->orphaned) return mc_fail(ctx, MC_ERR_STATE, "backward: %s", tape->orphaned);
     if (y->deferred)
         return mc_fail(ctx, MC_ERR_STATE,
                        "backward: the tensor %s is a residual sum that is not made yet",

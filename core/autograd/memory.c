@@ -65,6 +65,7 @@ mc_tensor *mc_tape_view(mc_tape *tape, mc_tensor *x, mc_shape shape, size_t offs
     /* The other tape's storage needs no reference, because that tape must outlive this one's
      * backward pass. */
     view->foreign = x->foreign || (x->tape && x->tape != tape);
+    if (view->foreign) mc_tape_note_outside(tape, x);
     if (!view->foreign) view->storage->references++;
     view->offset = x->offset + offset;
     view->host = x->host ? (char *)x->host + offset : NULL;

@@ -8,6 +8,7 @@
 void mc_node_save(mc_node *node, mc_tensor *x)
 {
     if (!node || !x) return;
+    if (node->output) mc_tape_note_outside(node->output->tape, x);
     node->saved[node->saved_count++] = x;
     x->storage->saves++;
 }

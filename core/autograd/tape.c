@@ -44,6 +44,13 @@ bool mc_tape_note_owner(mc_tape *tape, const void *owner)
     return true;
 }
 
+void mc_tape_note_outside(mc_tape *tape, const mc_tensor *x)
+{
+    if (!x || !tape->training) return;
+    if (x->tape != tape) mc_tape_note_owner(tape, x->tape ? (const void *)x->tape : x);
+    if (x->lengths && x->lengths->fixed) mc_tape_note_owner(tape, x->lengths);
+}
+
 bool mc_is_on_open_tape(const mc_context *ctx, const void *owner, const mc_tape *but)
 {
     for (mc_tape *tape = ctx->autograd ? ctx->autograd->open : NULL; tape; tape = tape->next)
@@ -96,7 +103,8 @@ static mc_tape *begin(mc_context *ctx, bool training)
     tape->training = training;
     tape->id = ++autograd->last_id;
     tape->unrecorded = 0;
-    tape->replaying = tape->selective = tape->orphaned = false;
+    tape->replaying = tape->selective = false;
+    tape->orphaned = NULL;
     tape->border = false;
     tape->owners = NULL;
     tape->device_lengths = NULL;
@@ -121,6 +129,7 @@ void mc_tape_end(mc_tape *tape)
     if (!tape || ended(tape)) return;
     mc_autograd *autograd = tape->ctx->autograd;
     close(tape);
+    mc_tape_unhook(tape->ctx, tape, "another tape, whose tensors the tape used, has ended");
     tape->id = 0;
     mc_disown(&tape->owned);
     tape->next = autograd->ended;
@@ -214,7 +223,9 @@ mc_node *mc_tape_record(mc_tape *tape, const mc_op *op, mc_tensor *output, size_
     bool wanted = mc_tape_wants_gradient(tape, op->name, input_count, inputs);
     output->requires_grad = wanted;
     if (mc_failed(tape->ctx)) return NULL;
-    if (!wanted || tape->unrecorded) return NULL;
+    if (!wanted) return NULL;
+    for (int i = 0; i < input_count; i++) mc_tape_note_outside(tape, inputs[i]);
+    if (tape->unrecorded) return NULL;
     mc_node *node = mc_tape_alloc(tape, sizeof *node);
     if (!node || !(node->state = mc_tape_alloc(tape, state_bytes ? state_bytes : 1))) return NULL;
     node->op = op;
@@ -250,10 +261,10 @@ mc_status mc_tape_hook(mc_tape *tape, const mc_tape_watch *watch, const void *ow
     return MC_OK;
 }
 
-void mc_tape_unhook(const mc_context *ctx, const void *owner)
+void mc_tape_unhook(const mc_context *ctx, const void *owner, const char *what)
 {
     for (mc_tape *tape = ctx->autograd ? ctx->autograd->open : NULL; tape; tape = tape->next) {
-        tape->orphaned = tape->orphaned || has_leaves_of(tape, owner);
+        if (!tape->orphaned && has_leaves_of(tape, owner)) tape->orphaned = what;
         for (mc_tape_hooks *h = tape->hooks; h; h = h->next)
             if (h->owner == owner) h->watch = NULL;
     }

@@ -9,7 +9,8 @@
  * Every tensor an operation returns belongs to its tape. Tensors created inside a block of a block
  * list are released when the block returns, except those that backward needs and the block's
  * result. Several tapes may be alive at once and end in any order; a tensor of one may be used on
- * another if it requires no gradient and its own tape outlives the other's backward.
+ * another if it requires no gradient and its own tape outlives the other's backward, which is
+ * MC_ERR_STATE otherwise.
  *
  * Part of the promised interface (docs/api.md). */
 #ifndef MC_AUTOGRAD_TAPE_H

@@ -115,9 +115,9 @@ typedef struct mc_tape_watch {
     void (*before_backward)(void *data), (*after_backward)(void *data), (*at_end)(void *data);
 } mc_tape_watch;
 mc_status mc_tape_hook(mc_tape *tape, const mc_tape_watch *watch, const void *owner, void *data);
-/* Removes an owner that is freed from all open tapes: its hooks, and backward if a tape has leaves
- * of it. */
-void mc_tape_unhook(const mc_context *ctx, const void *owner);
+/* Removes an owner that is freed from all open tapes: its hooks, and backward if a tape uses its
+ * memory; `what` completes the error, "backward: ". */
+void mc_tape_unhook(const mc_context *ctx, const void *owner, const char *what);
 /* Keeps x's contents until the node's backward is done. x may be an input, the output or a tensor
  * created for this purpose; NULL is ignored. */
 void mc_node_save(mc_node *node, mc_tensor *x);
@@ -188,8 +188,8 @@ mc_dropout_mask mc_tape_dropout(mc_tape *tape, float p);
 
 /* The tape's number, unique within a context. */
 uint64_t mc_tape_id(const mc_tape *tape);
-/* Notes that the tape has leaves of `owner`'s memory (false if memory is out); whether an open tape
- * other than `but` (NULL: any) has such leaves, so that the memory must not move. */
+/* Notes that the tape uses memory of `owner` (false if memory is out); whether an open tape
+ * other than `but` (NULL: any) does, so that the memory must not move. */
 bool mc_tape_note_owner(mc_tape *tape, const void *owner);
 bool mc_is_on_open_tape(const mc_context *ctx, const void *owner, const mc_tape *but);
 

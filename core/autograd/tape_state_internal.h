@@ -5,7 +5,7 @@
 #include "core/autograd/tape_internal.h"
 #include "core/base/arena_internal.h"
 
-/* The owner, a model, of memory that a tape has leaves of. */
+/* The owner of memory that a tape uses: a model, a tensor of the context, lengths, another tape. */
 typedef struct mc_leaf_owner {
     struct mc_leaf_owner *next;
     const void *owner;
@@ -28,15 +28,15 @@ typedef struct mc_tape_hooks {
 struct mc_tape {
     mc_owned owned;
     mc_context *ctx;
-    mc_tape *next;         /* in the context's list of open tapes, or of ended ones */
-    mc_leaf_owner *owners; /* of its leaves */
+    mc_tape *next; /* in the context's list of open tapes, or of ended ones */
+    mc_leaf_owner *owners;
     mc_device_lengths *device_lengths;
     mc_tape_hooks *hooks;
     mc_arena arena;
     mc_tensor *newest;    /* all tensors, newest first */
     mc_node *newest_node; /* recorded nodes, newest first */
     uint64_t id;          /* 0: it has ended */
-    bool orphaned;        /* an owner of leaves has been freed */
+    const char *orphaned; /* what an owner was that has been freed; NULL: all are there */
     bool training;
     bool border;    /* a block ended after the newest node */
     bool selective; /* within a selective scope */
@@ -56,6 +56,9 @@ typedef struct mc_autograd {
     uint64_t last_id;
 } mc_autograd;
 
+/* Notes the owners of the memory of a tensor from outside the tape, and of its lengths. x may be
+ * NULL. */
+void mc_tape_note_outside(mc_tape *tape, const mc_tensor *x);
 /* Drops a tensor's reference to its storage. */
 void mc_tape_unref(mc_tensor *x);
 /* Allocates the memory of x's storage; sets the error if memory is out. */

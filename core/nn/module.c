@@ -9,7 +9,7 @@
 static void free_root(void *object)
 {
     mc_module_root *root = object;
-    mc_tape_unhook(root->ctx, root);
+    mc_tape_unhook(root->ctx, root, "a module whose parameters the tape used has been freed");
     mc_fp8_free(root);
     mc_zero_free(&root->zero, root->zero.buckets, root->zero.bucket_count);
     if (root->zero.home) root->zero.home->close(&root->zero);

@@ -1,5 +1,6 @@
 /* Lengths that are rewritten for each batch. */
 #include <string.h>
+#include "core/autograd/tape_internal.h"
 #include "core/tensor/tensor_internal.h"
 
 typedef struct fixed_lengths {
@@ -26,6 +27,7 @@ static void free_fixed(void *object)
 void mc_lengths_free(mc_lengths *lengths)
 {
     if (!lengths) return;
+    mc_tape_unhook(fixed_of(lengths)->ctx, lengths, "lengths that the tape used have been freed");
     mc_disown(&fixed_of(lengths)->owned);
     free_fixed(fixed_of(lengths));
 }

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include "core/autograd/tape_internal.h"
 #include "core/device/device_internal.h"
 
 int64_t mc_shape_count(mc_shape shape)
@@ -137,6 +138,7 @@ void mc_tensor_free(mc_tensor *tensor)
                 MC_SHAPE_TEXT(tensor->shape));
         return;
     }
+    mc_tape_unhook(tensor->ctx, tensor, "a tensor that the tape used has been freed");
     mc_disown(&tensor->owned);
     free_context_tensor(tensor);
 }

@@ -76,8 +76,8 @@ MC_API mc_status mc_tensor_write(mc_tensor *tensor, const void *data, size_t byt
  * tensor of the context, which the caller reads after mc_step_run. Errors: more elements than `to`
  * has, integers, a tensor of another context. */
 MC_API mc_status mc_tensor_copy(mc_tensor *to, const mc_tensor *from);
-/* Frees a tensor created by mc_tensor_new or mc_tensor_from. Must not be called while a tape that
- * used it still has to run backward. NULL is allowed. Freeing a tensor of a tape (the result of an
+/* Frees a tensor created by mc_tensor_new or mc_tensor_from. An open tape that used it can run no
+ * backward after that: MC_ERR_STATE. NULL is allowed. Freeing a tensor of a tape (the result of an
  * operation, a gradient) is an error, MC_ERR_ARGUMENT, and leaves it to the tape: mc_tape_release
  * gives its memory back earlier. */
 MC_API void mc_tensor_free(mc_tensor *tensor);
