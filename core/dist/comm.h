@@ -47,8 +47,9 @@ typedef struct mc_comm_id {
  * f32 is summed and multiplied in a wider type on CPUs, f16 and bf16 in f32, in the order of the
  * ranks, and the result is rounded once, to nearest even: it is the same on every rank and from run
  * to run, whatever the count. On GPUs it is NCCL's. Sums and products of integers wrap; their
- * average is the wrapped sum divided by the ranks, rounded towards zero. The result of max and min
- * with NaN is unspecified. bool supports prod and min (logical and) and max (logical or). */
+ * average is the wrapped sum divided by the ranks, rounded towards zero. On CPUs max and min are
+ * NaN if an element of one rank is; on GPUs they may be a number then. bool supports prod and min
+ * (logical and) and max (logical or). */
 typedef enum mc_reduce_op {
     MC_REDUCE_SUM = 0,
     MC_REDUCE_PROD,

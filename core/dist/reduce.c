@@ -4,24 +4,28 @@
 
 enum { BLOCK = 2048, BLOCKS_OF_A_TEAM = 16 };
 
+/* The one that is larger or smaller; NaN if one of them is NaN. */
+#define LARGER(a, b) ((a) >= (b) ? (a) : (b) > (a) ? (b) : (a) + (b))
+#define SMALLER(a, b) ((a) <= (b) ? (a) : (b) < (a) ? (b) : (a) + (b))
+
 /* name(op, n, x, a): a = a op x. Elements have type X, accumulators A; sums and products are
- * computed in W, in which integers wrap. A NaN stays NaN. */
-#define COMBINE(name, X, A, W)                                                       \
-    static void name(mc_reduce_op op, int64_t n, const X *x, A *a)                   \
-    {                                                                                \
-        switch (op) {                                                                \
-        case MC_REDUCE_PROD:                                                         \
-            for (int64_t i = 0; i < n; i++) a[i] = (A)((W)a[i] * (W)x[i]);           \
-            break;                                                                   \
-        case MC_REDUCE_MAX:                                                          \
-            for (int64_t i = 0; i < n; i++) a[i] = (A)x[i] <= a[i] ? a[i] : (A)x[i]; \
-            break;                                                                   \
-        case MC_REDUCE_MIN:                                                          \
-            for (int64_t i = 0; i < n; i++) a[i] = (A)x[i] >= a[i] ? a[i] : (A)x[i]; \
-            break;                                                                   \
-        default:                                                                     \
-            for (int64_t i = 0; i < n; i++) a[i] = (A)((W)a[i] + (W)x[i]);           \
-        }                                                                            \
+ * computed in W, in which integers wrap. */
+#define COMBINE(name, X, A, W)                                                \
+    static void name(mc_reduce_op op, int64_t n, const X *x, A *a)            \
+    {                                                                         \
+        switch (op) {                                                         \
+        case MC_REDUCE_PROD:                                                  \
+            for (int64_t i = 0; i < n; i++) a[i] = (A)((W)a[i] * (W)x[i]);    \
+            break;                                                            \
+        case MC_REDUCE_MAX:                                                   \
+            for (int64_t i = 0; i < n; i++) a[i] = (A)LARGER(a[i], (A)x[i]);  \
+            break;                                                            \
+        case MC_REDUCE_MIN:                                                   \
+            for (int64_t i = 0; i < n; i++) a[i] = (A)SMALLER(a[i], (A)x[i]); \
+            break;                                                            \
+        default:                                                              \
+            for (int64_t i = 0; i < n; i++) a[i] = (A)((W)a[i] + (W)x[i]);    \
+        }                                                                     \
     }
 COMBINE(combine_f32, float, double, double)
 COMBINE(combine_16, float, float, float)

@@ -246,6 +246,32 @@ static void test_reductions(void **state)
     }
 }
 
+/* Ranks 0, 1, ... have NaN in element 0, 1, ..., and all a number in the last one. Whichever rank
+ * it comes from, and whatever the others have, NaN is the result. */
+static void test_nan(void **state)
+{
+    (void)state;
+    for (int d = 0; d < 3; d++)
+        for (int op = MC_REDUCE_SUM; op <= MC_REDUCE_AVG; op++) {
+            float x[32];
+            for (int i = 0; i <= size; i++) x[i] = i == rank ? NAN : (float)(1 + rank);
+            mc_tensor *from = mc_tensor_new(ctx, dtypes[d], MC_SHAPE(size + 1)),
+                      *wide = mc_tensor_from(ctx, MC_F32, MC_SHAPE(size + 1), x);
+            mc_tensor_copy(from, wide);
+            void *data = mc_tensor_data(from);
+            mc_comm_all_reduce(world, data, data, size + 1, dtypes[d], (mc_reduce_op)op);
+            mc_tensor_read_f32(ctx, from, x, size + 1);
+            assert_good(ctx);
+            for (int i = 0; i < size; i++)
+                if (!isnan(x[i]))
+                    fail_msg("rank %d of %d: %s of %s: NaN of rank %d became %g", rank, size,
+                             op_names[op], mc_dtype_name(dtypes[d]), i, (double)x[i]);
+            assert_false(isnan(x[size]));
+            mc_tensor_free(from);
+            mc_tensor_free(wide);
+        }
+}
+
 static void test_reduce_scatter(void **state)
 {
     (void)state;
@@ -1028,6 +1054,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_reductions),
+        cmocka_unit_test(test_nan),
         cmocka_unit_test(test_reduce_scatter),
         cmocka_unit_test(test_all_gather),
         cmocka_unit_test(test_broadcast),
