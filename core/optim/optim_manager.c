@@ -324,6 +324,10 @@ mc_status mc_optim_manager_backward(mc_optim_manager *m, mc_tape *tape, mc_tenso
 {
     mc_status status = ready(m);
     if (!status) status = check_loss(m, tape, loss);
+    if (!status && m->ctx->step && m->ctx->step != &m->open)
+        status = mc_fail(m->ctx, MC_ERR_STATE,
+                         "mc_optim_manager_backward: another manager is between zero_grad and "
+                         "step, expected its step first");
     if (status) return status;
     mc_device *device = m->ctx->device;
     m->ctx->step = &m->open;
@@ -905,14 +909,29 @@ static mc_status check_gradients(mc_optim_manager *m, mc_module_root *root)
         MC_NAMED("model", root->module->name));
 }
 
-mc_status mc_optim_manager_step(mc_optim_manager *m)
+/* A step of nothing is a forgotten call. */
+static mc_status check_optimizers(mc_optim_manager *m)
 {
-    mc_status status = ready(m);
-    if (status) return status;
     if (!first_managed(m))
         return mc_fail(m->ctx, MC_ERR_STATE,
                        "mc_optim_manager_step: the manager has no optimizer, expected one "
                        "(mc_optim_manager_add)");
+    for (size_t i = 0; i < m->managed_count; i++) {
+        mc_optimizer *o = m->managed[i].optimizer;
+        if (o && !mc_optimizer_roots(o))
+            return mc_fail(m->ctx, MC_ERR_STATE,
+                           "mc_optim_manager_step: optimizer %s has no parameters, expected some "
+                           "(mc_optimizer_add, and a model that has not been freed)",
+                           o->kind->name);
+    }
+    return MC_OK;
+}
+
+mc_status mc_optim_manager_step(mc_optim_manager *m)
+{
+    mc_status status = ready(m);
+    if (!status) status = check_optimizers(m);
+    if (status) return status;
     bool begun = m->ctx->step == &m->open; /* by zero_grad, after which the gradients are zeros */
     if (!begun && (status = each_root(m, check_gradients))) return status;
     if (m->clip == MC_CLIP_VOID)

@@ -15,7 +15,7 @@
  *
  * The order within a step: zero_grad; then a tape, a loss and backward for each micro-step; then,
  * optionally, clip_grad_norm; then step. Only one manager of a context may be between zero_grad and
- * step.
+ * step: backward of another one is MC_ERR_STATE.
  *
  * Averaging. A loss is a sum and a count. Backward does not divide by the count but by a number
  * that is the same for all micro-steps (the rows of a whole step). The counts are added up, and the
@@ -149,8 +149,8 @@ MC_API double mc_optim_manager_clip_grad_norm_p(mc_optim_manager *optim, double 
  * until zero_grad. Errors, which change nothing: MC_ERR_STATE for a gradient that is not finite
  * (see mc_nonfinite), which names the parameter, and before it the first one whose values are not
  * finite, if there is one, on all ranks (GPU ranks that do not store it wait up to 2 seconds for
- * the error of the one that does); without an optimizer; and for a model that has had neither
- * zero_grad nor a pass yet; MC_ERR_NOMEM at the first step. */
+ * the error of the one that does); without an optimizer, or with one that has no parameters; and
+ * for a model that has had neither zero_grad nor a pass yet; MC_ERR_NOMEM at the first step. */
 MC_API mc_status mc_optim_manager_step(mc_optim_manager *optim);
 
 /* ---- what happened ----------------------------------------------------------------------- */

@@ -9,6 +9,7 @@
 #include "core/checkpoint/optim_state.h"
 #include "core/formats/safetensors.h"
 #include "core/formats/tensor_file.h"
+#include "core/ops/losses.h"
 #include "core/ops/ops.h"
 #include "tests/optim/optim_test.h"
 #include "core/ops/fused.h"
@@ -768,6 +769,55 @@ static void test_early_step(void **state)
     assert_good(ctx);
 }
 
+/* An optimizer to which nothing was added, or whose model is gone, would train nothing. */
+static void test_no_parameters(void **state)
+{
+    mc_context *ctx = *state;
+    model m = new_model(ctx, MC_F32);
+    mc_optim_manager *optim = mc_optim_manager_new(ctx, NULL);
+    mc_optimizer *adam = mc_adam_new(ctx, NULL);
+    mc_optim_manager_add(optim, adam, NULL);
+    mc_optim_manager_zero_grad(optim);
+    assert_int_equal(mc_optim_manager_step(optim), MC_ERR_STATE);
+    assert_error(ctx, MC_ERR_STATE, "optimizer adam has no parameters", "mc_optimizer_add");
+    mc_optimizer_add(adam, m.root);
+    mc_optim_manager_zero_grad(optim);
+    assert_int_equal(mc_optim_manager_step(optim), MC_OK);
+    mc_module_free(m.root);
+    assert_int_equal(mc_optim_manager_step(optim), MC_ERR_STATE);
+    assert_error(ctx, MC_ERR_STATE, "optimizer adam has no parameters", "freed");
+    assert_int_equal(mc_optim_manager_steps(optim), 1);
+    assert_good(ctx);
+}
+
+/* Whose rows would a loss divide by? */
+static void test_two_managers(void **state)
+{
+    mc_context *ctx = *state;
+    model m[2];
+    mc_optim_manager *optim[2];
+    for (int i = 0; i < 2; i++) {
+        m[i] = new_model(ctx, MC_F32);
+        mc_optimizer *adam = mc_adam_new(ctx, NULL);
+        mc_optimizer_add(adam, m[i].root);
+        optim[i] = mc_optim_manager_new(ctx, NULL);
+        mc_optim_manager_add(optim[i], adam, NULL);
+    }
+    for (int together = 1; together >= 0; together--) {
+        mc_optim_manager_zero_grad(optim[0]);
+        if (together) mc_optim_manager_zero_grad(optim[1]);
+        mc_tape *t = mc_tape_begin(ctx);
+        mc_tensor *loss = mc_loss_from_rows(t, mc_parameter_tensor(t, m[0].weight), NULL);
+        mc_status status = mc_optim_manager_backward(optim[0], t, loss);
+        assert_int_equal(status, together ? MC_ERR_STATE : MC_OK);
+        if (together) assert_error(ctx, MC_ERR_STATE, "another manager", "expected its step");
+        mc_tape_end(t);
+        if (together) mc_optim_manager_step(optim[1]);
+    }
+    assert_int_equal(mc_optim_manager_step(optim[0]), MC_OK);
+    assert_good(ctx);
+}
+
 static void test_sticky(void **state)
 {
     mc_context *ctx = *state;
@@ -1155,6 +1205,8 @@ int main(void)
         TEST(test_stuck_scale),
         TEST(test_backward_errors),
         TEST(test_early_step),
+        TEST(test_no_parameters),
+        TEST(test_two_managers),
         TEST(test_sticky),
         TEST(test_steady_state),
         TEST(test_step_is_closed),
