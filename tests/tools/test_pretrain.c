@@ -140,9 +140,14 @@ static void test_resume_f32(void **state)
 {
     (void)state;
     check_resume("");
-    must("$T --steps 24 --output whole --resume");
+    read_into(out, "whole.jsonl");
+    double loss = number_after(out, "{\"step\":24,\"loss\":");
+    double val_loss = number_after(out, "{\"step\":24,\"split\":\"val\",\"loss\":");
+    must("$T --val val.bin --val-every 7 --steps 24 --output whole --resume");
     must_hold(err, "\nnothing is left to train: 24 steps are done, of 24\n");
     must_hold(out, "result model=gpt2 steps=24 ");
+    assert_true(fabs(number_after(out, " loss=") - loss) < 1e-6);
+    assert_true(fabs(number_after(out, " val_loss=") - val_loss) < 1e-6);
 }
 
 static void test_resume_bf16(void **state)

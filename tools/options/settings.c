@@ -158,8 +158,9 @@ void settings_add_fields(settings *list, const settings_field *fields, const voi
 void settings_read_fields(const mc_checkpoint *then, const settings_field *fields, void *to)
 {
     for (const settings_field *f = fields; f->name; f++) {
-        const char *value = settings_text_of(then, f->name);
+        const char *value = mc_checkpoint_setting_of(then, f->name);
         void *at = (char *)to + f->at;
+        if (!value) continue; /* an older checkpoint */
         switch (f->type) {
         case SETTINGS_WHOLE: *(int64_t *)at = settings_whole_of(then, f->name); break;
         case SETTINGS_U64: *(uint64_t *)at = settings_u64_of(then, f->name); break;

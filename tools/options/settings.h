@@ -87,6 +87,7 @@ typedef struct settings_field {
 } settings_field;
 
 void settings_add_fields(settings *list, const settings_field *fields, const void *from);
+/* Fields that an older checkpoint lacks stay as they are. */
 void settings_read_fields(const mc_checkpoint *then, const settings_field *fields, void *to);
 
 /* ---- comparing ---- */

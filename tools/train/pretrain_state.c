@@ -30,6 +30,8 @@ void pretrain_add_options(settings *list, const train_run *run)
 
 const settings_field pretrain_state[] = {
     {"val-due", SETTINGS_FLAG, offsetof(pretrain, run.eval_due)},
+    {"loss", SETTINGS_REAL, offsetof(pretrain, run.loss)},
+    {"val.loss", SETTINGS_REAL, offsetof(pretrain, val_loss)},
     {"data.seed", SETTINGS_U64, offsetof(pretrain, position.seed)},
     {"data.epoch", SETTINGS_WHOLE, offsetof(pretrain, position.epoch)},
     {"data.window", SETTINGS_WHOLE, offsetof(pretrain, position.window)},
