@@ -443,6 +443,7 @@ static const char *misfit(const mc_data_columns *c, mc_task_kind kind,
 {
     bool generates = kind == MC_TASK_GENERATE;
     *status = MC_ERR_ARGUMENT;
+    if (kind < MC_TASK_CLASSIFY || kind > MC_TASK_TEXT) return "columns.kind is no mc_task_kind";
     if (c->image && (c->text || c->pair || generates))
         return "rows are images, expected no columns of texts";
     if (c->messages && (c->text || c->target || c->label || !generates))

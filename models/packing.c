@@ -12,9 +12,9 @@ int64_t mc_integer_at(mc_dtype dtype, const void *data, int64_t i)
 }
 
 static bool fail_input(mc_tape *t, const char *model, const char *what, const mc_tensor *x,
-                       const char *expected)
+                       mc_status status, const char *expected)
 {
-    mc_fail(mc_tape_context(t), MC_ERR_SHAPE, "%s: %s %s %s, expected %s", model, what,
+    mc_fail(mc_tape_context(t), status, "%s: %s %s %s, expected %s", model, what,
             mc_dtype_name(x->dtype), MC_SHAPE_TEXT(x->shape), expected);
     return false;
 }
@@ -26,7 +26,8 @@ static const mc_lengths *choose_lengths(mc_tape *t, const char *model, mc_tensor
     if (given) return given;
     if (ids->lengths) return ids->lengths;
     if (ids->shape.ndim != 2) {
-        fail_input(t, model, "ids", ids, "(batch, longest), or packed ids with lengths");
+        fail_input(t, model, "ids", ids, MC_ERR_SHAPE,
+                   "(batch, longest), or packed ids with lengths");
         return NULL;
     }
     int count = (int)ids->shape.dim[0];
@@ -38,13 +39,14 @@ static const mc_lengths *choose_lengths(mc_tape *t, const char *model, mc_tensor
 bool mc_pack_check(mc_tape *t, const char *model, const char *what, const mc_tensor *x,
                    const mc_lengths *lengths)
 {
-    if (!mc_dtype_is_index(x->dtype)) return fail_input(t, model, what, x, "i32 or i64");
+    if (!mc_dtype_is_index(x->dtype))
+        return fail_input(t, model, what, x, MC_ERR_DTYPE, "i32 or i64");
     bool fits =
         x->shape.ndim == 2 && !lengths->fixed
             ? x->shape.dim[0] == lengths->count && x->shape.dim[1] >= lengths->longest
             : x->shape.ndim == 1 && (x->shape.dim[0] == lengths->capacity ||
                                      (lengths->fixed && x->shape.dim[0] > lengths->capacity));
-    return fits || fail_input(t, model, what, x, "the shape that the lengths give");
+    return fits || fail_input(t, model, what, x, MC_ERR_SHAPE, "the shape that the lengths give");
 }
 
 mc_tensor *mc_pack_tokens(mc_tape *t, const char *model, const char *what, mc_tensor *x,
@@ -126,6 +128,7 @@ bool mc_pack_batch(mc_tape *t, const char *model, mc_tensor *ids, const mc_lengt
     if (mask && (given || ids->lengths || !mc_shape_equal(mask->shape, ids->shape) ||
                  mc_dtype_is_float(mask->dtype)))
         return fail_input(t, model, "mask", mask,
+                          mc_dtype_is_float(mask->dtype) ? MC_ERR_DTYPE : MC_ERR_SHAPE,
                           "integers of the ids' shape (batch, longest), without lengths");
     out->ids = mc_pack_tokens(t, model, "ids", ids, out->lengths);
     out->positions = out->ids ? mc_pack_positions(t, out->lengths, NULL) : NULL;

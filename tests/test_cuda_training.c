@@ -510,7 +510,7 @@ static void test_out_of_memory(void **state)
         size_t in_use = short_of.ctx->device->memory.in_use;
         if (i == 3) {
             assert_null(mc_tensor_new(short_of.ctx, MC_F32, MC_SHAPE(count)));
-            assert_error(short_of.ctx, MC_ERR_NOMEM, "f32 tensor (2500000000000)",
+            assert_error(short_of.ctx, MC_ERR_NOMEM, "a tensor of f32 (2500000000000)",
                          "10000000000000 bytes");
         }
         if (i == 6) {

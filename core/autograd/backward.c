@@ -159,7 +159,7 @@ mc_status mc_tape_backward_seeded(mc_tape *tape, mc_tensor *loss, const float *s
     if (status) return status;
     if (loss->dtype != MC_F32 || !mc_shape_equal(loss->shape, MC_SHAPE(2)))
         return mc_fail(tape->ctx, MC_ERR_SHAPE,
-                       "backward without a gradient starts from a loss, found a %s tensor %s",
+                       "backward without a gradient starts from a loss, found a tensor of %s %s",
                        mc_dtype_name(loss->dtype), MC_SHAPE_TEXT(loss->shape));
     if (!loss->requires_grad) return MC_OK; /* no trainable tensor contributes to it */
     loss->gradient = mc_tape_leaf(tape, MC_F32, MC_SHAPE(2), (void *)(uintptr_t)seed, NULL);

@@ -39,7 +39,7 @@ bool mc_tape_fill_storage(mc_tape *tape, mc_storage *storage, const mc_tensor *x
     mc_device *device = tape->ctx->device;
     storage->data = device->alloc(device, storage->bytes);
     if (!storage->data)
-        mc_fail_memory(tape->ctx, device, storage->bytes, MC_HELP_BATCH, "a %s tensor %s",
+        mc_fail_memory(tape->ctx, device, storage->bytes, MC_HELP_BATCH, "a tensor of %s %s",
                        mc_dtype_name(x->dtype), MC_SHAPE_TEXT(x->shape));
     return storage->data;
 }

@@ -92,7 +92,7 @@ static void inflate_some(mc_file_reader *reader)
     else if (code == Z_MEM_ERROR)
         mc_error_set(reader->err, MC_ERR_NOMEM, "%s: out of memory to decompress it", reader->path);
     else if (code != Z_OK && code != Z_BUF_ERROR)
-        mc_error_set(reader->err, MC_ERR_FORMAT, "%s: no sound gzip data: %s", reader->path,
+        mc_error_set(reader->err, MC_ERR_FORMAT, "%s: not valid gzip data: %s", reader->path,
                      g->stream.msg ? g->stream.msg : "it needs a dictionary");
 }
 

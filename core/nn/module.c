@@ -57,8 +57,8 @@ void *mc_module_new(mc_context *ctx, const char *name, size_t size,
     if (!name) mc_fail(ctx, MC_ERR_ARGUMENT, "a module's name is NULL");
     if (mc_failed(ctx) || !has_room(ctx, name, size)) return NULL;
     if (!mc_dtype_is_float(dtype))
-        mc_fail(ctx, MC_ERR_DTYPE, "%s: dtype %s, expected f32, f16 or bf16",
-                MC_NAMED("module", name), mc_dtype_name(dtype));
+        mc_fail(ctx, MC_ERR_DTYPE, "%s: dtype %s (%d), expected f32, f16 or bf16",
+                MC_NAMED("module", name), mc_dtype_name(dtype), (int)dtype);
     if (level < MC_ZERO_DEFAULT || level > MC_ZERO_3)
         mc_fail(ctx, MC_ERR_ARGUMENT, "%s: zero_level is %d, expected a mc_zero_level",
                 MC_NAMED("module", name), level);

@@ -312,9 +312,10 @@ static mc_status check_loss(mc_optim_manager *m, mc_tape *tape, mc_tensor *loss)
         return mc_fail(m->ctx, MC_ERR_ARGUMENT,
                        "mc_optim_manager_backward: the tape is of another context");
     if (!is_loss(loss))
-        return mc_fail(m->ctx, MC_ERR_SHAPE,
-                       "mc_optim_manager_backward: found a %s tensor %s, expected a loss: f32 (2)",
-                       mc_dtype_name(loss->dtype), MC_SHAPE_TEXT(loss->shape));
+        return mc_fail(
+            m->ctx, MC_ERR_SHAPE,
+            "mc_optim_manager_backward: found a tensor of %s %s, expected a loss: f32 (2)",
+            mc_dtype_name(loss->dtype), MC_SHAPE_TEXT(loss->shape));
     return MC_OK;
 }
 

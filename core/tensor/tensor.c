@@ -93,8 +93,8 @@ static mc_tensor *new_context_tensor(mc_context *ctx, mc_dtype dtype, mc_shape s
         tensor->storage->data = ctx->device->alloc(ctx->device, *bytes);
         if (tensor->storage->data) return tensor;
     }
-    mc_fail_memory(ctx, ctx->device, *bytes, MC_HELP_BATCH, "a %s tensor %s", mc_dtype_name(dtype),
-                   MC_SHAPE_TEXT(shape));
+    mc_fail_memory(ctx, ctx->device, *bytes, MC_HELP_BATCH, "a tensor of %s %s",
+                   mc_dtype_name(dtype), MC_SHAPE_TEXT(shape));
     mc_tensor_free(tensor);
     return NULL;
 }

@@ -41,18 +41,20 @@ void mc_table_free(mc_table *t)
 /* Of a name that shows no form: what is wrong first. A table in memory has no file. */
 static void fail_form(mc_context *ctx, const char *path, bool file)
 {
-    static const char endings[] = ".csv, .tsv, .tab, .jsonl, .ndjson or .json, and .gz after it "
-                                  "where it is compressed";
+    static const char endings[] = ".csv, .tsv, .tab, .jsonl, .ndjson or .json, or in one of these "
+                                  "and .gz";
     struct stat info;
     int failed = file && stat(path, &info) != 0 ? errno : 0;
-    if (failed)
+    if (!*path)
+        mc_fail(ctx, MC_ERR_ARGUMENT, "no file given: expected a name that ends in %s", endings);
+    else if (failed)
         mc_fail(ctx, failed == ENOENT ? MC_ERR_NOT_FOUND : MC_ERR_IO, "%s: cannot open: %s", path,
                 strerror(failed));
     else if (file && S_ISDIR(info.st_mode))
         mc_fail(ctx, MC_ERR_ARGUMENT, "%s: is a folder: expected a file whose name ends in %s",
                 path, endings);
     else
-        mc_fail(ctx, MC_ERR_ARGUMENT, "%s: what form has it? expected a name that ends in %s", path,
+        mc_fail(ctx, MC_ERR_ARGUMENT, "%s: unknown format: expected a name that ends in %s", path,
                 endings);
 }
 

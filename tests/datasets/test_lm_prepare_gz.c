@@ -229,10 +229,10 @@ static void test_damaged(void **state)
     refuse(f, "cut.txt.gz", "cut.txt.gz: cut off: its gzip data has no end");
     bytes[size - 6] ^= 1;
     write_bytes(temp_path(&f->folder, "wrong.txt.gz"), bytes, size);
-    refuse(f, "wrong.txt.gz", "wrong.txt.gz: no sound gzip data");
+    refuse(f, "wrong.txt.gz", "wrong.txt.gz: not valid gzip data");
     free(bytes);
     write_text(temp_path(&f->folder, "plain.txt.gz"), "no gzip");
-    refuse(f, "plain.txt.gz", "plain.txt.gz: no sound gzip data");
+    refuse(f, "plain.txt.gz", "plain.txt.gz: not valid gzip data");
     write_text(temp_path(&f->folder, "empty.txt.gz"), "");
     refuse(f, "empty.txt.gz", "empty.txt.gz: empty, expected gzip data");
 }

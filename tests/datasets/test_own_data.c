@@ -144,6 +144,10 @@ static const struct {
      {.text = "t", .label = "l", .kind = MC_TASK_CHOOSE},
      MC_ERR_UNSUPPORTED,
      "with several inputs"},
+    {"t,l\nx,a\n",
+     {.text = "t", .label = "l", .kind = (mc_task_kind)99},
+     MC_ERR_ARGUMENT,
+     "columns.kind is no mc_task_kind"},
 };
 
 static void test_bad_rows(void **state)

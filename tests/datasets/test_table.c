@@ -97,6 +97,9 @@ static void test_names_without_a_form(void **state)
     mc_table_open(f->ctx, none, NULL);
     expect_error(f->ctx, MC_ERR_NOT_FOUND, expected);
 
+    mc_table_open(f->ctx, "", NULL);
+    expect_error(f->ctx, MC_ERR_ARGUMENT, "no file given: expected a name that ends in .csv");
+
     mc_table_open(f->ctx, f->folder.path, NULL);
     expect_error(f->ctx, MC_ERR_ARGUMENT, "is a folder: expected a file whose name ends in .csv");
 }
@@ -107,7 +110,7 @@ static const struct {
     {"a.csv", "", "a.csv: empty: expected a row with the names of the columns"},
     {"a.csv", "\n\n", "a.csv: empty: expected a row with the names of the columns"},
     {"a.jsonl", "\n", "a.jsonl: empty: expected one JSON object a line, or a list of objects"},
-    {"a.txt", "a", "a.txt: what form has it? expected a name that ends in .csv, .tsv"},
+    {"a.txt", "a", "a.txt: unknown format: expected a name that ends in .csv, .tsv"},
     {"a.csv", "a,b,a\n", "a.csv:1:5: column \"a\" is named twice"},
     {"a.csv", "a,b\n1,2\n3,\"x\n4,5\n", "a.csv:3:3: this quote is never closed"},
     {"a.csv", "a,b\n\"1\n2\",\"x\n4,5\n", "a.csv:3:4: this quote is never closed"},
@@ -529,10 +532,10 @@ static void test_gzip(void **state)
     expect_gzip_error(f, path, "rows.csv.gz: cut off: its gzip data has no end");
     assert_int_equal(truncate(path, info.st_size - 8), 0);
     append_bytes(path, "\1\2\3\4\4\0\0\0", 8); /* a checksum that is not theirs */
-    expect_gzip_error(f, path, "rows.csv.gz: no sound gzip data: incorrect data check");
+    expect_gzip_error(f, path, "rows.csv.gz: not valid gzip data: incorrect data check");
     const char *plain = temp_path(&f->folder, "plain.csv.gz");
     write_text(plain, "a,b\n");
-    expect_gzip_error(f, plain, "plain.csv.gz: no sound gzip data: incorrect header check");
+    expect_gzip_error(f, plain, "plain.csv.gz: not valid gzip data: incorrect header check");
     write_text(plain, "");
     expect_gzip_error(f, plain, "plain.csv.gz: empty, expected gzip data");
 }

@@ -403,7 +403,7 @@ static void test_marks_that_do_not_fit(void **state)
     in.context = numbers(t, shape, 0, 2);
     REFUSED(cpm, MC_ERR_ARGUMENT, "CPM-1", "context 2 of token 5", "0 to 1");
     in.context = mc_tape_input(t, MC_F32, shape, NULL, false);
-    REFUSED(cpm, MC_ERR_SHAPE, "context", "f32");
+    REFUSED(cpm, MC_ERR_DTYPE, "context", "f32");
     in.context = NULL;
     in.span = numbers(t, shape, 0, -1);
     REFUSED(cpm, MC_ERR_ARGUMENT, "CPM-1", "span -1 of token 5", "expected 0 to");

@@ -8,6 +8,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <unistd.h>
 
 enum { NAME_ROOM = 64 };
@@ -180,13 +181,21 @@ void args_add_choice_suggestion(text *t, const args_option *o, const char *value
     size_t best = SIZE_MAX;
     for (int i = 0; o->choices[i]; i++) {
         if (o->offers && !o->offers(i)) continue;
-        size_t distance = text_distance(o->choices[i], value);
+        size_t distance =
+            strcasecmp(o->choices[i], value) ? text_distance(o->choices[i], value) : 0;
         if (distance < best) {
             best = distance;
             suggestion = o->choices[i];
         }
     }
     if (suggestion && text_is_near(value, best)) text_add(t, " (did you mean %s?)", suggestion);
+}
+
+/* Digits that only the range of the option's integers excludes, of which its text says nothing. */
+static bool is_too_large(const args_option *o, const char *value)
+{
+    bool whole = o->type == ARGS_TYPE_INT64 || o->type == ARGS_TYPE_UINT64;
+    return whole && args_highest(o) == INT64_MAX && *value && !value[strspn(value, "0123456789")];
 }
 
 static int report_bad_value(FILE *err, const args_spec *spec, const args_option *o,
@@ -198,6 +207,7 @@ static int report_bad_value(FILE *err, const args_spec *spec, const args_option 
     text_add(&t, " \"%.200s\": expected ", value);
     args_add_expected(&t, o);
     if (o->type == ARGS_TYPE_CHOICE) args_add_choice_suggestion(&t, o, value);
+    if (is_too_large(o, value)) text_add(&t, ", up to %lld", (long long)INT64_MAX);
     if (o->old) text_add(&t, " (an older form; now %s)", o->help);
     return args_report(err, spec, message);
 }
