@@ -1,5 +1,8 @@
 /* The `modelcenter` command: finds the subcommand and runs it. */
 #include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -144,8 +147,22 @@ static void settle_threads(char **argv)
     /* where that is not to be had, the run is merely slower */
 }
 
+/* A stream that is closed when the program starts would be the next file that it opens: a model's
+ * weights, to which the progress then goes. Nothing comes from a closed stdin; what is printed to a
+ * closed stdout is lost, which is an error; nobody reads a closed stderr. */
+static bool hold_closed_streams(void)
+{
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
+        if (fcntl(fd, F_GETFD) != -1) continue;
+        if (open("/dev/null", fd == STDERR_FILENO ? O_WRONLY : O_RDONLY) != fd) return false;
+    }
+    return true;
+}
+
 int main(int argc, char **argv)
 {
+    if (!hold_closed_streams()) return EXIT_RUN_FAILED;
+    signal(SIGXFSZ, SIG_IGN); /* a file over the limit (ulimit -f) is an error of its write */
     settle_threads(argv);
     mc_install_fault_handler(); /* a file that becomes shorter is an error, not the end */
     setvbuf(stderr, NULL, _IOLBF, BUFSIZ); /* whole lines, where several ranks write them */

@@ -329,6 +329,27 @@ static void test_interrupted_evaluation(void **state)
     check_interrupted_evaluation("--save-every 4");
 }
 
+/* Progress and results go to no file of the run. */
+static void test_closed_streams(void **state)
+{
+    (void)state;
+    must("rm -rf open closed && $T --save-every 3 --save-total-limit 20 --output open && "
+         "{ $T --save-every 3 --save-total-limit 20 --output closed <&- >&- 2>&-; test $? = 1; } "
+         "&& test -e closed/checkpoint-30 && diff -r -x run.json -x training.json open closed");
+    must_refuse(1, "cannot write", "$T --no-save >&-"); /* the result */
+    must("$T --no-save 2>&-");
+    must_hold(out, "result task=BoolQ");
+}
+
+/* A limit of files' sizes (ulimit -f, 4 KB here) is an error that names the file. */
+static void test_size_limit(void **state)
+{
+    (void)state;
+    must_refuse(1, "model.safetensors: cannot write: File too large",
+                "rm -rf big; ulimit -f 8; $T --log-every 100 --output big");
+    must("! ls big | grep -q config.json && $T --output big --overwrite");
+}
+
 /* With fewer --max-steps a run ends where it is, and is evaluated there. */
 static void test_fewer_steps(void **state)
 {
@@ -571,6 +592,7 @@ int main(void)
         cmocka_unit_test(test_resume_passes),  cmocka_unit_test(test_resume_lora),
         cmocka_unit_test(test_resume_prompts), cmocka_unit_test(test_ended),
         cmocka_unit_test(test_interrupt),      cmocka_unit_test(test_interrupted_evaluation),
+        cmocka_unit_test(test_closed_streams), cmocka_unit_test(test_size_limit),
         cmocka_unit_test(test_fewer_steps),    cmocka_unit_test(test_kill),
         cmocka_unit_test(test_base_moved),     cmocka_unit_test(test_passes),
         cmocka_unit_test(test_early_stopping), cmocka_unit_test(test_best),
