@@ -106,7 +106,6 @@ static bool encode_chat(generation *g, prompt *p)
 
 static bool encode(generation *g, prompt *p)
 {
-    if (!is_utf8(p->text, p->size)) return fail("--prompt", "not UTF-8");
     if (g->o->chat ? !encode_chat(g, p)
                    : mc_text_prompt_init(&p->made, g->model, g->tokenizer, p->text, p->size))
         return false;
@@ -148,7 +147,8 @@ static bool make_prompts(generation *g)
             return false;
         }
     }
-    return g->count || fail(o->prompts_file, "it holds no prompt");
+    return g->count || fail(strcmp(o->prompts_file, "-") == 0 ? "standard input" : o->prompts_file,
+                            "no prompts");
 }
 
 /* ---- how ------------------------------------------------------------------------------------- */

@@ -265,6 +265,7 @@ static void test_bad_real_numbers(void **state)
 static void test_bad_texts_and_flags(void **state)
 {
     (void)state;
+    EXPECT_ERROR("--name \"a\xff\": expected a text in UTF-8", GOOD, "--name", "a\xff");
     EXPECT_ERROR("--scheduler \"cosin\": expected one of constant, noam, linear, cosine, "
                  "exponential (did you mean cosine?)",
                  GOOD, "--scheduler", "cosin");

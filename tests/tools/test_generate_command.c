@@ -199,8 +199,8 @@ static void test_text(void **state)
     for (size_t i = 0; i < sizeof broken / sizeof *broken; i++) {
         char arguments[100];
         snprintf(arguments, sizeof arguments, "--prompt \"$(printf '%s')\" --json", broken[i]);
-        assert_int_equal(generate(arguments), 1);
-        assert_non_null(strstr(err, "error: --prompt: not UTF-8"));
+        assert_int_equal(generate(arguments), 2);
+        assert_non_null(strstr(err, "expected a text in UTF-8"));
     }
 }
 

@@ -163,6 +163,9 @@ static void test_errors(void **state)
         snprintf(line, sizeof line, "printf 'good\\nb\\377d\\n' | $MC %s --model bert",
                  commands[i]);
         must_refuse(1, "standard input:2: not UTF-8", line);
+        snprintf(line, sizeof line, "$MC %s --model bert --text \"$(printf 'b\\377d')\"",
+                 commands[i]);
+        must_refuse(2, "expected a text in UTF-8", line);
         snprintf(line, sizeof line, "printf 'good\\nb\\000d\\n' | $MC %s --model bert",
                  commands[i]);
         must_refuse(1, "standard input:2: a NUL byte", line);

@@ -7,41 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "tools/files/line_reader.h"
-
-/* ---- UTF-8 ----------------------------------------------------------------------------------- */
-
-/* How many bytes the character that begins with this byte has; 0: none does. */
-static int character_length(unsigned char first)
-{
-    if (first < 0x80) return 1;
-    if (first >= 0xc2 && first < 0xe0) return 2;
-    if (first >= 0xe0 && first < 0xf0) return 3;
-    return first >= 0xf0 && first < 0xf5 ? 4 : 0;
-}
-
-/* Whether `next` may stand at place `at` of a character that begins with `first`. */
-static bool continues_character(unsigned char first, int at, unsigned char next)
-{
-    if (at == 1 && first == 0xe0 && next < 0xa0) return false; /* could be shorter */
-    if (at == 1 && first == 0xed && next > 0x9f) return false; /* a surrogate */
-    if (at == 1 && first == 0xf0 && next < 0x90) return false;
-    if (at == 1 && first == 0xf4 && next > 0x8f) return false; /* beyond U+10FFFF */
-    return (next & 0xc0) == 0x80;
-}
-
-bool is_utf8(const char *bytes, size_t size)
-{
-    for (size_t i = 0; i < size;) {
-        unsigned char first = (unsigned char)bytes[i];
-        size_t length = (size_t)character_length(first), at = 1;
-        if (length == 0 || length > size - i) return false;
-        while (at < length && continues_character(first, (int)at, (unsigned char)bytes[i + at]))
-            at++;
-        if (at < length) return false;
-        i += length;
-    }
-    return true;
-}
+#include "tools/files/text.h"
 
 /* ---- the list -------------------------------------------------------------------------------- */
 
@@ -129,8 +95,8 @@ static bool read_rows(prompt_file *f, mc_context *ctx, mc_table *rows, const cha
     bool good = column >= 0;
     while (good && mc_table_next(rows)) {
         size_t size;
-        const char *text = mc_table_text(rows, column, &size);
-        good = text && !mc_failed(ctx) && add(f, path, text, size);
+        const char *prompt = mc_table_text(rows, column, &size);
+        good = prompt && !mc_failed(ctx) && add(f, path, prompt, size);
     }
     mc_table_free(rows);
     return good && !mc_failed(ctx);

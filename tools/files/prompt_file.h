@@ -25,6 +25,4 @@ bool prompt_file_is_json(const char *path);
 bool prompt_file_read(prompt_file *f, mc_context *ctx, const char *path, const char *key);
 void prompt_file_release(prompt_file *f);
 
-bool is_utf8(const char *bytes, size_t size);
-
 #endif

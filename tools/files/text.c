@@ -192,3 +192,38 @@ bool text_is_near(const char *typed, size_t distance)
     size_t length = strlen(typed);
     return distance <= 1 + length / 4 && distance < length;
 }
+
+/* ---- UTF-8 ----------------------------------------------------------------------------------- */
+
+/* How many bytes the character that begins with this byte has; 0: none does. */
+static int character_length(unsigned char first)
+{
+    if (first < 0x80) return 1;
+    if (first >= 0xc2 && first < 0xe0) return 2;
+    if (first >= 0xe0 && first < 0xf0) return 3;
+    return first >= 0xf0 && first < 0xf5 ? 4 : 0;
+}
+
+/* Whether `next` may stand at place `at` of a character that begins with `first`. */
+static bool continues_character(unsigned char first, int at, unsigned char next)
+{
+    if (at == 1 && first == 0xe0 && next < 0xa0) return false; /* could be shorter */
+    if (at == 1 && first == 0xed && next > 0x9f) return false; /* a surrogate */
+    if (at == 1 && first == 0xf0 && next < 0x90) return false;
+    if (at == 1 && first == 0xf4 && next > 0x8f) return false; /* beyond U+10FFFF */
+    return (next & 0xc0) == 0x80;
+}
+
+bool is_utf8(const char *bytes, size_t size)
+{
+    for (size_t i = 0; i < size;) {
+        unsigned char first = (unsigned char)bytes[i];
+        size_t length = (size_t)character_length(first), at = 1;
+        if (length == 0 || length > size - i) return false;
+        while (at < length && continues_character(first, (int)at, (unsigned char)bytes[i + at]))
+            at++;
+        if (at < length) return false;
+        i += length;
+    }
+    return true;
+}

@@ -56,4 +56,6 @@ size_t text_distance(const char *a, const char *b);
 /* Whether a string at `distance` from the `typed` one is near enough to be suggested. */
 bool text_is_near(const char *typed, size_t distance);
 
+bool is_utf8(const char *bytes, size_t size);
+
 #endif

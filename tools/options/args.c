@@ -10,6 +10,7 @@
 #include <string.h>
 #include <strings.h>
 #include <unistd.h>
+#include "tools/files/text.h"
 
 enum { NAME_ROOM = 64 };
 
@@ -191,6 +192,11 @@ void args_add_choice_suggestion(text *t, const args_option *o, const char *value
     if (suggestion && text_is_near(value, best)) text_add(t, " (did you mean %s?)", suggestion);
 }
 
+static bool is_text(const args_option *o)
+{
+    return o->type == ARGS_TYPE_TEXT || o->type == ARGS_TYPE_TEXTS;
+}
+
 /* Digits that only the range of the option's integers excludes, of which its text says nothing. */
 static bool is_too_large(const args_option *o, const char *value)
 {
@@ -207,6 +213,7 @@ static int report_bad_value(FILE *err, const args_spec *spec, const args_option 
     text_add(&t, " \"%.200s\": expected ", value);
     args_add_expected(&t, o);
     if (o->type == ARGS_TYPE_CHOICE) args_add_choice_suggestion(&t, o, value);
+    if (is_text(o)) text_add(&t, " in UTF-8");
     if (is_too_large(o, value)) text_add(&t, ", up to %lld", (long long)INT64_MAX);
     if (o->old) text_add(&t, " (an older form; now %s)", o->help);
     return args_report(err, spec, message);
@@ -307,6 +314,7 @@ bool args_set_value(const args_option *o, const char *string)
     if (args_is_real(o)) return set_real(o, string);
     if (o->type == ARGS_TYPE_BYTES) return text_parse_bytes(string, o->target);
     if (o->type == ARGS_TYPE_CHOICE) return set_choice(o, string);
+    if (is_text(o) && !is_utf8(string, strlen(string))) return false;
     if (o->type == ARGS_TYPE_TEXTS) return add_to_list(o->target, string);
     if (o->type == ARGS_TYPE_PATHS) return *string && add_to_list(o->target, string);
     if (o->type == ARGS_TYPE_PATH && !*string) return false;
