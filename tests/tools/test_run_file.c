@@ -200,7 +200,10 @@ static void test_errors_name_file_and_key(void **state)
     must_refuse("{\"epochs\": 3, \"epochs\": 4}", "key \"epochs\" is there twice");
     must_refuse("{\"command\": \"eval\"}", "key \"command\": found \"eval\", expected \"train\"");
     must_refuse("[]", "expected a JSON object");
-    must_refuse("{\"epochs\": ", "no JSON");
+    must_refuse("{\"epochs\": ", "line 1: malformed JSON at \"\"");
+    must_refuse("", "line 1: malformed JSON at \"\"");
+    must_refuse("{\n\"epochs\": 2,\n\"lr\" 1}\n", "line 3: malformed JSON at \"1}\"");
+    must_refuse("{\"epochs\": 2}\n{}\n", "line 2: malformed JSON at \"{}\"");
     assert_false(PARSE(&s, "--run-file", (char *)"/nowhere/run.json"));
     assert_non_null(strstr(s.err, "--run-file /nowhere/run.json: No such file"));
     forget(&s);

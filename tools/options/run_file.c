@@ -23,16 +23,30 @@ static int fail(FILE *err, const args_spec *spec, const char *path, const char *
     return args_report(err, spec, message);
 }
 
+/* Where JSON is malformed; an empty file, and what stands after the object, are too. */
+static void fail_at(FILE *err, const args_spec *spec, const char *path, const char *content,
+                    const char *at)
+{
+    char what[128];
+    int line = 1;
+    for (const char *p = content; p < at; p++) line += *p == '\n';
+    snprintf(what, sizeof what, "line %d: malformed JSON at \"%.*s\"", line,
+             (int)strcspn(at, "\r\n") < 40 ? (int)strcspn(at, "\r\n") : 40, at);
+    fail(err, spec, path, what);
+}
+
 static cJSON *read_object(const args_spec *spec, const char *path, FILE *err)
 {
     char *content = read_file(path, MOST_BYTES, NULL);
-    const char *why = errno == EFBIG ? "the file is too long" : strerror(errno);
-    cJSON *json = content ? cJSON_Parse(content) : NULL;
+    const char *why = errno == EFBIG ? "the file is too long" : strerror(errno), *end = content;
+    cJSON *json = content ? cJSON_ParseWithOpts(content, &end, true) : NULL;
     bool good = cJSON_IsObject(json);
     if (!content)
         fail(err, spec, path, why);
+    else if (!json)
+        fail_at(err, spec, path, content, end ? end : content);
     else if (!good)
-        fail(err, spec, path, json ? "expected a JSON object" : "no JSON");
+        fail(err, spec, path, "expected a JSON object");
     free(content);
     if (good) return json;
     cJSON_Delete(json);
