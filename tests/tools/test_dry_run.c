@@ -48,7 +48,7 @@ static void test_output(void **state)
          "cp -r done kept && cp -r board events");
     static const char *const refused[][2] = {
         {"--output done holds a model, or part of one (config.json)", "--output done"},
-        {"--output tiny is, or holds, --config tiny", "--output tiny --overwrite"},
+        {"--output tiny is or contains --config tiny", "--output tiny --overwrite"},
         {"--log-csv l.csv exists", "--output run --log-csv l.csv"},
         {"--log-csv rows.csv is, or belongs to, --data rows.csv", "--log-csv rows.csv --overwrite"},
         {"--tensorboard board holds the events of another run", "--tensorboard board"},

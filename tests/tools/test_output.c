@@ -126,7 +126,7 @@ static void test_run_file_is_an_input(void **state)
                  files[i]);
         must_refuse(1, "is, or belongs to, --run-file cfg/o.csv", line);
     }
-    must_refuse(1, "is, or holds, --run-file cfg/o.csv",
+    must_refuse(1, "is or contains --run-file cfg/o.csv",
                 "$F --run-file cfg/o.csv --config tiny --overwrite --output cfg");
     must_refuse(
         1, "is, or belongs to, --run-file cfg/o.csv",

@@ -263,7 +263,7 @@ static bool open_folder(output *out, run_log *log, const char *option, const cha
 {
     bool made;
     const input *hit = own ? NULL : inputs_in_folder(&out->inputs, path);
-    if (hit) return refuse_input(out, option, path, hit, "is, or holds,");
+    if (hit) return refuse_input(out, option, path, hit, "is or contains");
     if (!own && !out->overwrite && !check_holds(out, option, path)) return false;
     int failed = out->look ? try_nearest(out, path) : make_folders(path, &made);
     if (failed) return refuse_errno(out, option, path, failed);
