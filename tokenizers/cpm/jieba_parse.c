@@ -1,9 +1,9 @@
 #include "tokenizers/cpm/jieba_internal.h"
 
-#include <locale.h>
 #include <stdlib.h>
 #include <string.h>
 #include "core/base/memory_internal.h"
+#include "core/base/number_internal.h"
 #include "tokenizers/unicode/unicode_internal.h"
 
 /* ---- dict.txt -------------------------------------------------------------------------------- */
@@ -71,7 +71,6 @@ typedef struct parser {
     mc_error *err;
     const mc_jieba_source *source;
     const char *at, *end;
-    locale_t c_locale; /* numbers have a point, whatever the program's locale is */
     mc_jieba_take *take;
     void *user;
 } parser;
@@ -136,16 +135,15 @@ static mc_status parse_key(parser *p, uint32_t *c)
 
 static mc_status parse_number(parser *p, double *value)
 {
-    char text[64], *end; /* the source need not end in a NUL */
+    char text[64]; /* the source need not end in a NUL */
     size_t length = 0;
     skip_space(p);
     const char *at = p->at;
     while (at < p->end && length + 1 < sizeof text && memchr("+-.0123456789eE", *at, 15))
         text[length++] = *at++;
     text[length] = '\0';
-    *value = strtod_l(text, &end, p->c_locale);
     /* beyond that sums of a sentence might not be finite */
-    if (!length || *end || !(*value >= MC_JIEBA_NEVER && *value <= 0))
+    if (!mc_number_parse(text, value) || *value < MC_JIEBA_NEVER || *value > 0)
         return expected(p, "a logarithm of a probability, from -3.14e100 to 0");
     p->at = at;
     return MC_OK;
@@ -216,11 +214,8 @@ mc_status mc_jieba_parse_p(mc_error *err, const mc_jieba_source *source, bool ne
                 .take = take,
                 .user = user};
     if (!find_p(&p)) return expected(&p, "a line that begins with P=");
-    p.c_locale = newlocale(LC_ALL_MASK, "C", (locale_t)0);
-    if (!p.c_locale) return mc_error_set(err, MC_ERR_NOMEM, "out of memory for a locale");
     mc_status status = nested ? parse_nested(&p) : parse_numbers(&p, -1);
     skip_space(&p);
     if (!status && p.at < p.end) status = expected(&p, "nothing after the dictionary");
-    freelocale(p.c_locale);
     return status;
 }
