@@ -226,12 +226,11 @@ static int compare(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-static double median_of(run *r, int phase)
+/* The median without the first steps; sorts the values. */
+static double median_of(double *values, int steps)
 {
-    qsort(r->phase[phase] + FIRST, (size_t)r->steps, sizeof(double), compare);
-    double median = r->phase[phase][FIRST + r->steps / 2];
-    free(r->phase[phase]);
-    return median;
+    qsort(values + FIRST, (size_t)steps, sizeof *values, compare);
+    return values[FIRST + steps / 2];
 }
 
 int main(int argc, char **argv)
@@ -272,11 +271,11 @@ int main(int argc, char **argv)
     }
     mc_optim_manager_report(r.optim, 0, &report);
     if (mc_print_error(r.ctx, stderr)) return 1;
-    qsort(seconds + FIRST, (size_t)r.steps, sizeof *seconds, compare);
     if (apart)
         mc_print_rank(r.ctx, 0, "phases forward_ms=%.3f backward_ms=%.3f update_ms=%.3f\n",
-                      median_of(&r, FORWARD), median_of(&r, BACKWARD), median_of(&r, UPDATE));
-    double median = seconds[FIRST + r.steps / 2], ranks = mc_data_size(r.ctx);
+                      median_of(r.phase[FORWARD], r.steps), median_of(r.phase[BACKWARD], r.steps),
+                      median_of(r.phase[UPDATE], r.steps));
+    double median = median_of(seconds, r.steps), ranks = mc_data_size(r.ctx);
     double sequences = r.batch, tokens = (double)r.batch * r.length;
     if (r.packed.most) sequences = (double)r.packed.sequences / total;
     if (r.packed.most) tokens = (double)r.packed.tokens / total;
@@ -288,6 +287,7 @@ int main(int argc, char **argv)
         (double)report.loss, (double)report.grad_norm, 1e3 * median, ranks * sequences / median,
         ranks * tokens / median, (double)mc_memory(r.ctx).peak / (1 << 30), ranks);
     free(seconds);
+    for (int i = 0; i <= UPDATE; i++) free(r.phase[i]);
     free(r.host);
     free(r.host_lengths);
     free(r.packed.length);

@@ -199,9 +199,7 @@ mc_tensor *mc_model_shift_right(mc_tape *t, mc_model *m, mc_tensor *labels, cons
 mc_tensor *mc_model_classify(mc_tape *t, mc_model *m, const mc_model_output *out)
 {
     mc_context *ctx = mc_tape_context(t);
-    if (!mc_tape_given(t, "mc_model_classify", m ? m->module.ctx : NULL) || mc_failed(ctx) ||
-        !mc_given_as(ctx, m, "model") || !mc_given_as(ctx, out, "output"))
-        return NULL;
+    if (!mc_model_ready(t, m, __func__) || !mc_given_as(ctx, out, "output")) return NULL;
     if (m->heads.labels)
         return mc_given_as(ctx, out->last_hidden, "output->last_hidden")
                    ? m->family->classify(t, m, out)
@@ -212,11 +210,9 @@ mc_tensor *mc_model_classify(mc_tape *t, mc_model *m, const mc_model_output *out
 
 mc_tensor *mc_model_nsp_logits(mc_tape *t, mc_model *m, mc_tensor *pooled)
 {
-    mc_context *ctx = mc_tape_context(t);
-    if (!mc_tape_given(t, "mc_model_nsp_logits", m ? m->module.ctx : NULL) || mc_failed(ctx) ||
-        !mc_given_as(ctx, m, "model"))
-        return NULL;
+    if (!mc_model_ready(t, m, __func__)) return NULL;
     if (m->heads.nsp) return m->family->nsp(t, m, pooled);
-    mc_fail(ctx, MC_ERR_STATE, "%s: the model has no next sentence head", m->family->title);
+    mc_fail(mc_tape_context(t), MC_ERR_STATE, "%s: the model has no next sentence head",
+            m->family->title);
     return NULL;
 }

@@ -624,13 +624,19 @@ static mc_tensor *decode(mc_tape *t, mc_model *m, const mc_model_input *in,
     return hidden;
 }
 
+bool mc_model_ready(mc_tape *t, const mc_model *m, const char *op)
+{
+    mc_context *ctx = mc_tape_context(t);
+    return mc_tape_given(t, op, m ? m->module.ctx : NULL) && !mc_failed(ctx) &&
+           mc_given_at(ctx, m, op, "model", __FILE__, __LINE__);
+}
+
 mc_model_output mc_model_forward(mc_tape *t, mc_model *m, const mc_model_input *in)
 {
     mc_model_output out = {0};
     mc_stack_input stack;
     mc_context *ctx = mc_tape_context(t);
-    if (!mc_tape_given(t, "mc_model_forward", m ? m->module.ctx : NULL) || mc_failed(ctx) ||
-        !mc_given_as(ctx, m, "model") || !mc_given_as(ctx, in, "input") ||
+    if (!mc_model_ready(t, m, __func__) || !mc_given_as(ctx, in, "input") ||
         !check_fields(t, m, in) || !prepare(t, m, in, &stack))
         return out;
     const mc_family *f = m->family;

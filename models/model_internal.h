@@ -17,6 +17,8 @@ static inline const char *mc_family_lm_has(const mc_family *family)
 void mc_heads_mark_new(mc_model *m, const mc_model_file *f, const mc_load_options *options);
 /* Whether the base model's names have their prefix in files: where heads stand beside it. */
 bool mc_model_is_prefixed(const mc_model *m);
+/* Whether the function `op` may begin: a tape and a model are given, and nothing has failed. */
+bool mc_model_ready(mc_tape *t, const mc_model *m, const char *op);
 /* Reads <folder>/generation_config.json into m->generation, if there is one and the model decodes.
  * False after an error. */
 bool mc_generation_config_read(mc_model *m, const char *folder);

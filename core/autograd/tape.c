@@ -27,19 +27,19 @@ static mc_autograd *need_autograd(mc_context *ctx)
     return ctx->autograd;
 }
 
-static bool has_leaves_of(const mc_tape *tape, const void *owner)
+static bool uses_memory_of(const mc_tape *tape, const void *owner)
 {
-    for (const mc_leaf_owner *o = tape->owners; o; o = o->next)
+    for (const mc_tape_owner *o = tape->owners; o; o = o->next)
         if (o->owner == owner) return true;
     return false;
 }
 
 bool mc_tape_note_owner(mc_tape *tape, const void *owner)
 {
-    if (has_leaves_of(tape, owner)) return true;
-    mc_leaf_owner *o = mc_tape_alloc(tape, sizeof *o);
+    if (uses_memory_of(tape, owner)) return true;
+    mc_tape_owner *o = mc_tape_alloc(tape, sizeof *o);
     if (!o) return false;
-    *o = (mc_leaf_owner){.next = tape->owners, .owner = owner};
+    *o = (mc_tape_owner){.next = tape->owners, .owner = owner};
     tape->owners = o;
     return true;
 }
@@ -54,7 +54,7 @@ void mc_tape_note_outside(mc_tape *tape, const mc_tensor *x)
 bool mc_is_on_open_tape(const mc_context *ctx, const void *owner, const mc_tape *but)
 {
     for (mc_tape *tape = ctx->autograd ? ctx->autograd->open : NULL; tape; tape = tape->next)
-        if (tape != but && has_leaves_of(tape, owner)) return true;
+        if (tape != but && uses_memory_of(tape, owner)) return true;
     return false;
 }
 
@@ -264,7 +264,7 @@ mc_status mc_tape_hook(mc_tape *tape, const mc_tape_watch *watch, const void *ow
 void mc_tape_unhook(const mc_context *ctx, const void *owner, const char *what)
 {
     for (mc_tape *tape = ctx->autograd ? ctx->autograd->open : NULL; tape; tape = tape->next) {
-        if (!tape->orphaned && has_leaves_of(tape, owner)) tape->orphaned = what;
+        if (!tape->orphaned && uses_memory_of(tape, owner)) tape->orphaned = what;
         for (mc_tape_hooks *h = tape->hooks; h; h = h->next)
             if (h->owner == owner) h->watch = NULL;
     }

@@ -6,10 +6,10 @@
 #include "core/base/arena_internal.h"
 
 /* The owner of memory that a tape uses: a model, a tensor of the context, lengths, another tape. */
-typedef struct mc_leaf_owner {
-    struct mc_leaf_owner *next;
+typedef struct mc_tape_owner {
+    struct mc_tape_owner *next;
     const void *owner;
-} mc_leaf_owner;
+} mc_tape_owner;
 
 /* Lengths that were copied to the device. */
 typedef struct mc_device_lengths {
@@ -29,7 +29,7 @@ struct mc_tape {
     mc_owned owned;
     mc_context *ctx;
     mc_tape *next; /* in the context's list of open tapes, or of ended ones */
-    mc_leaf_owner *owners;
+    mc_tape_owner *owners;
     mc_device_lengths *device_lengths;
     mc_tape_hooks *hooks;
     mc_arena arena;
