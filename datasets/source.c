@@ -68,14 +68,15 @@ static int find_place(const source *s, const char *name, bool *found)
 {
     const mc_label_names *l = s->dataset->labels;
     int low = 0, high = l->count;
-    *found = false;
-    while (low < high && !*found) {
-        int middle = (low + high) / 2, order = strcmp(name, l->name[s->sorted[middle]]);
-        *found = order == 0;
-        if (order <= 0) high = middle;
-        if (order > 0) low = middle + 1;
+    while (low < high) {
+        int middle = (low + high) / 2;
+        if (strcmp(l->name[s->sorted[middle]], name) < 0)
+            low = middle + 1;
+        else
+            high = middle;
     }
-    return *found ? high : low;
+    *found = low < l->count && strcmp(l->name[s->sorted[low]], name) == 0;
+    return low;
 }
 
 static bool insert_label(source *s, int place, const char *name)

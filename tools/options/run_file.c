@@ -28,10 +28,10 @@ static void fail_at(FILE *err, const args_spec *spec, const char *path, const ch
                     const char *at)
 {
     char what[128];
-    int line = 1;
+    int line = 1, rest = (int)strcspn(at, "\r\n");
     for (const char *p = content; p < at; p++) line += *p == '\n';
-    snprintf(what, sizeof what, "line %d: malformed JSON at \"%.*s\"", line,
-             (int)strcspn(at, "\r\n") < 40 ? (int)strcspn(at, "\r\n") : 40, at);
+    snprintf(what, sizeof what, "line %d: malformed JSON at \"%.*s\"", line, rest < 40 ? rest : 40,
+             at);
     fail(err, spec, path, what);
 }
 

@@ -226,12 +226,17 @@ static const char *option_of(const char *name)
     return strcmp(name, "model") == 0 ? "family" : name;
 }
 
-/* What stands for a setting that is "", or 0 where that means the default. */
+/* Whether 0 means the default of a setting. */
+static bool has_default(const char *name)
+{
+    return strcmp(name, "max-length") == 0 || strcmp(name, "max-target-length") == 0 ||
+           strcmp(name, "val-fraction") == 0;
+}
+
+/* What stands for a setting that is not set. */
 static const char *unset_text(const char *name)
 {
-    static const char *const by_default[] = {"max-length", "max-target-length", "val-fraction"};
-    for (size_t i = 0; i < sizeof by_default / sizeof *by_default; i++)
-        if (strcmp(name, by_default[i]) == 0) return "the default";
+    if (has_default(name)) return "the default";
     if (strcmp(name, "optimizer") == 0) return train_optimizer_names[TRAIN_ADAM];
     if (strcmp(name, "optimizer-state") == 0) return train_state_names[TRAIN_STATE_F32];
     if (strcmp(name, "lora-rank") == 0 || strcmp(name, "virtual-tokens") == 0) return "0";
@@ -242,7 +247,7 @@ static const char *unset_text(const char *name)
 
 static bool is_unset(const char *name, const char *value)
 {
-    return !*value || (strcmp(value, "0") == 0 && strcmp(unset_text(name), "the default") == 0);
+    return !*value || (has_default(name) && strcmp(value, "0") == 0);
 }
 
 bool settings_same(const settings *list, settings_find_fn find, const void *begun,
