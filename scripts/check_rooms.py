@@ -33,7 +33,7 @@ BUDGETS = {
     "core/checkpoint": 4697, "core/device": 3850, "core/device/cpu": 1120,
     "core/device/cpu/isa": 4910, "core/device/cuda/attention": 2350,
     "core/device/cuda/decode": 1180, "core/device/cuda/elementwise": 4260,
-    "core/device/cuda/product": 2750, "core/device/cuda/runtime": 3277, "core/device/hopper": 434,
+    "core/device/cuda/product": 2800, "core/device/cuda/runtime": 3277, "core/device/hopper": 434,
     "core/device/hopper/attention": 2715, "core/device/hopper/decode": 3350,
     "core/device/hopper/product": 1565, "core/dist": 4302, "core/dist/control": 3078,
     "core/formats": 5990, "core/hub": 1452, "core/hub/net": 2027, "core/inspect": 780,

@@ -85,12 +85,15 @@ mc_tensor *mc_tape_deferred(mc_tape *tape, mc_tensor *x, mc_tensor *f, float dro
     return sum;
 }
 
-mc_tensor *mc_tape_deferred_activation(mc_tape *tape, mc_tensor *pre, int activation)
+mc_tensor *mc_tape_deferred_activation(mc_tape *tape, mc_tensor *pre, int activation, bool gated)
 {
-    mc_tensor *y = new_tensor(tape, pre->dtype, pre->shape);
+    mc_shape shape = pre->shape;
+    if (gated) shape.dim[shape.ndim - 1] /= 2;
+    mc_tensor *y = new_tensor(tape, pre->dtype, shape);
     if (!y) return NULL;
     y->pre = pre;
     y->activation = activation;
+    y->gated = gated;
     y->lengths = pre->lengths;
     return y;
 }

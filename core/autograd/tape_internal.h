@@ -65,8 +65,8 @@ mc_tensor *mc_tape_take(mc_tape *tape, mc_tensor *x);
 mc_tensor *mc_tape_leaf(mc_tape *tape, mc_dtype dtype, mc_shape shape, void *data, float *gradient);
 /* A tensor for a residual sum that is not computed yet; it has no storage and no node. */
 mc_tensor *mc_tape_deferred(mc_tape *tape, mc_tensor *x, mc_tensor *f, float dropout);
-/* A tensor for activation(pre), see mc_tensor.pre; it has no storage. */
-mc_tensor *mc_tape_deferred_activation(mc_tape *tape, mc_tensor *pre, int activation);
+/* A tensor for activation(pre), `gated` or not, see mc_tensor.pre; it has no storage. */
+mc_tensor *mc_tape_deferred_activation(mc_tape *tape, mc_tensor *pre, int activation, bool gated);
 /* A tensor for bytes, see mc_tensor.bytes; it has no storage. */
 mc_tensor *mc_tape_in_bytes(mc_tape *tape, mc_dtype dtype, mc_tensor *bytes, const float *scale);
 /* The lengths, then the offsets, in device memory (2 * count + 1); copied once per tape, unless

@@ -463,11 +463,16 @@ typedef struct mc_row_loss_call {
  *
  * With an activation it casts activation(x) or, with `pre` (of x's shape), x * activation'(pre),
  * rounded to x's dtype as `activation` and `activation_backward` would store it. Adds the column
- * sums to sums (columns), f32; NULL: no sums, always so without `pre`. */
+ * sums to sums (columns), f32; NULL: no sums, always so without `pre`.
+ *
+ * `gated`: instead of these what `gated` makes of x (rows, 2 * columns) or, with `pre` (rows,
+ * columns), what `gated_backward` makes of that and x (rows, columns / 2). These n columns of one
+ * half are a multiple of 8. */
 typedef struct mc_fp8_cast_call {
     int64_t rows, columns, padded;
     mc_matrix x;
     mc_activation activation;
+    bool gated;
     mc_matrix pre;
     float *sums;
     mc_fp8_format format;

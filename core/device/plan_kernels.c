@@ -623,7 +623,9 @@ static mc_status plan_linear_quantized(mc_device *d, int64_t rows, float alpha, 
 
 static mc_status plan_fp8_cast(mc_device *d, const mc_fp8_cast_call *c)
 {
-    double bytes = size_of(c->x) + size_of(c->pre) + (c->data ? 1 : 0) + (c->transposed ? 1 : 0);
+    double wide = !c->gated ? 1 : c->pre.data ? 0.5 : 2; /* columns of x for one of the result */
+    double bytes =
+        wide * size_of(c->x) + size_of(c->pre) + (c->data ? 1 : 0) + (c->transposed ? 1 : 0);
     DO(d, copied(d, c->x.dtype, c->rows, c->columns, bytes), fp8_cast, c);
 }
 

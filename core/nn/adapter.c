@@ -112,20 +112,20 @@ static mc_tensor *add_up(mc_tape *t, const mc_stored *weight, mc_tensor *y, mc_t
     return mc_low_rank_add(t, y, h, parts, adapter->count, adapter->scale);
 }
 
-/* The product without the adapter. `next`: see mc_stored_fp8_product. */
+/* The product without the adapter. */
 static mc_tensor *product(mc_tape *t, mc_tensor *x, mc_parameter *weight, mc_tensor *b,
-                          mc_activation activation, const mc_stored *next)
+                          const mc_product_form *form)
 {
     mc_stored *stored = weight->stored;
     float scale = stored->product_scale;
     if (mc_stored_has_quantized(stored))
-        return mc_stored_product(t, x, stored, stored->shape.dim[0], b, activation, scale);
+        return mc_stored_product(t, x, stored, stored->shape.dim[0], b, form->activation, scale);
     if (mc_fp8_takes(t, stored)) {
         mc_tensor *w = mc_stored_tensor_fp8(t, stored);
-        return w ? mc_stored_fp8_product(t, x, stored, w, b, activation, next) : NULL;
+        return w ? mc_stored_fp8_product(t, x, stored, w, b, form) : NULL;
     }
     mc_tensor *w = mc_parameter_whole(t, weight);
-    return w ? mc_scaled_linear(t, x, w, b, activation, scale) : NULL;
+    return w ? mc_scaled_linear(t, x, w, b, form->activation, scale) : NULL;
 }
 
 /* A's product comes first in forward, so that in backward the large product writes x's gradient
@@ -134,7 +134,7 @@ static mc_tensor *adapted_product(mc_tape *t, mc_tensor *x, mc_parameter *weight
                                   mc_activation activation)
 {
     mc_tensor *h = down(t, weight->stored->adapter, x);
-    mc_tensor *y = h ? product(t, x, weight, b, MC_ACTIVATION_NONE, NULL) : NULL;
+    mc_tensor *y = h ? product(t, x, weight, b, &(mc_product_form){MC_ACTIVATION_NONE}) : NULL;
     mc_tensor *sum = y ? add_up(t, weight->stored, y, h) : NULL;
     mc_tape_release(t, h);
     mc_tensor *active = sum ? mc_activate(t, sum, activation) : NULL;
@@ -147,7 +147,7 @@ mc_tensor *mc_weight_product(mc_tape *t, mc_tensor *x, mc_parameter *weight, mc_
 {
     mc_tensor *b = bias ? mc_parameter_whole(t, bias) : NULL;
     if (bias && !b) return NULL;
-    if (!weight->stored->adapter) return product(t, x, weight, b, activation, NULL);
+    if (!weight->stored->adapter) return product(t, x, weight, b, &(mc_product_form){activation});
     return adapted_product(t, x, weight, b, activation);
 }
 
@@ -159,13 +159,15 @@ static bool casts_alone(const mc_tape *t, const mc_parameter *weight)
 }
 
 mc_tensor *mc_weight_product_for(mc_tape *t, mc_tensor *x, mc_parameter *weight, mc_parameter *bias,
-                                 mc_activation activation, const mc_parameter *next)
+                                 mc_activation activation, bool gated, const mc_parameter *next)
 {
+    const mc_product_form form = {activation, gated, next->stored};
     bool defers =
         activation != MC_ACTIVATION_NONE && casts_alone(t, weight) && casts_alone(t, next);
-    if (!defers) return mc_weight_product(t, x, weight, bias, activation);
+    if (!defers)
+        return mc_weight_product(t, x, weight, bias, gated ? MC_ACTIVATION_NONE : activation);
     mc_tensor *b = bias ? mc_parameter_whole(t, bias) : NULL;
-    return bias && !b ? NULL : product(t, x, weight, b, activation, next->stored);
+    return bias && !b ? NULL : product(t, x, weight, b, &form);
 }
 
 /* ---- merging --------------------------------------------------------------------------------- */

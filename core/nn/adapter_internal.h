@@ -49,9 +49,11 @@ bool mc_parameter_is_factor(const mc_parameter *parameter);
 mc_tensor *mc_weight_product(mc_tape *t, mc_tensor *x, mc_parameter *weight, mc_parameter *bias,
                              mc_activation activation);
 /* The same if only the product with `next` reads the result. With both products in 8 bits, the
- * result may be a deferred activation (mc_tensor.pre) or bytes (mc_tensor.bytes), which only
- * mc_weight_product and mc_tape_release accept. */
+ * result may be a deferred activation (mc_tensor.pre) or bytes (mc_tensor.bytes), without a
+ * storage, which only mc_weight_product and mc_tape_release accept. `gated`: the next product reads
+ * activation(a) * b of the halves a and b of the columns; a result with a storage is the product
+ * alone, for mc_gated. */
 mc_tensor *mc_weight_product_for(mc_tape *t, mc_tensor *x, mc_parameter *weight, mc_parameter *bias,
-                                 mc_activation activation, const mc_parameter *next);
+                                 mc_activation activation, bool gated, const mc_parameter *next);
 
 #endif

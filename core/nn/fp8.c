@@ -308,7 +308,7 @@ const float *mc_fp8_norm_scale(const mc_tape *t, const mc_stored *norm)
 }
 
 mc_tensor *mc_stored_fp8_product(mc_tape *t, mc_tensor *x, mc_stored *s, mc_tensor *weight,
-                                 mc_tensor *bias, mc_activation activation, const mc_stored *next)
+                                 mc_tensor *bias, const mc_product_form *form)
 {
     const mc_module_root *root = s->owner->root;
     const mc_fp8_state *f = root->fp8;
@@ -320,11 +320,15 @@ mc_tensor *mc_stored_fp8_product(mc_tape *t, mc_tensor *x, mc_stored *s, mc_tens
         return NULL;
     }
     int first = (s->fp8 - 1) * MC_FP8_ROLES;
+    bool apart = form->gated && is_fixed(f);
+    mc_activation activation = apart ? MC_ACTIVATION_NONE : form->activation;
+    const mc_stored *next = apart ? NULL : form->next;
     if (!is_fixed(f) && x && x->norm && x->norm->owner->root == root) x->norm->fp8_reader = s->fp8;
     mc_fp8_use use = {.scales = f->scales + first,
                       .seen = is_fixed(f) ? NULL : f->seen + first,
                       .current = mc_fp8_is_current(f),
                       .defers = next && !is_fixed(f),
+                      .gated = form->gated,
                       .result = next && is_fixed(f) ? &f->inputs[next->fp8 - 1].scale : NULL,
                       .input = is_fixed(f) ? &f->inputs[s->fp8 - 1].scale : NULL,
                       .margin = f->recipe.fp8_margin,

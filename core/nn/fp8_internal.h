@@ -42,12 +42,21 @@ int mc_fp8_kind_of(const mc_fp8_kind *kinds, int count, const mc_stored *s);
 
 /* Whether the tape multiplies by a weight in 8 bits and casts the other operand. */
 bool mc_fp8_takes(const mc_tape *t, const mc_stored *stored);
-/* activation(scale * x W^T + b) with scales of tensors, on a tape for which mc_fp8_takes holds.
- * With `next`, only the product with that weight, in 8 bits too, may read the result
- * (mc_fp8_use.defers, result): with fixed scales its GELU is tanh's approximation, whatever the
- * device. */
+/* What is made of a product before the next one. */
+typedef struct mc_product_form {
+    mc_activation activation;
+    bool gated; /* activation(a) * b of the halves a and b of its columns; only with `next` */
+    /* The weight, in 8 bits too, of the only product that reads the result; NULL: any operation
+     * may. */
+    const mc_stored *next;
+} mc_product_form;
+
+/* scale * x W^T + b with scales of tensors, in that form, on a tape for which mc_fp8_takes holds.
+ * With `next` it may be one that only that product can read (mc_fp8_use.defers, result): with
+ * fixed scales its GELU is tanh's approximation, whatever the device. Fixed scales leave a gate to
+ * the caller. */
 mc_tensor *mc_stored_fp8_product(mc_tape *t, mc_tensor *x, mc_stored *stored, mc_tensor *weight,
-                                 mc_tensor *bias, mc_activation activation, const mc_stored *next);
+                                 mc_tensor *bias, const mc_product_form *form);
 
 /* The scale with which a norm writes its result in 8 bits for the layer that reads it, by what
  * passes before mc_module_calibrate_fp8 have observed (mc_tensor.norm); NULL: it does not. */

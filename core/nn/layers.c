@@ -272,11 +272,13 @@ void mc_feed_forward_set_dropout(mc_feed_forward *ffn, float p)
     if (ffn) ffn->options.dropout = p;
 }
 
-/* The product alone; the caller applies the gate. */
-static mc_tensor *gated_in(mc_tape *t, mc_feed_forward *ffn, mc_tensor *x)
+/* The product for a gate, which the caller applies unless w_out does, and nothing lies between. */
+static mc_tensor *gated_in(mc_tape *t, mc_feed_forward *ffn, mc_tensor *x, bool drops)
 {
     x = mc_cast(t, x, mc_parameter_dtype(ffn->in_weight));
-    return mc_weight_product(t, x, ffn->in_weight, ffn->in_bias, MC_ACTIVATION_NONE);
+    if (drops) return mc_weight_product(t, x, ffn->in_weight, ffn->in_bias, MC_ACTIVATION_NONE);
+    return mc_weight_product_for(t, x, ffn->in_weight, ffn->in_bias, ffn->options.activation, true,
+                                 ffn->out->weight);
 }
 
 /* The product with its activation; only w_out reads the result. */
@@ -284,7 +286,7 @@ static mc_tensor *plain_in(mc_tape *t, mc_feed_forward *ffn, mc_tensor *x)
 {
     const mc_linear *in = ffn->in;
     x = mc_cast(t, x, mc_parameter_dtype(in->weight));
-    return mc_weight_product_for(t, x, in->weight, in->bias, ffn->options.activation,
+    return mc_weight_product_for(t, x, in->weight, in->bias, ffn->options.activation, false,
                                  ffn->out->weight);
 }
 
@@ -295,7 +297,7 @@ static mc_tensor *feed_in(mc_tape *t, mc_feed_forward *ffn, mc_tensor *x, bool l
     bool drops = o->dropout > 0 && mc_tape_is_training(t);
     bool relu = o->activation == MC_ACTIVATION_RELU && !o->gated && drops; /* one pass does both */
     mc_activation activation = relu ? MC_ACTIVATION_NONE : o->activation;
-    mc_tensor *h = o->gated ? gated_in(t, ffn, x)
+    mc_tensor *h = o->gated ? gated_in(t, ffn, x, drops)
                    : drops  ? mc_linear_forward_activated(t, ffn->in, x, activation)
                             : plain_in(t, ffn, x);
     if (last) mc_tape_release(t, x);

@@ -23,8 +23,9 @@ struct mc_fp8_use {
     mc_fp8_seen *seen;    /* (MC_FP8_ROLES), device memory; what casts observe; NULL: not kept */
     bool current;         /* scales come from the tensor itself, over all ranks */
     /* Forward leaves the activation to the next 8-bit linear, the output's only reader, which
-     * computes it from the pre-activation in its casts. So the output needs no memory. */
-    bool defers;
+     * computes it from the pre-activation in its casts. So the output needs no memory. `gated`: it
+     * is activation(a) * b of the halves a and b of the pre-activation's columns. */
+    bool defers, gated;
     /* With fixed scales the output is the activation itself in E4M3, with the scale of the next
      * 8-bit linear's input: in device memory, at a multiple of 16 bytes; no gradients. NULL: not
      * so. */
@@ -54,6 +55,7 @@ typedef struct mc_fp8_source {
     int64_t rows, columns;
     mc_matrix x;
     mc_activation activation;
+    bool gated;
     mc_matrix pre;
     float *sums;
 } mc_fp8_source;
@@ -83,9 +85,10 @@ void mc_fp8_release(mc_fp8_operand *x);
 /* How a linear's x was cast in forward, for backward. */
 typedef struct mc_fp8_x {
     mc_activation activation; /* x is this function of the tensor passed */
-    bool keeps;               /* forward also produces and keeps the form for backward */
-    mc_tensor *scale;         /* holds the scale; NULL: it is in use->scales */
-    mc_tensor *kept;          /* with `keeps`, that form; else NULL: x is cast again */
+    bool gated;
+    bool keeps;       /* forward also produces and keeps the form for backward */
+    mc_tensor *scale; /* holds the scale; NULL: it is in use->scales */
+    mc_tensor *kept;  /* with `keeps`, that form; else NULL: x is cast again */
 } mc_fp8_x;
 
 /* The products of a linear. Forward: all of the call, but without the activation if y has no data;

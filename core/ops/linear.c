@@ -25,11 +25,16 @@ static mc_tensor *pre_gradient(mc_tape *t, mc_node *node, const linear_state *st
 {
     mc_tensor *dy = node->output->gradient;
     if (state->activation == MC_ACTIVATION_NONE || state->activation_done) return dy;
-    mc_tensor *du = mc_scratch_new(t, dy->dtype, dy->shape);
+    mc_tensor *du = mc_scratch_new(t, dy->dtype, state->pre->shape);
     if (!du) return NULL;
-    MC_KERNEL(t, "linear", activation_backward, mc_tensor_rows(dy), mc_tensor_columns(dy),
-              state->activation, mc_saved_matrix(t, state->pre), 1, mc_matrix_of(dy),
-              mc_matrix_of(du), false);
+    int64_t rows = mc_tensor_rows(dy), columns = mc_tensor_columns(dy);
+    mc_matrix pre = mc_saved_matrix(t, state->pre);
+    if (state->fp8.gated)
+        MC_KERNEL(t, "linear", gated_backward, rows, columns, state->activation, pre,
+                  mc_matrix_of(dy), mc_matrix_of(du), false);
+    else
+        MC_KERNEL(t, "linear", activation_backward, rows, columns, state->activation, pre, 1,
+                  mc_matrix_of(dy), mc_matrix_of(du), false);
     return du;
 }
 
@@ -51,7 +56,7 @@ static void input_backward(mc_tape *t, mc_node *node, const mc_tensor *du)
     const linear_state *state = node->state;
     mc_tensor *x = node->inputs[X], *weight = node->inputs[WEIGHT];
     mc_tensor *bias = state->bias_done ? NULL : node->inputs[BIAS];
-    int64_t rows = mc_tensor_rows(du), in = mc_tensor_columns(x), out = mc_tensor_columns(du);
+    int64_t rows = mc_tensor_rows(du), in = mc_tensor_columns(x), out = weight->shape.dim[0];
     bool accumulate;
     float *dbias = mc_vector_gradient_begin(t, bias);
     mc_tensor *dx = mc_gradient_target(t, x, &accumulate);
@@ -196,25 +201,28 @@ static void record(mc_tape *t, const linear_state *like, mc_tensor *x, mc_tensor
     mc_node_save(node, like->x8.kept);
 }
 
-/* Allocates the output, and the pre-activation if it is kept. With `defers` the output represents
- * its activation. NULL after an error. */
-static mc_tensor *make_output(mc_tape *t, const mc_tensor *x, int64_t out, bool keeps, bool defers,
-                              mc_activation activation, mc_tensor **pre)
+/* A new tensor of x's rows. */
+static mc_tensor *rows_like(mc_tape *t, const mc_tensor *x, mc_dtype dtype, int64_t columns)
 {
     mc_shape shape = x->shape;
-    shape.dim[shape.ndim - 1] = out;
-    mc_tensor *y = defers ? NULL : mc_tape_tensor(t, x->dtype, shape, x);
-    *pre = keeps && (y || defers) ? mc_tape_tensor(t, x->dtype, shape, x) : NULL;
-    if (keeps && !*pre) return NULL;
-    return defers ? mc_tape_deferred_activation(t, *pre, (int)activation) : y;
+    shape.dim[shape.ndim - 1] = columns;
+    return mc_tape_tensor(t, dtype, shape, x);
 }
 
-/* An output in 8 bits, see mc_fp8_use.result. NULL after an error. */
-static mc_tensor *make_bytes(mc_tape *t, const mc_tensor *x, int64_t out, const float *scale)
+/* Allocates the output of a call, and the pre-activation if it is kept or the output stands for its
+ * activation. NULL after an error. */
+static mc_tensor *make_output(mc_tape *t, const mc_tensor *x, const mc_fp8_use *use,
+                              const mc_linear_call *call, bool keeps, mc_tensor **pre)
 {
-    mc_shape shape = x->shape;
-    shape.dim[shape.ndim - 1] = out;
-    return mc_tape_in_bytes(t, x->dtype, mc_tape_tensor(t, MC_U8, shape, x), scale);
+    if (use && use->result)
+        return mc_tape_in_bytes(t, x->dtype, rows_like(t, x, MC_U8, call->out), use->result);
+    bool defers = call->activation != MC_ACTIVATION_NONE && use && use->defers;
+    if (keeps || defers) {
+        *pre = rows_like(t, x, x->dtype, call->out);
+        if (!*pre) return NULL;
+    }
+    if (defers) return mc_tape_deferred_activation(t, *pre, (int)call->activation, use->gated);
+    return rows_like(t, x, x->dtype, call->out);
 }
 
 /* Whether x is there in 8 bits with the scale of the layer's input. */
@@ -230,29 +238,25 @@ static mc_tensor *linear(mc_tape *t, mc_tensor *x, mc_tensor *weight, mc_tensor 
     mc_tensor *source = !use ? x : has_bytes(x, use) ? x->bytes : source_of(x);
     if (!use && !mc_op_ready(t, "linear", weight)) return NULL;
     if (!check(t, source, x, weight, bias, activation, scale)) return NULL;
-    bool active = activation != MC_ACTIVATION_NONE, to_bytes = use && use->result;
-    bool defers = active && use && use->defers;
-    bool keeps = active && mc_tape_recording(t) &&
+    bool keeps = activation != MC_ACTIVATION_NONE && mc_tape_recording(t) &&
                  (x->requires_grad || weight->requires_grad || (bias && bias->requires_grad));
     linear_state state = {.activation = activation, .scale = scale};
-    int64_t out = weight->shape.dim[0];
-    mc_tensor *y = to_bytes
-                       ? make_bytes(t, x, out, use->result)
-                       : make_output(t, x, out, keeps || defers, defers, activation, &state.pre);
-    if (!y) return NULL;
     mc_linear_call call = {.rows = mc_tensor_rows(x),
                            .in = mc_tensor_columns(x),
-                           .out = out,
+                           .out = weight->shape.dim[0],
                            .alpha = scale,
                            .x = mc_matrix_of(source),
                            .weight = mc_matrix_of(weight),
-                           .activation = activation,
-                           .pre = mc_matrix_of(state.pre)};
-    if (!defers) call.y = mc_matrix_of(to_bytes ? y->bytes : y);
+                           .activation = activation};
+    mc_tensor *y = make_output(t, x, use, &call, keeps, &state.pre);
+    if (!y) return NULL;
+    call.pre = mc_matrix_of(state.pre);
+    if (!y->pre) call.y = mc_matrix_of(y->bytes ? y->bytes : y);
     if (bias) call.bias = mc_matrix_flat(bias);
     if (use) {
         state.fp8 = *use;
         if (x->pre) state.x8.activation = (mc_activation)x->activation;
+        state.x8.gated = x->gated;
         state.x8.keeps = x->pre && weight->requires_grad && mc_tape_keeps_cheap(t);
         mc_fp8_linear(t, use, &call, &state.x8, weight);
     } else {

@@ -43,6 +43,7 @@ const mc_fp8_scale *mc_fp8_scale_for(mc_tape *t, const mc_fp8_use *use, mc_fp8_r
                              .columns = x->columns,
                              .x = x->x,
                              .activation = x->activation,
+                             .gated = x->gated,
                              .pre = x->pre};
     mc_status status =
         mc_fp8_find_scale(ctx, group, &what, role, use->margin, mc_tensor_data(seen), to);
@@ -79,6 +80,7 @@ bool mc_fp8_cast_into(mc_tape *t, const mc_fp8_use *use, mc_fp8_role role, const
                              .padded = out->padded,
                              .x = x->x,
                              .activation = x->activation,
+                             .gated = x->gated,
                              .pre = x->pre,
                              .sums = x->sums,
                              .format = mc_fp8_format_of(role),
@@ -143,6 +145,13 @@ static mc_tensor *keep(mc_tape *t, mc_fp8_operand *x)
     return kept;
 }
 
+/* A linear's input (rows, in), of the tensor passed for it. */
+static mc_fp8_source input_source(int64_t rows, int64_t in, mc_matrix x, const mc_fp8_x *how)
+{
+    return (mc_fp8_source){
+        .rows = rows, .columns = in, .x = x, .activation = how->activation, .gated = how->gated};
+}
+
 /* The input of forward in 8 bits: cast, unless it is bytes. */
 static bool x_operand(mc_tape *t, const mc_fp8_use *use, const mc_linear_call *c, mc_fp8_x *how,
                       mc_fp8_operand *x)
@@ -155,8 +164,7 @@ static bool x_operand(mc_tape *t, const mc_fp8_use *use, const mc_linear_call *c
                               .data = c->x.data};
         return true;
     }
-    mc_fp8_source source = {
-        .rows = c->rows, .columns = c->in, .x = c->x, .activation = how->activation};
+    mc_fp8_source source = input_source(c->rows, c->in, c->x, how);
     mc_fp8_forms forms = mc_fp8_forms_of(t, true, how->keeps);
     forms.noted = !mc_tape_replaying(t);
     how->scale = own_scale(t, use);
@@ -227,7 +235,7 @@ void mc_fp8_weight_gradient(mc_tape *t, const mc_fp8_use *use, const mc_fp8_oper
                             mc_matrix x, int64_t in, const mc_fp8_x *how, float alpha, float beta,
                             mc_matrix dweight)
 {
-    mc_fp8_source source = {.rows = dy->rows, .columns = in, .x = x, .activation = how->activation};
+    mc_fp8_source source = input_source(dy->rows, in, x, how);
     mc_fp8_operand x8 = {0};
     mc_fp8_gemm_call call = {.transpose_a = true,
                              .m = dy->columns,
@@ -246,7 +254,9 @@ static bool finish_input_gradient(mc_tape *t, const mc_linear_backward_call *c,
 {
     bool active = c->activation != MC_ACTIVATION_NONE;
     if (active && before) {
-        mc_fp8_source source = {c->rows, c->in, c->dx, c->activation, c->pre, c->sums};
+        bool gated = before->use->gated;
+        mc_fp8_source source = {
+            c->rows, gated ? 2 * c->in : c->in, c->dx, c->activation, gated, c->pre, c->sums};
         return mc_fp8_cast_dy(t, before->use, &source, before->for_input, before->for_weight,
                               before->dy);
     }

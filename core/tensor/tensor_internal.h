@@ -54,10 +54,12 @@ struct mc_tensor {
     const mc_lengths *lengths;
     /* the expression that the tensor stands for, not computed yet; or NULL */
     const mc_deferred *deferred;
-    /* Or the tensor stands for the activation (mc_activation) of `pre`, which the next linear layer
-     * computes as it reads it: see mc_fp8_use.defers. Else NULL. */
+    /* Or the tensor stands for the activation (mc_activation) of `pre` or, `gated`, for
+     * activation(a) * b of the halves a and b of its columns, which the next linear layer computes
+     * as it reads it: see mc_fp8_use.defers. Else NULL. */
     struct mc_tensor *pre;
     int activation;
+    bool gated;
     /* The same values in E4M3 with a fixed scale, for the linear layer whose input has it; without
      * a storage there are no others. Else NULL. See mc_fp8_use.result, mc_residual_norm_fp8. */
     struct mc_tensor *bytes;

@@ -134,6 +134,25 @@ static inline void fp8_cast_result_free(fp8_cast_result *r)
     free(r->sums);
 }
 
+/* y = what a cast with an activation or a gate casts, by their own kernels; adds column sums. */
+static inline void fp8_activate(mc_device *d, const mc_kernels *k, const mc_fp8_cast_call *c,
+                                mc_matrix y, float *sums)
+{
+    int64_t rows = c->rows, columns = c->columns;
+    mc_activation kind = c->activation;
+    mc_status status;
+    if (c->gated && c->pre.data)
+        status = k->gated_backward(d, rows, columns / 2, kind, c->pre, c->x, y, false);
+    else if (c->gated)
+        status = k->gated(d, rows, columns, kind, c->x, y);
+    else if (c->pre.data)
+        status = k->activation_backward(d, rows, columns, kind, c->pre, 1, c->x, y, false);
+    else
+        status = k->activation(d, rows, columns, kind, c->x, y);
+    assert_int_equal(status, MC_OK);
+    if (c->pre.data) assert_int_equal(k->column_sums(d, rows, columns, y, sums), MC_OK);
+}
+
 /* A cast by the kernels of a device, whose memory the matrices and the scale lie in; `apart`: by
  * the activation's own kernel, and a cast of what it wrote. */
 static inline fp8_cast_result fp8_run_cast(mc_device *d, const mc_kernels *k, mc_fp8_cast_call call,
@@ -154,18 +173,11 @@ static inline fp8_cast_result fp8_run_cast(mc_device *d, const mc_kernels *k, mc
     d->copy_in(d, there, r.sums, sums);
     call.seen = seen;
     if (call.pre.data) call.sums = there;
-    if (apart && call.pre.data) {
-        assert_int_equal(k->activation_backward(d, call.rows, call.columns, call.activation,
-                                                call.pre, 1, call.x, y, false),
-                         MC_OK);
-        assert_int_equal(k->column_sums(d, call.rows, call.columns, y, there), MC_OK);
-    } else if (apart) {
-        assert_int_equal(k->activation(d, call.rows, call.columns, call.activation, call.x, y),
-                         MC_OK);
-    }
     if (apart) {
+        fp8_activate(d, k, &call, y, there);
         call.x = y;
         call.activation = MC_ACTIVATION_NONE;
+        call.gated = false;
         call.pre = (mc_matrix){0};
         call.sums = NULL;
     }

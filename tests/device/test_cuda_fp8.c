@@ -131,6 +131,40 @@ static void test_fused_cast(void **state)
     gpu->free(gpu, scale_there, sizeof scale);
 }
 
+/* A gate, or its gradient, within the cast: to the bit what two kernels give. Halves of whole
+ * chunks and of half ones, tiles within a half and across both. */
+static void test_gated_cast(void **state)
+{
+    (void)state;
+    static const int64_t shapes[][3] = {{1, 48, 4}, {128, 64, 8}, {300, 72, 8}, {301, 160, 4}};
+    const mc_fp8_scale scale = {.scale = 128, .inverse = 1 / 128.0f};
+    mc_fp8_scale *scale_there = upload(&scale, sizeof scale);
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) FOR_TYPES(d)
+    for (int a = MC_ACTIVATION_NONE; a <= MC_ACTIVATION_SILU; a++) {
+        int64_t rows = shapes[s][0], n = shapes[s][1];
+        matrix x = matrix_new(float_types[d], rows, 2 * n, shapes[s][2], -4, 4),
+               dy = matrix_new(float_types[d], rows, n, 0, -4, 4);
+        mc_fp8_cast_call call = {.rows = rows,
+                                 .columns = n,
+                                 .padded = (rows + 15) / 16 * 16,
+                                 .x = upload_matrix(&x),
+                                 .activation = (mc_activation)a,
+                                 .gated = true,
+                                 .scale = &scale_there->scale};
+        fp8_check_fused(gpu, gpu->kernels, "cuda", call);
+        call.columns = 2 * n;
+        call.format = MC_FP8_E5M2;
+        call.pre = call.x;
+        call.x = upload_matrix(&dy);
+        fp8_check_fused(gpu, gpu->kernels, "cuda", call);
+        take_matrix(call.x, &dy);
+        take_matrix(call.pre, &x);
+        matrix_free(&dy);
+        matrix_free(&x);
+    }
+    gpu->free(gpu, scale_there, sizeof scale);
+}
+
 /* In the norm's kernel (whole chunks of bf16, of one warp and of several, with few rows and many),
  * and by a cast after it. */
 static void test_norm_to_bytes(void **state)
@@ -441,17 +475,12 @@ static void test_measure(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_cast),
-        cmocka_unit_test(test_odd_addresses),
-        cmocka_unit_test(test_fused_cast),
-        cmocka_unit_test(test_update),
-        cmocka_unit_test(test_rows_by_rows),
-        cmocka_unit_test(test_other_orders),
-        cmocka_unit_test(test_rows),
-        cmocka_unit_test(test_rows_forward),
-        cmocka_unit_test(test_rows_backward),
-        cmocka_unit_test(test_measure),
-        cmocka_unit_test(test_product_to_bytes),
+        cmocka_unit_test(test_cast),          cmocka_unit_test(test_odd_addresses),
+        cmocka_unit_test(test_fused_cast),    cmocka_unit_test(test_gated_cast),
+        cmocka_unit_test(test_update),        cmocka_unit_test(test_rows_by_rows),
+        cmocka_unit_test(test_other_orders),  cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_rows_forward),  cmocka_unit_test(test_rows_backward),
+        cmocka_unit_test(test_measure),       cmocka_unit_test(test_product_to_bytes),
         cmocka_unit_test(test_norm_to_bytes),
     };
     return RUN_ON_GPU(tests);

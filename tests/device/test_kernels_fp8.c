@@ -162,6 +162,39 @@ static void test_fused_cast(void **state)
     }
 }
 
+/* A gate, or its gradient, within the cast: to the bit what two kernels give. */
+static void test_gated_cast(void **state)
+{
+    (void)state;
+    static const int64_t shapes[][2] = {{1, 48}, {33, 64}, {130, 24}};
+    const mc_fp8_scale scale = {.scale = 128, .inverse = 1 / 128.0f};
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) FOR_TYPES(d)
+    for (int a = MC_ACTIVATION_NONE; a <= MC_ACTIVATION_SILU; a++) {
+        int64_t rows = shapes[s][0], n = shapes[s][1];
+        matrix x = matrix_new(float_types[d], rows, 2 * n, 4, -4, 4),
+               dy = matrix_new(float_types[d], rows, n, 0, -4, 4);
+        mc_fp8_cast_call forward = {.rows = rows,
+                                    .columns = n,
+                                    .padded = (rows + 15) / 16 * 16,
+                                    .x = x.m,
+                                    .activation = (mc_activation)a,
+                                    .gated = true,
+                                    .scale = &scale.scale},
+                         backward = forward;
+        backward.columns = 2 * n;
+        backward.x = dy.m;
+        backward.pre = x.m;
+        backward.format = MC_FP8_E5M2;
+        FOR_TABLES(t)
+        {
+            fp8_check_fused(device, t->k, t->name, forward);
+            fp8_check_fused(device, t->k, t->name, backward);
+        }
+        matrix_free(&dy);
+        matrix_free(&x);
+    }
+}
+
 static uint32_t bits_of(float x)
 {
     uint32_t bits;
@@ -329,11 +362,12 @@ static void test_norm_to_bytes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_as_torch),         cmocka_unit_test(test_boundaries),
-        cmocka_unit_test(test_scales),           cmocka_unit_test(test_cast),
-        cmocka_unit_test(test_fused_cast),       cmocka_unit_test(test_update),
-        cmocka_unit_test(test_product),          cmocka_unit_test(test_rows),
-        cmocka_unit_test(test_product_to_bytes), cmocka_unit_test(test_norm_to_bytes),
+        cmocka_unit_test(test_as_torch),      cmocka_unit_test(test_boundaries),
+        cmocka_unit_test(test_scales),        cmocka_unit_test(test_cast),
+        cmocka_unit_test(test_fused_cast),    cmocka_unit_test(test_gated_cast),
+        cmocka_unit_test(test_update),        cmocka_unit_test(test_product),
+        cmocka_unit_test(test_rows),          cmocka_unit_test(test_product_to_bytes),
+        cmocka_unit_test(test_norm_to_bytes),
     };
     return cmocka_run_group_tests(tests, open_tables, close_tables);
 }

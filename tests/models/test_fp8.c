@@ -191,41 +191,47 @@ typedef struct two_linears {
     mc_parameter *weight[2], *bias[2];
 } two_linears;
 
-static bool linears_apart;
+static bool linears_apart, linears_gated;
 
 static void *new_pair(mc_module *parent, const char *name, int index, void *config)
 {
     static const char *const names[] = {"in.weight", "in.bias", "out.weight", "out.bias"};
-    const int64_t sizes[] = {IN, OUT, IN};
+    const int64_t shapes[][2] = {{linears_gated ? 2 * OUT : OUT, IN}, {IN, OUT}};
     two_linears *b = mc_module_add(parent, name, sizeof *b);
     (void)index;
     (void)config;
     for (int i = 0; b && i < 2; i++) {
-        b->weight[i] = mc_parameter_new(&b->block, names[2 * i], MC_SHAPE(sizes[i + 1], sizes[i]),
-                                        mc_init_normal(0, 0.3f));
-        b->bias[i] = mc_parameter_new(&b->block, names[2 * i + 1], MC_SHAPE(sizes[i + 1]),
+        b->weight[i] = mc_parameter_new(
+            &b->block, names[2 * i], MC_SHAPE(shapes[i][0], shapes[i][1]), mc_init_normal(0, 0.3f));
+        b->bias[i] = mc_parameter_new(&b->block, names[2 * i + 1], MC_SHAPE(shapes[i][0]),
                                       mc_init_normal(0, 0.3f));
         mc_weight_declare(b->weight[i], 1);
     }
     return b;
 }
 
-/* `linears_apart`: the activation is computed, and read by more than the second linear. */
+/* `linears_apart`: the activation or gate is computed, and read by more than the second linear. */
 static mc_tensor *run_pair(mc_tape *t, void *block, mc_tensor *x, const mc_call *call)
 {
     two_linears *b = block;
+    const mc_activation kind = MC_ACTIVATION_GELU_NEW;
+    mc_tensor *h;
     (void)call;
-    mc_tensor *h = linears_apart
-                       ? mc_weight_product(t, x, b->weight[0], b->bias[0], MC_ACTIVATION_GELU_NEW)
-                       : mc_weight_product_for(t, x, b->weight[0], b->bias[0],
-                                               MC_ACTIVATION_GELU_NEW, b->weight[1]);
+    if (!linears_apart)
+        h = mc_weight_product_for(t, x, b->weight[0], b->bias[0], kind, linears_gated,
+                                  b->weight[1]);
+    else if (linears_gated)
+        h = mc_gated(t, mc_weight_product(t, x, b->weight[0], b->bias[0], MC_ACTIVATION_NONE),
+                     kind);
+    else
+        h = mc_weight_product(t, x, b->weight[0], b->bias[0], kind);
     assert_int_equal(!linears_apart, h && h->pre);
     mc_tensor *y = mc_weight_product(t, h, b->weight[1], b->bias[1], MC_ACTIVATION_NONE);
     return linears_apart ? mc_add(t, y, mc_slice(t, mc_scale(t, h, 0), 1, 0, IN)) : y;
 }
 
 typedef struct pair_result {
-    float y[ROWS * IN], dx[ROWS * IN], dweight[2][COUNT_W], dbias[2][OUT];
+    float y[ROWS * IN], dx[ROWS * IN], dweight[2][2 * COUNT_W], dbias[2][2 * OUT];
     mc_fp8_seen seen[2 * MC_FP8_ROLES];
 } pair_result;
 
@@ -255,6 +261,7 @@ static void run_pair_pass(mc_context *ctx, mc_dtype dtype, mc_recompute recomput
         memcpy(p->seen, root->root->fp8->seen, sizeof p->seen);
         mc_fp8_advance_scales(root->root, NULL);
     }
+    memset(p->dweight, 0, sizeof p->dweight);
     memset(p->dbias, 0, sizeof p->dbias);
     const char *const names[] = {"in.weight", "out.weight", "in.bias", "out.bias"};
     for (int i = 0; i < 4; i++) {
@@ -267,12 +274,12 @@ static void run_pair_pass(mc_context *ctx, mc_dtype dtype, mc_recompute recomput
     mc_module_free(root);
 }
 
-/* The casts that compute an activation, or its slope, see and give what casts of its results do:
- * to the bit, but for the order of the sums of a bias. */
-static void test_fused_pair(void **state)
+/* The casts that compute an activation or a gate, or its slope, see and give what casts of its
+ * results do: to the bit, but for the order of the sums of a bias. */
+static void check_fused_pair(mc_context *ctx, bool gated)
 {
-    mc_context *ctx = *state;
     static pair_result fused, apart;
+    linears_gated = gated;
     for (int i = 0; i < 12; i++) {
         mc_dtype dtype = i & 1 ? MC_BF16 : MC_F32;
         mc_recompute recompute = (mc_recompute)((int)MC_RECOMPUTE_NONE + i / 2 % 3);
@@ -283,11 +290,15 @@ static void test_fused_pair(void **state)
         assert_memory_equal(fused.dx, apart.dx, sizeof fused.dx);
         assert_memory_equal(fused.dweight, apart.dweight, sizeof fused.dweight);
         assert_memory_equal(fused.seen, apart.seen, sizeof fused.seen);
-        for (int k = 0; k < 2 * OUT; k++)
-            assert_near((double)fused.dbias[k / OUT][k % OUT],
-                        (double)apart.dbias[k / OUT][k % OUT], 1e-7);
+        for (int k = 0; k < 4 * OUT; k++)
+            assert_near((double)fused.dbias[k / (2 * OUT)][k % (2 * OUT)],
+                        (double)apart.dbias[k / (2 * OUT)][k % (2 * OUT)], 1e-7);
     }
+    linears_gated = false;
 }
+
+static void test_fused_pair(void **state) { check_fused_pair(*state, false); }
+static void test_gated_pair(void **state) { check_fused_pair(*state, true); }
 
 /* ---- two linears with fixed scales ----------------------------------------------------------- */
 
@@ -297,8 +308,8 @@ static mc_tensor *run_fixed_pair(mc_tape *t, void *block, mc_tensor *x, const mc
 {
     two_linears *b = block;
     (void)call;
-    mc_tensor *h =
-        mc_weight_product_for(t, x, b->weight[0], b->bias[0], MC_ACTIVATION_GELU, b->weight[1]);
+    mc_tensor *h = mc_weight_product_for(t, x, b->weight[0], b->bias[0], MC_ACTIVATION_GELU, false,
+                                         b->weight[1]);
     assert_int_equal(writes_bytes, h && h->bytes);
     mc_tensor *y = mc_weight_product(t, h, b->weight[1], b->bias[1], MC_ACTIVATION_NONE);
     mc_tape_release(t, h);
@@ -374,11 +385,13 @@ typedef struct feeding_block {
 } feeding_block;
 
 static mc_feed_forward *feeding; /* of the only block */
+static bool feeding_gated;
 
 static void *new_feeding(mc_module *parent, const char *name, int index, void *config)
 {
     feeding_block *b = mc_module_add(parent, name, sizeof *b);
-    const mc_feed_forward_options options = {.activation = MC_ACTIVATION_GELU, .init_std = 0.3f};
+    const mc_feed_forward_options options = {
+        .activation = MC_ACTIVATION_GELU, .gated = feeding_gated, .init_std = 0.3f};
     (void)index;
     (void)config;
     if (b) feeding = b->ffn = mc_feed_forward_add(&b->block, "ffn", IN, OUT, &options);
@@ -415,6 +428,34 @@ static void test_fixed_dropout(void **state)
     assert_good(ctx);
     assert_memory_not_equal(y[0], y[1], sizeof y[0]); /* two forms of GELU */
     assert_memory_equal(y[1], y[2], sizeof y[1]);
+    mc_module_free(root);
+}
+
+/* A gate with fixed scales is computed apart, before within the cast: to the bit the same with the
+ * same scales. */
+static void test_fixed_gate(void **state)
+{
+    mc_context *ctx = *state;
+    const mc_recipe recipe = {.fp8 = MC_FP8_ALL, .scaling = MC_FP8_STATIC};
+    float x[ROWS * IN], y[2][ROWS * IN]; /* y[0] calibrates */
+    uint64_t seed = 11;
+    feeding_gated = true;
+    mc_module *root = new_root(ctx, MC_BF16);
+    mc_block_list *list =
+        mc_block_list_new(root, "blocks", 1, new_feeding, run_feeding, &(mc_block_options){0});
+    feeding_gated = false;
+    assert_int_equal(mc_module_set_recipe(root, &recipe), MC_OK);
+    for (int i = 0; i < ROWS * IN; i++) x[i] = short_noise(&seed, 1);
+    for (int i = 0; i < 2; i++) {
+        mc_tape *t = mc_tape_begin_eval(ctx);
+        mc_tensor *in = given(t, MC_BF16, MC_SHAPE(ROWS, IN), x, false);
+        mc_tensor_read_f32(ctx, mc_block_list_forward(t, list, in, NULL), y[i], ROWS * IN);
+        mc_tape_end(t);
+        if (!i) assert_int_equal(mc_module_calibrate_fp8(root), MC_OK);
+    }
+    assert_good(ctx);
+    assert_true(y[0][0] != 0);
+    assert_memory_equal(y[0], y[1], sizeof y[0]);
     mc_module_free(root);
 }
 
@@ -922,9 +963,10 @@ int main(void)
         cmocka_unit_test(test_who_takes_part), cmocka_unit_test(test_errors),
         cmocka_unit_test(test_recompute),      cmocka_unit_test(test_evaluation),
         cmocka_unit_test(test_resume),         cmocka_unit_test(test_bad_scales),
-        cmocka_unit_test(test_fused_pair),     cmocka_unit_test(test_kinds),
-        cmocka_unit_test(test_choice),         cmocka_unit_test(test_fixed_pair),
-        cmocka_unit_test(test_fixed_dropout),  cmocka_unit_test(test_static_bert),
+        cmocka_unit_test(test_fused_pair),     cmocka_unit_test(test_gated_pair),
+        cmocka_unit_test(test_kinds),          cmocka_unit_test(test_choice),
+        cmocka_unit_test(test_fixed_pair),     cmocka_unit_test(test_fixed_dropout),
+        cmocka_unit_test(test_fixed_gate),     cmocka_unit_test(test_static_bert),
         cmocka_unit_test(test_none_to_choose),
     };
     return cmocka_run_group_tests(tests, set_up_context, tear_down_context);

@@ -79,7 +79,20 @@ static mc_status cast_matrix(const mc_fp8_cast_call *c)
     return MC_OK;
 }
 
-/* Computes the activation into scratch memory and casts that. */
+/* What is cast instead of x: the result of an activation or a gate, or of its backward. */
+static mc_status activate(mc_device *d, const mc_fp8_cast_call *c, mc_matrix y)
+{
+    int64_t rows = c->rows, columns = c->columns;
+    mc_activation kind = c->activation;
+    if (c->gated && c->pre.data)
+        return MC_K(gated_backward)(d, rows, columns / 2, kind, c->pre, c->x, y, false);
+    if (c->gated) return MC_K(gated)(d, rows, columns, kind, c->x, y);
+    if (c->pre.data)
+        return MC_K(activation_backward)(d, rows, columns, kind, c->pre, 1, c->x, y, false);
+    return MC_K(activation)(d, rows, columns, kind, c->x, y);
+}
+
+/* Computes that into scratch memory and casts it. */
 static mc_status cast_activated(mc_device *d, const mc_fp8_cast_call *c)
 {
     mc_fp8_cast_call cast = *c;
@@ -87,10 +100,7 @@ static mc_status cast_activated(mc_device *d, const mc_fp8_cast_call *c)
     float *scratch = mc_scratch_new(d, count);
     if (!scratch) return MC_ERR_NOMEM;
     cast.x = (mc_matrix){scratch, c->x.dtype, c->columns};
-    mc_status status = c->pre.data
-                           ? MC_K(activation_backward)(d, c->rows, c->columns, c->activation,
-                                                       c->pre, 1, c->x, cast.x, false)
-                           : MC_K(activation)(d, c->rows, c->columns, c->activation, c->x, cast.x);
+    mc_status status = activate(d, c, cast.x);
     if (!status && c->sums && c->scale)
         status = MC_K(column_sums)(d, c->rows, c->columns, cast.x, c->sums);
     if (!status) status = cast_matrix(&cast);
@@ -100,7 +110,7 @@ static mc_status cast_activated(mc_device *d, const mc_fp8_cast_call *c)
 
 mc_status MC_K(fp8_cast)(mc_device *d, const mc_fp8_cast_call *c)
 {
-    bool plain = c->activation == MC_ACTIVATION_NONE || !c->rows || !c->columns;
+    bool plain = (c->activation == MC_ACTIVATION_NONE && !c->gated) || !c->rows || !c->columns;
     return plain ? cast_matrix(c) : cast_activated(d, c);
 }
 

@@ -165,20 +165,14 @@ struct gated_call {
     }
 };
 
-/* The last n columns of a matrix of 2 n. */
-static mc_matrix second_half(mc_matrix x, int64_t n)
-{
-    x.data = (char *)x.data + (size_t)n * mc_dtype_size(x.dtype);
-    return x;
-}
-
 extern "C" mc_status mc_cuda_gated(mc_device *d, int64_t rows, int64_t n, mc_activation activation,
                                    mc_matrix x, mc_matrix y)
 {
     if (rows == 0 || n == 0) return MC_OK;
     MC_WITH_TYPE(mc_common_dtype(x, y), {
         const int width = mc_width<T>;
-        gated_call call = {mc_view_of(x, rows, width), mc_view_of(second_half(x, n), rows, width),
+        gated_call call = {mc_view_of(x, rows, width),
+                           mc_view_of(mc_second_half(x, n), rows, width),
                            mc_view_of(y, rows, width), activation};
         mc_launch_chunks<T>(d, rows, n, call);
     });
@@ -218,10 +212,10 @@ extern "C" mc_status mc_cuda_gated_backward(mc_device *d, int64_t rows, int64_t 
     MC_WITH_TYPE(mc_common_dtype(x, dy, dx), {
         const int width = mc_width<T>;
         gated_backward_call call = {mc_view_of(x, rows, width),
-                                    mc_view_of(second_half(x, n), rows, width),
+                                    mc_view_of(mc_second_half(x, n), rows, width),
                                     mc_view_of(dy, rows, width),
                                     mc_view_of(dx, rows, width),
-                                    mc_view_of(second_half(dx, n), rows, width),
+                                    mc_view_of(mc_second_half(dx, n), rows, width),
                                     activation,
                                     accumulate};
         mc_launch_chunks<T>(d, rows, n, call);

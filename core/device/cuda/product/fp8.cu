@@ -17,11 +17,15 @@ namespace
 enum { THREADS = 256, TILE_ROWS = 128, TILE_COLUMNS = 64, ROWS = 4 };
 enum { GROUPS = TILE_ROWS / ROWS, UNIT = 16 /* bytes of a column that are stored at once */ };
 
-/* What is cast: x, activation(x), or x * activation'(pre). */
-enum source { PLAIN, ACTIVATED, SLOPED };
+/* What is cast: x, activation(x), x * activation'(pre), activation(x) * factor or, with two halves of
+ * columns, x * factor * activation'(pre) and x * activation(pre). */
+enum source { PLAIN, ACTIVATED, SLOPED, GATED, GATE_SLOPED };
+
+template <source S> constexpr bool is_gradient = S == SLOPED || S == GATE_SLOPED;
 
 struct cast_work {
-    mc_view x, pre;
+    mc_view x, pre, factor;
+    int64_t half; /* columns of a half */
     mc_activation activation;
     float *partial; /* (tiles of rows, columns), sums of the columns of a tile; NULL: none */
     int64_t rows, columns, padded;
@@ -65,19 +69,51 @@ __device__ __forceinline__ uint32_t largest_of(mc_bits b, const float (&v)[mc_wi
     return largest;
 }
 
-/* What is cast, of what was loaded of x and of pre, in x's dtype. */
-template <source SOURCE, class T>
-__device__ __forceinline__ mc_bits transformed(const cast_work &w, mc_bits x, mc_bits pre)
+/* What was loaded for a chunk. */
+struct loaded {
+    mc_bits x, pre, factor;
+};
+
+/* a *= b, element by element. */
+template <int WIDTH>
+__device__ __forceinline__ void multiply(float (&a)[WIDTH], const float (&b)[WIDTH])
 {
-    if (SOURCE == PLAIN) return x;
-    float v[mc_width<T>], before[mc_width<T>];
-    mc_unpack<T>(w.x, x, v);
-    mc_unpack<T>(w.pre, pre, before);
-    const bool f32 = mc_is_f32<T>(w.x);
-    if (SOURCE == ACTIVATED && f32) mc_activate<float>(w.activation, v);
-    if (SOURCE == ACTIVATED && !f32) mc_activate<__nv_bfloat16>(w.activation, v);
-    if (SOURCE == SLOPED && f32) mc_activate_backward<float>(w.activation, before, v);
-    if (SOURCE == SLOPED && !f32) mc_activate_backward<__nv_bfloat16>(w.activation, before, v);
+#pragma unroll
+    for (int i = 0; i < WIDTH; i++) a[i] *= b[i];
+}
+
+/* v becomes what is cast, for a result of type R; `second`: in the second half of columns. */
+template <source SOURCE, class R, int WIDTH>
+__device__ __forceinline__ void transform(mc_activation activation, bool second, float (&v)[WIDTH],
+                                          float (&pre)[WIDTH], const float (&factor)[WIDTH])
+{
+    if (SOURCE == ACTIVATED || SOURCE == GATED) mc_activate<R>(activation, v);
+    if (SOURCE == GATED) multiply(v, factor);
+    if (SOURCE == SLOPED) mc_activate_backward<R>(activation, pre, v);
+    if (SOURCE != GATE_SLOPED) return;
+    if (second) {
+        mc_activate<R>(activation, pre);
+        multiply(v, pre);
+    } else {
+        multiply(v, factor);
+        mc_activate_backward<R>(activation, pre, v);
+    }
+}
+
+/* What is cast at a column, in x's dtype. */
+template <source SOURCE, class T>
+__device__ __forceinline__ mc_bits transformed(const cast_work &w, int64_t column, const loaded &l)
+{
+    if (SOURCE == PLAIN) return l.x;
+    const bool second = column >= w.half;
+    float v[mc_width<T>], pre[mc_width<T>], factor[mc_width<T>];
+    mc_unpack<T>(w.x, l.x, v);
+    mc_unpack<T>(w.pre, l.pre, pre);
+    mc_unpack<T>(w.factor, l.factor, factor);
+    if (mc_is_f32<T>(w.x))
+        transform<SOURCE, float>(w.activation, second, v, pre, factor);
+    else
+        transform<SOURCE, __nv_bfloat16>(w.activation, second, v, pre, factor);
     return mc_pack<T>(w.x, v);
 }
 
@@ -90,22 +126,30 @@ __device__ __forceinline__ int left_of(int64_t count, int64_t first, int most)
 
 /* A chunk of each of some rows; zeros where there is no row or column. */
 template <int COUNT> struct piece {
-    mc_bits x[COUNT], pre[COUNT];
+    loaded row[COUNT];
 };
+
+/* A chunk of a row; zeros where n is 0. */
+template <class T>
+__device__ __forceinline__ mc_bits load_chunk(const mc_view &x, int64_t row, int64_t column, int n)
+{
+    return mc_load_bits<T, mc_whole<T>>(x, row * x.stride + column, n);
+}
 
 template <source SOURCE, class T, int COUNT>
 __device__ __forceinline__ piece<COUNT> load_piece(const cast_work &w, int64_t row, int64_t column)
 {
-    constexpr bool WHOLE = mc_whole<T>;
+    const bool second = SOURCE == GATE_SLOPED && column >= w.half;
     const int n = left_of(w.columns, column, mc_width<T>);
+    const int64_t at = second ? column - w.half : column;
     piece<COUNT> p;
 #pragma unroll
     for (int i = 0; i < COUNT; i++) {
         int here = row + i < w.rows ? n : 0;
-        p.x[i] = mc_load_bits<T, WHOLE>(w.x, (row + i) * w.x.stride + column, here);
-        p.pre[i] = {{0, 0, 0, 0}};
-        if (SOURCE == SLOPED)
-            p.pre[i] = mc_load_bits<T, WHOLE>(w.pre, (row + i) * w.pre.stride + column, here);
+        p.row[i] = {load_chunk<T>(w.x, row + i, at, here), {{0, 0, 0, 0}}, {{0, 0, 0, 0}}};
+        if (is_gradient<SOURCE>) p.row[i].pre = load_chunk<T>(w.pre, row + i, at, here);
+        if (SOURCE == GATED || SOURCE == GATE_SLOPED)
+            p.row[i].factor = load_chunk<T>(w.factor, row + i, at, second ? 0 : here);
     }
     return p;
 }
@@ -289,10 +333,10 @@ __device__ __forceinline__ void cast_piece(const cast_work &w, int64_t row, int6
 #pragma unroll
     for (int i = 0; i < ROWS; i++) {
         float v[WIDTH];
-        mc_bits b = transformed<SOURCE, T>(w, p.x[i], p.pre[i]);
+        mc_bits b = transformed<SOURCE, T>(w, column, p.row[i]);
         mc_unpack<T>(w.x, b, v);
 #pragma unroll
-        for (int j = 0; j < WIDTH && SOURCE == SLOPED; j++) sum[j] += v[j];
+        for (int j = 0; j < WIDTH && is_gradient<SOURCE>; j++) sum[j] += v[j];
         cast_chunk<FORMAT, T>(b, v, scale, word[i], own);
         int n = row + i < w.rows ? left_of(w.columns, column, WIDTH) : 0;
         if (w.data && n) store_bytes(w.data + (row + i) * w.columns + column, word[i], n, w.whole);
@@ -326,7 +370,7 @@ __global__ void __launch_bounds__(THREADS) cast(const __grid_constant__ cast_wor
         __syncthreads();
         store_columns(w, (const uint32_t *)tile, row0, column0);
     }
-    if (SOURCE == SLOPED && w.partial) add_columns(w, sum, column0);
+    if (is_gradient<SOURCE> && w.partial) add_columns(w, sum, column0);
     if (!w.seen) return;
     note(w.seen, own);
     if (threadIdx.x == 0 && blockIdx.x == 0 && blockIdx.y == 0)
@@ -344,9 +388,9 @@ __global__ void __launch_bounds__(THREADS) look(const __grid_constant__ cast_wor
     for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < chunks;
          i += (int64_t)gridDim.x * THREADS) {
         float v[mc_width<T>];
-        int64_t row = i / across;
-        piece<1> p = load_piece<SOURCE, T, 1>(w, row, (i - row * across) * mc_width<T>);
-        mc_bits b = transformed<SOURCE, T>(w, p.x[0], p.pre[0]);
+        int64_t row = i / across, column = (i - row * across) * mc_width<T>;
+        piece<1> p = load_piece<SOURCE, T, 1>(w, row, column);
+        mc_bits b = transformed<SOURCE, T>(w, column, p.row[0]);
         mc_unpack<T>(w.x, b, v);
         largest = max(largest, largest_of<T>(b, v));
     }
@@ -370,14 +414,38 @@ void launch(mc_device *d, const cast_work &w, mc_fp8_format format, dim3 grid)
     }
 }
 
+/* What a gate multiplies with: the second half of its input. */
+mc_matrix factor_of(const mc_fp8_cast_call *c)
+{
+    if (!c->gated) return {};
+    return c->pre.data ? mc_second_half(c->pre, c->columns / 2) : mc_second_half(c->x, c->columns);
+}
+
+/* The dtype of all that is read, if that is in whole chunks. */
+mc_dtype whole_dtype_of(const mc_fp8_cast_call *c)
+{
+    if (c->gated) {
+        int64_t n = c->pre.data ? c->columns / 2 : c->columns;
+        return mc_whole_dtype(n, c->x, c->pre, factor_of(c));
+    }
+    if (c->activation != MC_ACTIVATION_NONE) return mc_whole_dtype(c->columns, c->x, c->pre);
+    return mc_whole_dtype(c->columns, c->x);
+}
+
 template <class T>
 void launch_source(mc_device *d, cast_work w, const mc_fp8_cast_call *c, dim3 grid)
 {
     constexpr int WIDTH = mc_width<T>;
     w.x = mc_view_of(c->x, c->rows, WIDTH);
     w.pre = mc_view_of(c->pre, c->rows, WIDTH);
+    w.factor = mc_view_of(factor_of(c), c->rows, WIDTH);
+    w.half = c->columns / 2;
     w.whole = c->columns % WIDTH == 0 && mc_is(c->data, WIDTH);
-    if (c->activation == MC_ACTIVATION_NONE)
+    if (c->gated && c->pre.data)
+        launch<GATE_SLOPED, T>(d, w, c->format, grid);
+    else if (c->gated)
+        launch<GATED, T>(d, w, c->format, grid);
+    else if (c->activation == MC_ACTIVATION_NONE)
         launch<PLAIN, T>(d, w, c->format, grid);
     else if (!c->pre.data)
         launch<ACTIVATED, T>(d, w, c->format, grid);
@@ -586,9 +654,7 @@ extern "C" mc_status mc_cuda_fp8_cast(mc_device *d, const mc_fp8_cast_call *c)
               (unsigned)mc_ceil_div(rows, TILE_ROWS));
     size_t bytes = c->sums && c->scale ? grid.y * (size_t)c->columns * sizeof(float) : 0;
     if (bytes && !(w.partial = (float *)d->alloc(d, bytes))) return MC_ERR_NOMEM;
-    bool active = c->activation != MC_ACTIVATION_NONE;
-    mc_dtype whole =
-        active ? mc_whole_dtype(c->columns, c->x, c->pre) : mc_whole_dtype(c->columns, c->x);
+    mc_dtype whole = whole_dtype_of(c);
     if (whole == MC_BF16)
         launch_source<__nv_bfloat16>(d, w, c, grid);
     else if (whole == MC_F16)

@@ -514,6 +514,13 @@ static inline mc_dtype mc_whole_dtype(int64_t columns, mc_matrix first, M... res
     return dtype;
 }
 
+/* The last n columns of a matrix of 2 n. */
+static inline mc_matrix mc_second_half(mc_matrix x, int64_t n)
+{
+    x.data = (char *)x.data + (size_t)n * mc_dtype_size(x.dtype);
+    return x;
+}
+
 /* Runs the statements with T as the element type of `dtype`. */
 #define MC_WITH_TYPE(dtype, ...)        \
     do {                                \
