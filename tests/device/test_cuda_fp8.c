@@ -227,13 +227,16 @@ static void test_update(void **state)
 }
 
 /* The largest error of sums of k products, as a part of the largest sum. Hopper's matrix units add
- * 32 products at a time to a sum of 14 bits, and each step loses up to 2^-13 of it. `fast` sums
- * stay there to the end; of others at most four such steps come before one in f32 (CUTLASS's
- * default for this architecture). */
+ * 32 products and the sum so far at a time, each cut to 13 bits below the largest of them
+ * (DeepSeek-V3's report, 2024). `fast` sums stay there to the end; of others at most four such
+ * steps come before one in f32 (CUTLASS's default for this architecture). So n numbers lose up to
+ * 2^-13 of the largest of their step each, of either sign: sqrt(n / 3) of it is the standard
+ * deviation. Where that largest is a third of the largest sum, the bound is five of them. */
 static double sum_tolerance(int64_t k, bool fast)
 {
     int64_t steps = (k + 31) / 32;
-    return (double)(fast || steps < 4 ? steps : 4) * 0x1p-13;
+    if (!fast && steps > 4) steps = 4, k = 128;
+    return sqrt((double)(k + steps)) * 0x1p-13;
 }
 
 /* A product of bytes. Hopper's matrix units add 32 products with some 14 bits below the largest;
