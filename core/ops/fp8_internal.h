@@ -99,9 +99,10 @@ void mc_fp8_linear(mc_tape *t, const mc_fp8_use *use, const mc_linear_call *call
 /* Casts the output's gradient. */
 bool mc_fp8_cast_dy(mc_tape *t, const mc_fp8_use *use, const mc_fp8_source *dy, bool for_input,
                     bool for_weight, mc_fp8_operand *out);
-/* dweight = alpha dy^T x + beta dweight; x (dy->rows, in) is read unless its form was kept. */
+/* dweight = alpha dy^T x + beta dweight; x (dy->rows, in) is read unless its form was kept, which
+ * is freed. */
 void mc_fp8_weight_gradient(mc_tape *t, const mc_fp8_use *use, const mc_fp8_operand *dy,
-                            mc_matrix x, int64_t in, const mc_fp8_x *how, float alpha, float beta,
+                            mc_matrix x, int64_t in, mc_fp8_x *how, float alpha, float beta,
                             mc_matrix dweight);
 /* The linear before, also in 8 bits, if the call includes its activation's gradient. */
 typedef struct mc_fp8_before {
@@ -109,8 +110,9 @@ typedef struct mc_fp8_before {
     bool for_input, for_weight;
     mc_fp8_operand *dy; /* receives the gradient of its pre-activation */
 } mc_fp8_before;
-/* All of the call. With `before`, dx lacks the activation's slope, which its cast applies. */
-void mc_fp8_input_gradient(mc_tape *t, const mc_fp8_use *use, const mc_fp8_operand *dy,
+/* All of the call; releases dy. With `before`, dx lacks the activation's slope, which its cast
+ * applies. */
+void mc_fp8_input_gradient(mc_tape *t, const mc_fp8_use *use, mc_fp8_operand *dy,
                            const mc_linear_backward_call *call, mc_tensor *weight,
                            const mc_fp8_before *before);
 

@@ -53,7 +53,7 @@ static bool fuses(const mc_node *node, const mc_node *before)
  * next node has done so, and that of the fused node before. */
 static void input_backward(mc_tape *t, mc_node *node, const mc_tensor *du)
 {
-    const linear_state *state = node->state;
+    linear_state *state = node->state;
     mc_tensor *x = node->inputs[X], *weight = node->inputs[WEIGHT];
     mc_tensor *bias = state->bias_done ? NULL : node->inputs[BIAS];
     int64_t rows = mc_tensor_rows(du), in = mc_tensor_columns(x), out = weight->shape.dim[0];
@@ -108,7 +108,7 @@ static bool cast_gradient(mc_tape *t, const mc_node *node, linear_state *state, 
 
 static void weight_backward(mc_tape *t, mc_node *node, const mc_tensor *du)
 {
-    const linear_state *state = node->state;
+    linear_state *state = node->state;
     mc_tensor *x = node->inputs[X];
     int64_t rows = mc_tensor_rows(x), in = mc_tensor_columns(x), out = mc_tensor_columns(du);
     bool accumulate;

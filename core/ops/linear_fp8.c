@@ -213,8 +213,8 @@ bool mc_fp8_cast_dy(mc_tape *t, const mc_fp8_use *use, const mc_fp8_source *dy, 
     return good;
 }
 
-/* x in the form for the weight's gradient: kept, or cast again. */
-static bool x_again(mc_tape *t, const mc_fp8_use *use, const mc_fp8_source *x, const mc_fp8_x *how,
+/* x in the form for the weight's gradient: kept, which it takes over, or cast again. */
+static bool x_again(mc_tape *t, const mc_fp8_use *use, const mc_fp8_source *x, mc_fp8_x *how,
                     mc_fp8_operand *out)
 {
     const mc_fp8_scale *scale = how->scale ? mc_saved_data(t, how->scale) : &use->scales[MC_FP8_X];
@@ -224,7 +224,9 @@ static bool x_again(mc_tape *t, const mc_fp8_use *use, const mc_fp8_source *x, c
                             .columns = x->columns,
                             .padded = padded(x->rows),
                             .format = mc_fp8_format_of(MC_FP8_X),
-                            .data = mc_saved_data(t, how->kept)};
+                            .data = mc_saved_data(t, how->kept),
+                            .held = {how->kept}};
+    how->kept = NULL;
     if (!out->data || !scale) return false;
     out->inverse = &scale->inverse;
     if (mc_tape_device(t)->fp8_tn) out->transposed = out->data;
@@ -232,7 +234,7 @@ static bool x_again(mc_tape *t, const mc_fp8_use *use, const mc_fp8_source *x, c
 }
 
 void mc_fp8_weight_gradient(mc_tape *t, const mc_fp8_use *use, const mc_fp8_operand *dy,
-                            mc_matrix x, int64_t in, const mc_fp8_x *how, float alpha, float beta,
+                            mc_matrix x, int64_t in, mc_fp8_x *how, float alpha, float beta,
                             mc_matrix dweight)
 {
     mc_fp8_source source = input_source(dy->rows, in, x, how);
@@ -267,7 +269,7 @@ static bool finish_input_gradient(mc_tape *t, const mc_linear_backward_call *c,
            MC_KERNEL(t, "linear in 8 bits", column_sums, c->rows, c->in, c->dx, c->sums);
 }
 
-void mc_fp8_input_gradient(mc_tape *t, const mc_fp8_use *use, const mc_fp8_operand *dy,
+void mc_fp8_input_gradient(mc_tape *t, const mc_fp8_use *use, mc_fp8_operand *dy,
                            const mc_linear_backward_call *c, mc_tensor *weight,
                            const mc_fp8_before *before)
 {
@@ -276,6 +278,7 @@ void mc_fp8_input_gradient(mc_tape *t, const mc_fp8_use *use, const mc_fp8_opera
         .m = c->rows, .n = c->in, .k = c->out, .alpha = c->alpha, .beta = c->beta, .c = c->dx};
     bool good = use->weight(t, use, weight, true, &w) && multiply(t, call, dy, &w);
     mc_fp8_release(&w);
+    mc_fp8_release(dy);
     if (good) good = finish_input_gradient(t, c, before);
     if (good && c->dbias)
         MC_KERNEL(t, "linear in 8 bits", column_sums, c->rows, c->out, c->dy, c->dbias);
