@@ -2,6 +2,7 @@
 
 #include "core/autograd/step_internal.h"
 #include "core/dist/comm.h"
+#include "core/dist/ranks_internal.h"
 
 enum { UNIT = 16 /* sizes of layers must be multiples, as products require */ };
 _Static_assert(sizeof(mc_fp8_scale) % 16 == 0, "every scale of an array is aligned");
@@ -358,8 +359,8 @@ static mc_status advance(mc_module_root *root, mc_fp8_total *total)
         status = mc_comm_all_gather(group->comm, f->seen, f->parts,
                                     (int64_t)(slots(f) * sizeof *f->seen), MC_U8);
     if (!status) status = device->kernels->fp8_update(device, &call);
-    f->advanced = true;
-    return status;
+    f->advanced |= !status;
+    return mc_zero_fail(&root->zero, status, "computing the scales of fp8");
 }
 
 static bool trains(const mc_module_root *root)
@@ -381,38 +382,54 @@ void mc_fp8_restored(mc_module_root *root, bool stepped)
 
 /* ---- fixed scales ---------------------------------------------------------------------------- */
 
-/* Every layer has had input. */
-static bool check_seen(const mc_module_root *root)
+/* Finds which layers have had input on any rank: one without rows has observed nothing. */
+static void find_used(const mc_module_root *root, uint8_t *used)
 {
     const mc_fp8_state *f = root->fp8;
     mc_context *ctx = root->ctx;
     size_t bytes = slots(f) * sizeof *f->seen;
     mc_fp8_seen *seen = mc_malloc(bytes);
-    if (!seen) return !mc_fail_nomem(ctx, "fp8");
-    if (!ctx->device->copy_out(ctx->device, seen, f->seen, bytes))
+    if (!seen)
+        mc_fail_nomem(ctx, "fp8");
+    else if (!ctx->device->copy_out(ctx->device, seen, f->seen, bytes))
         mc_fail(ctx, MC_ERR_DEVICE, "fp8: reading magnitudes: %s", ctx->device->failure);
     for (int i = 0; i < f->count && !mc_failed(ctx); i++)
-        if (!seen[i * MC_FP8_ROLES + MC_FP8_X].elements)
+        used[i] = seen[i * MC_FP8_ROLES + MC_FP8_X].elements > 0;
+    mc_free(seen);
+    mc_ranks_reduce(ctx, &ctx->mesh.shard, used, f->count, MC_U8, MC_REDUCE_MAX);
+}
+
+/* Every layer has had input. */
+static bool check_used(const mc_module_root *root)
+{
+    const mc_fp8_state *f = root->fp8;
+    mc_context *ctx = root->ctx;
+    uint8_t *used = mc_calloc((size_t)f->count, sizeof *used);
+    if (!used) return !mc_fail_nomem(ctx, "fp8");
+    find_used(root, used);
+    for (int i = 0; i < f->count && !mc_failed(ctx); i++)
+        if (!used[i])
             mc_fail(ctx, MC_ERR_STATE,
                     "fp8: no pass on an evaluation tape has used \"%s\", expected some on typical "
                     "input before its scales are fixed",
                     f->weights[i]->parts[0]->name);
-    mc_free(seen);
+    mc_free(used);
     return !mc_failed(ctx);
 }
 
-/* Copies the scales of inputs into f->inputs. */
-static bool fix_inputs(const mc_module_root *root, mc_fp8_state *f)
+/* Computes the scales and copies those of inputs into f->inputs. Allocates first: without memory
+ * what was observed stays, and the caller may try again. */
+static bool fix_inputs(mc_module_root *root, mc_fp8_state *f)
 {
     mc_context *ctx = root->ctx;
     mc_device *device = device_of(root);
     size_t bytes = slots(f) * sizeof *f->scales, fixed_bytes = (size_t)f->count * sizeof *f->inputs;
     mc_fp8_scale *scales = mc_malloc(bytes);
     mc_fp8_fixed *fixed = mc_calloc((size_t)f->count, sizeof *fixed);
-    f->inputs = device->alloc(device, fixed_bytes);
+    if (!f->inputs) f->inputs = device->alloc(device, fixed_bytes);
     if (!scales || !fixed || !f->inputs)
         mc_fail_nomem(ctx, "fp8");
-    else if (!device->copy_out(device, scales, f->scales, bytes))
+    else if (!advance(root, NULL) && !device->copy_out(device, scales, f->scales, bytes))
         mc_fail(ctx, MC_ERR_DEVICE, "fp8: reading scales: %s", device->failure);
     for (int i = 0; i < f->count && !mc_failed(ctx); i++)
         fixed[i].scale = scales[i * MC_FP8_ROLES + MC_FP8_X].scale;
@@ -436,9 +453,10 @@ mc_status mc_module_calibrate_fp8(mc_module *module)
     if (is_fixed(f))
         return mc_fail(ctx, MC_ERR_STATE,
                        "fp8: %s is calibrated already: set its recipe again before", model.text);
-    if (!is_free(root) || !check_seen(root) || advance(root, NULL) || !fix_inputs(root, f))
-        return mc_error_status(ctx);
+    if (!is_free(root) || !check_used(root) || !fix_inputs(root, f)) return mc_error_status(ctx);
     mc_step_forget(ctx); /* its recordings scale each tensor by itself */
+    for (int i = 0; i < f->count; i++)
+        f->weights[i]->fp8_epoch = 0; /* kept casts may have had other scales */
     f->epoch = root->values_epoch;
     return MC_OK;
 }

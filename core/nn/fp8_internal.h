@@ -65,6 +65,7 @@ const float *mc_fp8_norm_scale(const mc_tape *t, const mc_stored *norm);
 /* Whether casts now take scales from the tensors themselves. */
 static inline bool mc_fp8_is_current(const mc_fp8_state *f)
 {
+    if (f->recipe.scaling == MC_FP8_STATIC) return f->epoch == 0;
     return f->recipe.scaling == MC_FP8_CURRENT || !f->advanced;
 }
 

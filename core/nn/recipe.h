@@ -73,7 +73,7 @@ typedef struct mc_recipe {
  * MC_ERR_UNSUPPORTED if no layer can take part (with MC_FP8_AUTO: if there are some, and
  * `fp8_kinds` selects none of them), for weights that are stored in int8, and for
  * MC_FP8_STATIC with weights that are stored in 8 bits; MC_ERR_ARGUMENT for a field out of range;
- * MC_ERR_STATE while a tape is open that uses the tree. */
+ * MC_ERR_STATE while a tape is open that uses the tree; MC_ERR_NOMEM. */
 MC_API mc_status mc_module_set_recipe(mc_module *root, const mc_recipe *recipe);
 /* The linear layers that compute in 8 bits; 0 without fp8 and for NULL. */
 MC_API int mc_module_fp8_linears(const mc_module *module);
@@ -82,8 +82,9 @@ MC_API int mc_module_fp8_linears(const mc_module *module);
  * tapes have had since the recipe was set, which scaled each tensor by itself. Later passes
  * multiply with these scales; larger elements saturate. Forgets the recorded steps of the context.
  * Weights are cast once: where they change, set the recipe and calibrate again. Ranks call it
- * together. Errors: MC_ERR_STATE without MC_FP8_STATIC, after an earlier call, while a tape is open
- * that uses the tree, and for a layer that no pass has used. */
+ * together. Errors, which fix nothing: MC_ERR_STATE without MC_FP8_STATIC, after an earlier call,
+ * while a tape is open that uses the tree, and for a layer that no pass of any rank has used;
+ * MC_ERR_NOMEM. */
 MC_API mc_status mc_module_calibrate_fp8(mc_module *root);
 
 /* Layers of one shape, in the order of their first ones, and the time of one layer per pass. */

@@ -4,8 +4,8 @@
  *
  *     mpirun -np 4 ranks_fp8        both kinds of scales, and an adapter beside a base that is
  *                                   stored in 8 bits, whose scales are of rows; levels 0 to 3, of
- *                                   which level 3 gathers weights in 8 bits
- *     ranks_fp8 gather              only that
+ *                                   which level 3 gathers weights in 8 bits; fixed scales
+ *     ranks_fp8 gather              only level 3
  *
  * Prints a line for each case; exits with 0 if none differs. */
 #include <math.h>
@@ -13,6 +13,7 @@
 #include <string.h>
 #include "core/modelcenter.h"
 #include <modelcenter/more.h>
+#include "core/dist/ranks_internal.h"
 #include "core/nn/fp8_internal.h"
 #include "tests/dist/ranks_test.h"
 
@@ -229,6 +230,40 @@ static bool compare_all_alone(mc_context *ctx, mc_context *alone)
     return good && compare_counts(ctx, alone);
 }
 
+/* ---- fixed scales ---------------------------------------------------------------------------- */
+
+/* Evaluates the first rows and copies the inputs' scales that this fixes. */
+static bool calibrate(mc_context *ctx, int rows, mc_fp8_fixed fixed[4 * LAYERS])
+{
+    const mc_recipe recipe = {.fp8 = MC_FP8_ALL, .scaling = MC_FP8_STATIC};
+    mc_gpt2_config config = small_gpt2_config(32, LAYERS, WORDS, WIDTH);
+    ctx->zero_level = 1;
+    mc_model *model = mc_gpt2_new(ctx, &config, NULL, &(mc_load_options){.recipe = recipe});
+    mc_tape *t = mc_tape_begin_eval(ctx);
+    loss_of(t, model, 0, 0, rows);
+    mc_tape_end(t);
+    mc_module_calibrate_fp8(mc_model_module(model));
+    bool good = !mc_failed(ctx);
+    if (good) {
+        const mc_fp8_state *f = mc_model_module(model)->root->fp8;
+        good = f->count == 4 * LAYERS &&
+               ctx->device->copy_out(ctx->device, fixed, f->inputs, 4 * LAYERS * sizeof *fixed);
+    }
+    mc_model_free(model);
+    return good;
+}
+
+/* Ranks without rows observe nothing, and fix the scales of what rank 0 has observed. */
+static bool compare_fixed(mc_context *ctx, mc_context *alone)
+{
+    mc_fp8_fixed ours[4 * LAYERS], expected[4 * LAYERS];
+    bool good = calibrate(ctx, mc_rank(ctx) ? 0 : ROWS, ours) && calibrate(alone, ROWS, expected) &&
+                memcmp(ours, expected, sizeof ours) == 0;
+    if (!good || mc_rank(ctx) == 0)
+        printf("%s fixed scales of rank 0's rows\n", good ? "ok" : "FAILED");
+    return good;
+}
+
 int main(int argc, char **argv)
 {
     ranks_compare_bits();
@@ -238,6 +273,7 @@ int main(int argc, char **argv)
         &(mc_init_options){.seed = 5, .device = ranks_device(), .comm_timeout = 60});
     bool good = !mc_print_error(ctx, stderr) && !mc_print_error(alone, stderr);
     good = good && (only_gather || compare_all_alone(ctx, alone)) && compare_all_levels(ctx);
+    good = good && (only_gather || compare_fixed(ctx, alone));
     mc_print_error(ctx, stderr);
     mc_print_error(alone, stderr);
     mc_context_free(ctx);

@@ -495,7 +495,8 @@ static void check_eval(mc_context *ctx, const linear_test *l, mc_dtype dtype,
 }
 
 /* Evaluation tapes multiply in 8 bits: first each tensor has the scale of its own, then the one
- * that was fixed, also for input that has grown. Tapes that train do not take part. */
+ * that was fixed, also for input that has grown and for a weight that was larger. Tapes that train
+ * do not take part. */
 static void test_static(void **state)
 {
     mc_context *ctx = *state;
@@ -509,13 +510,17 @@ static void test_static(void **state)
         own_scales(l, scale);
         check_eval(ctx, l, dtype, scale);
         for (int k = 0; k < ROWS * IN; k++) l->x[k] /= 4;
+        for (int k = 0; k < COUNT_W; k++) l->w[k] /= 8;
+        mc_parameter_write(l->weight, l->w);
         scale[MC_FP8_X] *= 4;
+        scale[MC_FP8_WEIGHT] *= 8;
         check_eval(ctx, l, dtype, scale);
         run_pass(ctx, l, dtype, &p);
         assert_int_equal(seen[MC_FP8_X].elements, 2 * ROWS * IN);
         assert_int_equal(seen[MC_FP8_DY].elements, 0);
         assert_int_equal(mc_module_calibrate_fp8(l->root), MC_OK);
-        scale[MC_FP8_X] /= 4; /* of the largest input */
+        scale[MC_FP8_X] /= 4; /* of the largest input and weight */
+        scale[MC_FP8_WEIGHT] /= 8;
         check_eval(ctx, l, dtype, scale);
         for (int k = 0; k < ROWS * IN; k++) l->x[k] *= 16;
         check_eval(ctx, l, dtype, scale);
@@ -553,6 +558,65 @@ static void test_static_errors(void **state)
     assert_int_equal(mc_module_set_recipe(l->root, &recipe), MC_OK);
     check_eval(ctx, l, MC_F32, scale);
     assert_int_equal(mc_module_calibrate_fp8(NULL), MC_ERR_ARGUMENT);
+    mc_module_free(l->root);
+}
+
+static void *(*device_alloc)(mc_device *d, size_t bytes);
+static int allocations_left;
+
+static void *failing_alloc(mc_device *d, size_t bytes)
+{
+    return allocations_left-- > 0 ? device_alloc(d, bytes) : NULL;
+}
+
+/* Without memory nothing changes: passes scale each tensor by itself as before, and what they have
+ * observed counts when it is tried again. */
+static void test_static_without_memory(void **state)
+{
+    mc_context *ctx = *state;
+    const mc_recipe recipe = {.fp8 = MC_FP8_ALL, .scaling = MC_FP8_STATIC};
+    linear_test *l = linear_test_new(ctx, MC_F32, &recipe);
+    double scale[MC_FP8_ROLES];
+    own_scales(l, scale);
+    check_eval(ctx, l, MC_F32, scale);
+    device_alloc = ctx->device->alloc;
+    ctx->device->alloc = failing_alloc;
+    allocations_left = 0;
+    mc_module_calibrate_fp8(l->root);
+    ctx->device->alloc = device_alloc;
+    assert_error(ctx, MC_ERR_NOMEM, "fp8");
+    assert_int_equal(mc_module_calibrate_fp8(l->root), MC_OK);
+    check_eval(ctx, l, MC_F32, scale);
+    for (int k = 0; k < ROWS * IN; k++) l->x[k] *= 16;
+    check_eval(ctx, l, MC_F32, scale);
+    mc_module_free(l->root);
+}
+
+static mc_status failing_update(mc_device *d, const mc_fp8_update_call *call)
+{
+    (void)d, (void)call;
+    return MC_ERR_DEVICE;
+}
+
+/* A kernel that fails is an error, and fixes nothing. */
+static void test_static_device_fails(void **state)
+{
+    mc_context *ctx = *state;
+    const mc_recipe recipe = {.fp8 = MC_FP8_ALL, .scaling = MC_FP8_STATIC};
+    linear_test *l = linear_test_new(ctx, MC_F32, &recipe);
+    double scale[MC_FP8_ROLES];
+    own_scales(l, scale);
+    check_eval(ctx, l, MC_F32, scale);
+    const mc_kernels *kernels = ctx->device->kernels;
+    mc_kernels failing = *kernels;
+    failing.fp8_update = failing_update;
+    ctx->device->kernels = &failing;
+    assert_int_equal(mc_module_calibrate_fp8(l->root), MC_ERR_DEVICE);
+    ctx->device->kernels = kernels;
+    assert_error(ctx, MC_ERR_DEVICE, "computing the scales of fp8 of the model");
+    for (int k = 0; k < ROWS * IN; k++) l->x[k] *= 16;
+    own_scales(l, scale);
+    check_eval(ctx, l, MC_F32, scale); /* still those of the tensors */
     mc_module_free(l->root);
 }
 
@@ -958,16 +1022,27 @@ static void test_bad_scales(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_linear),         cmocka_unit_test(test_weight_once),
-        cmocka_unit_test(test_static),         cmocka_unit_test(test_static_errors),
-        cmocka_unit_test(test_who_takes_part), cmocka_unit_test(test_errors),
-        cmocka_unit_test(test_recompute),      cmocka_unit_test(test_evaluation),
-        cmocka_unit_test(test_resume),         cmocka_unit_test(test_bad_scales),
-        cmocka_unit_test(test_fused_pair),     cmocka_unit_test(test_gated_pair),
-        cmocka_unit_test(test_kinds),          cmocka_unit_test(test_choice),
-        cmocka_unit_test(test_fixed_pair),     cmocka_unit_test(test_fixed_dropout),
-        cmocka_unit_test(test_fixed_gate),     cmocka_unit_test(test_static_bert),
+        cmocka_unit_test(test_linear),
+        cmocka_unit_test(test_weight_once),
+        cmocka_unit_test(test_static),
+        cmocka_unit_test(test_static_errors),
+        cmocka_unit_test(test_who_takes_part),
+        cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_recompute),
+        cmocka_unit_test(test_evaluation),
+        cmocka_unit_test(test_resume),
+        cmocka_unit_test(test_bad_scales),
+        cmocka_unit_test(test_fused_pair),
+        cmocka_unit_test(test_gated_pair),
+        cmocka_unit_test(test_kinds),
+        cmocka_unit_test(test_choice),
+        cmocka_unit_test(test_fixed_pair),
+        cmocka_unit_test(test_fixed_dropout),
+        cmocka_unit_test(test_fixed_gate),
+        cmocka_unit_test(test_static_bert),
         cmocka_unit_test(test_none_to_choose),
+        cmocka_unit_test(test_static_without_memory),
+        cmocka_unit_test(test_static_device_fails),
     };
     return cmocka_run_group_tests(tests, set_up_context, tear_down_context);
 }
