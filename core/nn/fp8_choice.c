@@ -4,7 +4,7 @@
 #include <string.h>
 #include "core/device/fp8_measure_internal.h"
 #include "core/device/plan_internal.h"
-#include "core/dist/comm.h"
+#include "core/dist/ranks_internal.h"
 #include "core/nn/fp8_internal.h"
 
 enum { RUNS = 3, CALLS = 3, FIGURES = 3 /* of a kind, that ranks share */ };
@@ -70,28 +70,19 @@ static bool measure(mc_module_root *root, mc_device *device, int64_t rows, int p
 /* Replaces the figures by rank 0's. */
 static bool share(mc_module_root *root, mc_fp8_kind *kinds, int count)
 {
-    float figures[MC_FP8_KINDS][FIGURES];
-    mc_device *device = root->ctx->device;
-    struct mc_comm *comm = root->ctx->mesh.world.comm;
-    size_t bytes = (size_t)count * sizeof *figures;
-    if (!comm) return true;
-    void *there = device->alloc(device, bytes);
-    if (!there) return !mc_fail_nomem(root->ctx, "fp8");
+    double figures[MC_FP8_KINDS][FIGURES];
     for (int i = 0; i < count; i++) {
-        figures[i][0] = (float)kinds[i].plain;
-        figures[i][1] = (float)kinds[i].fp8;
-        figures[i][2] = (float)kinds[i].casts;
+        figures[i][0] = kinds[i].plain;
+        figures[i][1] = kinds[i].fp8;
+        figures[i][2] = kinds[i].casts;
     }
-    device->copy_in(device, there, figures, bytes);
-    bool good = !mc_comm_broadcast(comm, there, there, (int64_t)count * FIGURES, MC_F32, 0) &&
-                device->copy_out(device, figures, there, bytes);
-    for (int i = 0; good && i < count; i++) {
-        kinds[i].plain = (double)figures[i][0];
-        kinds[i].fp8 = (double)figures[i][1];
-        kinds[i].casts = (double)figures[i][2];
+    if (mc_ranks_share(root->ctx, figures, (size_t)count * sizeof *figures)) return false;
+    for (int i = 0; i < count; i++) {
+        kinds[i].plain = figures[i][0];
+        kinds[i].fp8 = figures[i][1];
+        kinds[i].casts = figures[i][2];
     }
-    device->free(device, there, bytes);
-    return good;
+    return true;
 }
 
 /* The recipe restricted to the kinds that are faster in 8 bits. */

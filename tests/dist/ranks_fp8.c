@@ -4,7 +4,8 @@
  *
  *     mpirun -np 4 ranks_fp8        both kinds of scales, and an adapter beside a base that is
  *                                   stored in 8 bits, whose scales are of rows; levels 0 to 3, of
- *                                   which level 3 gathers weights in 8 bits; fixed scales
+ *                                   which level 3 gathers weights in 8 bits; fixed scales; layers
+ *                                   chosen by time
  *     ranks_fp8 gather              only level 3
  *
  * Prints a line for each case; exits with 0 if none differs. */
@@ -264,6 +265,32 @@ static bool compare_fixed(mc_context *ctx, mc_context *alone)
     return good;
 }
 
+/* ---- layers chosen by time ------------------------------------------------------------------- */
+
+/* Every rank measures, and chooses by rank 0's figures. */
+static bool compare_choice(mc_context *ctx)
+{
+    const bool multiplies = ctx->device->fp8_tn;
+    const mc_recipe recipe = {.fp8 = MC_FP8_AUTO};
+    mc_gpt2_config config = small_gpt2_config(32, LAYERS, WORDS, WIDTH);
+    mc_model *model = mc_gpt2_new(ctx, &config, NULL, &(mc_load_options){.recipe = recipe});
+    mc_fp8_kind ours[MC_FP8_KINDS] = {0}, first[MC_FP8_KINDS];
+    ctx->device->fp8_tn |= ctx->device->is_host; /* the CPU computes what such a device does */
+    bool measures = ctx->device->fp8_tn;
+    int count = mc_module_choose_fp8(mc_model_module(model), ROWS * WIDTH, 1, ours);
+    ctx->device->fp8_tn = multiplies;
+    memcpy(first, ours, sizeof first);
+    mc_ranks_share(ctx, first, sizeof first);
+    bool good = (count > 0) == measures && !mc_failed(ctx);
+    for (int i = 0; i < count; i++)
+        good &= ours[i].plain == first[i].plain && ours[i].fp8 == first[i].fp8 &&
+                ours[i].casts == first[i].casts && ours[i].chosen == first[i].chosen;
+    if (!good || mc_rank(ctx) == 0)
+        printf("%s layers chosen by rank 0's times\n", good ? "ok" : "FAILED");
+    mc_model_free(model);
+    return good;
+}
+
 int main(int argc, char **argv)
 {
     ranks_compare_bits();
@@ -273,7 +300,7 @@ int main(int argc, char **argv)
         &(mc_init_options){.seed = 5, .device = ranks_device(), .comm_timeout = 60});
     bool good = !mc_print_error(ctx, stderr) && !mc_print_error(alone, stderr);
     good = good && (only_gather || compare_all_alone(ctx, alone)) && compare_all_levels(ctx);
-    good = good && (only_gather || compare_fixed(ctx, alone));
+    good = good && (only_gather || (compare_fixed(ctx, alone) && compare_choice(ctx)));
     mc_print_error(ctx, stderr);
     mc_print_error(alone, stderr);
     mc_context_free(ctx);
