@@ -344,24 +344,27 @@ mc_status mc_host_update(mc_zero *z, mc_bucket *b, int64_t first, int64_t count,
     return mc_error_status(z->ctx);
 }
 
-static mc_status wait_for_values(mc_zero *z, mc_bucket *b)
+/* Makes later launches see the values that the last job has sent. */
+static mc_status follow_upload(mc_zero *z, const mc_bucket *b)
 {
     mc_device *device = z->ctx->device;
-    mc_status status = mc_offload_wait(engine(z), b->host->job);
-    if (status) return status;
     const char *complaint =
         device->lanes ? device->lanes->after(device, NULL, b->host->uploaded) : NULL;
     if (!complaint) return MC_OK;
     return mc_fail(z->ctx, MC_ERR_DEVICE, "AdamOffload: awaiting parameters: %s", complaint);
 }
 
+static mc_status wait_for_values(mc_zero *z, mc_bucket *b)
+{
+    mc_status status = mc_offload_wait(engine(z), b->host->job);
+    return status ? status : follow_upload(z, b);
+}
+
 static mc_status rest(mc_zero *z)
 {
-    mc_device *device = z->ctx->device;
     mc_status status = mc_offload_finish(engine(z));
-    for (int i = 0; i < z->bucket_count && !status && device->lanes; i++)
-        if (z->buckets[i].updating)
-            device->lanes->after(device, NULL, z->buckets[i].host->uploaded);
+    for (int i = 0; i < z->bucket_count && !status; i++)
+        if (z->buckets[i].updating) status = follow_upload(z, &z->buckets[i]);
     return status;
 }
 

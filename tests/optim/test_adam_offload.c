@@ -828,6 +828,36 @@ static void test_waits(void **state)
     mc_context_free(ctx);
 }
 
+static const char *failing_after(mc_device *d, mc_lane *lane, mc_fence *fence)
+{
+    return lane ? gate.lanes->after(d, lane, fence) : "it cannot wait";
+}
+
+/* If launches cannot be made to wait for parameters, whoever needs them gets an error: by the
+ * bucket, and of all. */
+static void test_cannot_wait(void **state)
+{
+    (void)state;
+    const setting s = {.dtype = MC_BF16, .micro = 1};
+    for (int all = 0; all < 2; all++) {
+        mc_context *ctx = new_context();
+        mc_model *gpt2 = new_model(ctx, &s);
+        mc_optim_manager *optim = new_manager(ctx, new_adam(ctx, gpt2, &s, true), &s);
+        mc_zero *zero = &mc_model_module(gpt2)->root->zero;
+        one_step(ctx, gpt2, optim, &s, 0);
+        assert_good(ctx);
+        gate.lanes = ctx->device->lanes;
+        mc_lanes failing = *gate.lanes;
+        failing.after = failing_after;
+        ctx->device->lanes = &failing;
+        mc_status status = all ? mc_zero_rest(zero) : mc_bucket_await(zero, &zero->buckets[0]);
+        assert_int_equal(status, MC_ERR_DEVICE);
+        ctx->device->lanes = gate.lanes;
+        assert_error(ctx, MC_ERR_DEVICE, "AdamOffload: awaiting parameters: it cannot wait");
+        mc_context_free(ctx);
+    }
+}
+
 /* ---- recorded steps -------------------------------------------------------------------------- */
 
 typedef struct counted {
@@ -968,6 +998,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_freeing_early),
         cmocka_unit_test(test_plan),
         cmocka_unit_test(test_waits),
+        cmocka_unit_test(test_cannot_wait),
         cmocka_unit_test(test_step_run),
         cmocka_unit_test(test_failing_device),
 #ifdef MC_FAULT_INJECTION
