@@ -48,8 +48,8 @@ int main(int argc, char **argv)
                             {"attention", dim, dim},
                             {"ffn in", wide, dim},
                             {"ffn out", dim, wide}};
-    if (rows % 16 || dim % 16 || wide % 16) {
-        fprintf(stderr, "expected multiples of 16\n");
+    if (rows % MC_FP8_UNIT || dim % MC_FP8_UNIT || wide % MC_FP8_UNIT) {
+        fprintf(stderr, "expected multiples of %d\n", MC_FP8_UNIT);
         return 2;
     }
     if (mc_print_error(ctx, stderr)) return 1;

@@ -15,7 +15,15 @@ typedef enum mc_fp8_format { MC_FP8_E4M3, MC_FP8_E5M2 } mc_fp8_format;
 /* The tensors of a linear layer that are cast, as indices of their scales. */
 typedef enum mc_fp8_role { MC_FP8_X, MC_FP8_WEIGHT, MC_FP8_DY, MC_FP8_ROLES } mc_fp8_role;
 
-enum { MC_FP8_HISTORY = 16, MC_FP8_SCALE_LIMIT = 63 };
+/* On devices with fp8_tn a matrix's stride, and so the length of a sum, is a multiple of
+ * MC_FP8_UNIT. */
+enum { MC_FP8_UNIT = 16, MC_FP8_HISTORY = 16, MC_FP8_SCALE_LIMIT = 63 };
+
+/* The length of a row of a transposed copy, which products sum over. */
+MC_ON_ANY int64_t mc_fp8_padded(int64_t rows)
+{
+    return (rows + MC_FP8_UNIT - 1) / MC_FP8_UNIT * MC_FP8_UNIT;
+}
 
 /* The scale of a tensor, and its largest magnitude in each of the last updates, newest first; 0
  * before the first. In device memory; saved in checkpoints as f32. cuBLASLt requires the address of

@@ -3,9 +3,7 @@
 #include <math.h>
 #include <time.h>
 
-enum { UNIT = 16 /* divisor of sums' lengths */ };
-
-/* A layer's matrices, in bf16 and in 8 bits. */
+/* A layer's matrices, in the model's dtype and in 8 bits. */
 typedef struct probe {
     mc_device *d;
     int64_t rows, out, in, padded;
@@ -89,7 +87,7 @@ static mc_status cast(const probe *p, mc_fp8_role role, mc_matrix x, int64_t row
 {
     mc_fp8_cast_call c = {.rows = rows,
                           .columns = x.stride,
-                          .padded = (rows + UNIT - 1) / UNIT * UNIT,
+                          .padded = mc_fp8_padded(rows),
                           .x = x,
                           .format = mc_fp8_format_of((int)role),
                           .scale = &p->scale[role].scale,
@@ -176,7 +174,7 @@ static mc_status probe_init(probe *p, mc_device *d, mc_dtype dtype, int64_t rows
                  .out = out,
                  .in = in,
                  .dtype = dtype,
-                 .padded = (rows + UNIT - 1) / UNIT * UNIT,
+                 .padded = mc_fp8_padded(rows),
                  .x = {NULL, dtype, in},
                  .dx = {NULL, dtype, in},
                  .y = {NULL, dtype, out},

@@ -4,7 +4,6 @@
 #include "core/dist/comm.h"
 #include "core/dist/ranks_internal.h"
 
-enum { UNIT = 16 /* sizes of layers must be multiples, as products require */ };
 _Static_assert(sizeof(mc_fp8_scale) % 16 == 0, "every scale of an array is aligned");
 
 /* ---- setting --------------------------------------------------------------------------------- */
@@ -49,7 +48,7 @@ static bool is_linear(const mc_stored *s)
 
 static bool is_suitable(const mc_stored *s)
 {
-    return is_linear(s) && s->shape.dim[0] % UNIT == 0 && s->shape.dim[1] % UNIT == 0;
+    return is_linear(s) && s->shape.dim[0] % MC_FP8_UNIT == 0 && s->shape.dim[1] % MC_FP8_UNIT == 0;
 }
 
 bool mc_fp8_may_take_part(const mc_stored *s) { return is_suitable(s) && !s->quantized.data; }
@@ -97,7 +96,7 @@ static void check_none(const mc_module_root *root, const mc_recipe *recipe)
         mc_fail(root->ctx, MC_ERR_UNSUPPORTED,
                 "fp8: %s has no linear layer in a block with sizes that are multiples of %d: the "
                 "first, \"%s\", is %s",
-                model.text, UNIT, first->parts[0]->name, MC_SHAPE_TEXT(first->shape));
+                model.text, MC_FP8_UNIT, first->parts[0]->name, MC_SHAPE_TEXT(first->shape));
 }
 
 static bool is_within(mc_context *ctx, const char *field, int value, int least, int most)

@@ -2,7 +2,7 @@
 
 #include "core/dist/comm.h"
 
-enum { UNIT = 16 /* of sizes that products take */, SEEN_WORDS = sizeof(mc_fp8_seen) / 8 };
+enum { SEEN_WORDS = sizeof(mc_fp8_seen) / 8 };
 
 /* ---- scales ---------------------------------------------------------------------------------- */
 
@@ -70,8 +70,6 @@ mc_fp8_forms mc_fp8_forms_of(mc_tape *t, bool data, bool transposed)
 size_t mc_fp8_data_bytes(const mc_fp8_operand *x) { return (size_t)(x->rows * x->columns); }
 size_t mc_fp8_transposed_bytes(const mc_fp8_operand *x) { return (size_t)(x->padded * x->columns); }
 
-static int64_t padded(int64_t rows) { return (rows + UNIT - 1) / UNIT * UNIT; }
-
 bool mc_fp8_cast_into(mc_tape *t, const mc_fp8_use *use, mc_fp8_role role, const mc_fp8_source *x,
                       const mc_fp8_scale *scale, bool noted, mc_fp8_operand *out)
 {
@@ -97,7 +95,7 @@ bool mc_fp8_cast_new(mc_tape *t, const mc_fp8_use *use, mc_fp8_role role, const 
                      const mc_fp8_scale *scale, mc_fp8_forms forms, mc_fp8_operand *out)
 {
     int64_t rows = x->rows, columns = x->columns;
-    *out = (mc_fp8_operand){.rows = rows, .columns = columns, .padded = padded(rows)};
+    *out = (mc_fp8_operand){.rows = rows, .columns = columns, .padded = mc_fp8_padded(rows)};
     if (!scale) return false;
     if (forms.data) {
         out->held[0] = mc_scratch_new(t, MC_U8, MC_SHAPE(rows, columns));
@@ -222,7 +220,7 @@ static bool x_again(mc_tape *t, const mc_fp8_use *use, const mc_fp8_source *x, m
         return mc_fp8_cast_new(t, use, MC_FP8_X, x, scale, mc_fp8_forms_of(t, false, true), out);
     *out = (mc_fp8_operand){.rows = x->rows,
                             .columns = x->columns,
-                            .padded = padded(x->rows),
+                            .padded = mc_fp8_padded(x->rows),
                             .format = mc_fp8_format_of(MC_FP8_X),
                             .data = mc_saved_data(t, how->kept),
                             .held = {how->kept}};
