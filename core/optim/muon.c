@@ -24,7 +24,7 @@
 /* The settings of a Muon optimizer. */
 typedef struct mc_muon {
     mc_adam_step adam;
-    float other; /* Adam's learning rate by the matrices' */
+    float other; /* Adam's learning rate, divided by that of matrices */
     float momentum;
     bool nesterov;
     mc_muon_scale scale;
@@ -96,7 +96,7 @@ static int compare(const void *x, const void *y)
     return a->order < b->order ? -1 : 1;
 }
 
-/* Chooses owners: those without a choice first. */
+/* Chooses owners; first for matrices that only one rank can own. */
 static mc_status choose_owners(list *l)
 {
     double *load = mc_calloc((size_t)l->group->size, sizeof *load);
@@ -179,7 +179,7 @@ static mc_matrix held_x(const list *l, const matrix *m)
     return (mc_matrix){part_of(m, begin_of(l, m), m->first), m->x.dtype, m->count};
 }
 
-/* Points the matrices that this rank owns to where they lie. */
+/* Sets x of the matrices that this rank owns. */
 static void place_own(const list *l, const wave *w)
 {
     char *next = w->x.data;
@@ -236,7 +236,7 @@ static mc_status orthogonalize(const list *l, wave *w)
                           w->items->run.matrix->name);
 }
 
-/* What a matrix's rank r, not the owner, has of it goes to the owner, or comes back. */
+/* Sends the part of rank r, which is not the owner, to the owner (`gather`), or back. */
 static mc_status pass_part(const list *l, const matrix *m, int r, bool gather)
 {
     mc_run part = m->run;
@@ -357,7 +357,7 @@ bool mc_muon_takes(const mc_optimizer *o, const mc_parameter *p, mc_muon_rule ru
     return rule == MC_MUON_MATRIX || (!p->is_table && (in_block || !has_blocks));
 }
 
-/* Of what is no matrix. */
+/* Steps parameters that are not matrices. */
 static mc_status muon_step(mc_context *ctx, const void *settings, const mc_optimizer_range *range)
 {
     const mc_muon *muon = settings;
@@ -382,7 +382,7 @@ static bool fill_in(mc_context *ctx, const mc_muon_options *options, mc_muon *mu
                       .nesterov = !options->no_nesterov,
                       .scale = options->scale,
                       .dtype = options->f32 ? MC_F32 : MC_BF16};
-    if (!mc_option_check(ctx, "muon", "lr", *lr, INFINITY) || /* which lr_other may follow */
+    if (!mc_option_check(ctx, "muon", "lr", *lr, INFINITY) || /* first: lr_other may be the same */
         !mc_option_check(ctx, "muon", "lr_other", other, INFINITY) ||
         !mc_option_check(ctx, "muon", "momentum", muon->momentum, 1) ||
         !mc_adam_settings(ctx, "muon", options->beta1, options->beta2, options->eps, &muon->adam))

@@ -1,12 +1,12 @@
 /* An iteration is three products of a batch. cuBLASLt fills a GPU with tiles of many matrices where
  * one of 1600 x 1600 leaves a part of the last round of tiles empty. The two symmetric products are
- * made strip by strip: strip i of s has (i + 1) / s of the columns, so of three strips 2/3 is
- * multiplied. */
+ * computed strip by strip: strip i of s has (i + 1) / s of the columns, so of three strips 2/3 is
+ * computed. */
 #include "core/optim/newton_schulz_internal.h"
 #include <math.h>
 
 enum { ITERATIONS = 5 };
-static const double A = 3.4445, B = -4.775, C = 2.0315;
+static const double A = 3.4445, B = -4.775, C = 2.0315; /* of X, G X and G G X */
 static const float LEAST_NORM = 1e-7f;
 
 static int64_t least(const mc_newton_schulz *n)
@@ -23,8 +23,8 @@ mc_newton_schulz mc_newton_schulz_of(int64_t count, int64_t rows, int64_t column
     return n;
 }
 
-/* The elements of A that are multiplied. */
-static double multiplied(const mc_newton_schulz *n)
+/* The elements of G that are computed. */
+static double computed(const mc_newton_schulz *n)
 {
     double size = (double)least(n), strip = (double)n->strip, strips = floor(size / strip);
     double above = strip * (strips - 1); /* rows above the last strip */
@@ -34,7 +34,7 @@ static double multiplied(const mc_newton_schulz *n)
 double mc_newton_schulz_flops(const mc_newton_schulz *n)
 {
     double size = (double)least(n), all = (double)n->rows * (double)n->columns;
-    double gram = multiplied(n) * (all / size), square = multiplied(n) * size;
+    double gram = computed(n) * (all / size), square = computed(n) * size;
     return 2.0 * ITERATIONS * (double)n->count * (gram + square + size * all);
 }
 
@@ -48,13 +48,13 @@ size_t mc_newton_schulz_bytes(const mc_newton_schulz *n, mc_dtype dtype)
     return size_of(n, dtype, 2 * least(n) * least(n) + n->rows * n->columns);
 }
 
-/* What is left out of X in memory: the products are taken of X / A^k after k iterations, since what
- * they are added to has a factor of 1. */
-static double left_out(int iterations) { return pow(A, iterations); }
+/* After k iterations memory has X / A^k, and this is A^k: so an iteration adds its product to what
+ * is in memory with a factor of 1, as batched_gemm does. */
+static double factor_after(int iterations) { return pow(A, iterations); }
 
-double mc_newton_schulz_factor(void) { return left_out(ITERATIONS); }
+double mc_newton_schulz_factor(void) { return factor_after(ITERATIONS); }
 
-/* Where an iteration has its matrices. */
+/* The matrices of an iteration. */
 typedef struct buffers {
     mc_matrix x, y;         /* (rows, columns) */
     mc_matrix gram, square; /* (least, least) */
@@ -66,8 +66,8 @@ static mc_matrix from_element(mc_matrix x, int64_t first)
     return x;
 }
 
-/* The products of a call, which are symmetric: strips of rows, each up to the column where it ends,
- * and the rest from across the diagonal. `a_row`: elements from a row of op(a) to the next. */
+/* Computes products that are symmetric: strips of rows, each up to the column where it ends, and
+ * mirrors the rest. `a_row`: elements from a row of op(a) to the next. */
 static mc_status multiply_symmetric(mc_device *d, const mc_newton_schulz *n,
                                     const mc_batched_gemm_call *whole, int64_t a_row)
 {
@@ -89,7 +89,7 @@ static mc_status multiply_symmetric(mc_device *d, const mc_newton_schulz *n,
     return d->kernels->muon_mirror(d, n->count, size, n->strip, whole->c, size * size);
 }
 
-/* gram = x x^T, of a tall x x^T x. */
+/* gram = x x^T; for a tall x it is x^T x. */
 static mc_status make_gram(mc_device *d, const mc_newton_schulz *n, const buffers *b)
 {
     bool tall = n->rows > n->columns;
@@ -125,7 +125,8 @@ static mc_status make_square(mc_device *d, const mc_newton_schulz *n, const buff
     return multiply_symmetric(d, n, &call, size);
 }
 
-/* y = x + (b s^2 / a) Z x, Z = G + (c s^2 / b) G G, G = x x^T: of a tall x the same of x^T. */
+/* y = x + (B s^2 / A) Z x with Z = G + (C s^2 / B) G G and G = x x^T, where X = s x; for a tall x
+ * the same from the right. */
 static mc_status iterate(mc_device *d, const mc_newton_schulz *n, const buffers *b, double s)
 {
     int64_t size = least(n), all = n->rows * n->columns;
@@ -148,7 +149,7 @@ static mc_status iterate(mc_device *d, const mc_newton_schulz *n, const buffers 
     return d->kernels->batched_gemm(d, &call);
 }
 
-/* Each matrix by its norm; `stats` (count) is device memory. */
+/* Divides each matrix by its norm; `stats` (count) is device memory. */
 static mc_status normalize(mc_device *d, const mc_newton_schulz *n, mc_matrix x,
                            mc_gradient_stats *stats)
 {
@@ -177,7 +178,7 @@ mc_status mc_newton_schulz_run(mc_device *d, const mc_newton_schulz *n, mc_matri
     b.x.stride = n->columns;
     mc_status status = stats && memory && b.y.data ? normalize(d, n, b.x, stats) : MC_ERR_NOMEM;
     for (int i = 0; i < ITERATIONS && !status; i++) {
-        status = iterate(d, n, &b, left_out(i));
+        status = iterate(d, n, &b, factor_after(i));
         mc_matrix swap = b.x;
         b.x = b.y;
         b.y = swap;

@@ -14,9 +14,9 @@
  *
  * Arithmetic is f32 whatever the parameter's dtype. f16 and bf16 parameters have an f32 master
  * copy, which the step updates; the parameter is the master rounded to nearest even. All state is
- * f32, flat, in the layout of the parameters' buckets, on the device (AdamOffload's: on the host),
- * and unscaled: it never contains a loss scale. It is allocated at the first step and freed with
- * the module.
+ * f32 (Adam's moments in 8 bits with mc_adam_options.eight_bit), flat, in the layout of the
+ * parameters' buckets, on the device (AdamOffload's: on the host), and unscaled: it never contains
+ * a loss scale. It is allocated at the first step and freed with the module.
  *
  * Frozen parameters are skipped, and keep their state in case they are thawed. Each parameter
  * counts its own steps, so one that is thawed late starts with Adam's full bias correction. A
@@ -165,7 +165,8 @@ typedef struct mc_muon_options {
  *
  * Ranks: where state is shared, a matrix whose elements lie on several ranks is sent to one of
  * them, which orthogonalizes it and sends the result back; at zero_level 0 each rank orthogonalizes
- * a part of the matrices. Errors: MC_ERR_ARGUMENT for an lr of zero with another lr_other. */
+ * a part of the matrices. Errors: MC_ERR_ARGUMENT for an lr of zero with another lr_other, and for
+ * a scale that is no mc_muon_scale. */
 MC_API mc_optimizer *mc_muon_new(mc_context *ctx, const mc_muon_options *options);
 /* FLOP of the products of an update, of all ranks together: 0 for other optimizers and NULL. */
 MC_API double mc_muon_flops(mc_optimizer *optimizer);
@@ -267,7 +268,7 @@ typedef struct mc_optimizer_options {
 } mc_optimizer_options;
 
 /* Makes an optimizer of a kind, which must outlive it, with a copy of `settings_size` bytes of
- * settings for its step function. Adam and SGD are made by this function. */
+ * settings for its step function. Adam, SGD and Muon are created by this function. */
 MC_API mc_optimizer *mc_optimizer_new(mc_context *ctx, const mc_optimizer_kind *kind,
                                       const mc_optimizer_options *options, const void *settings,
                                       size_t settings_size);

@@ -11,7 +11,8 @@
 #include "tests/device_choice.h"
 #include "tests/optim/orthogonalize_test.h"
 
-static double largest_error(const double *got, const double *expected, int count)
+/* The norm of the difference, relative to that of `expected`. */
+static double relative_error(const double *got, const double *expected, int count)
 {
     double error = 0, size = 0;
     for (int i = 0; i < count; i++) {
@@ -45,7 +46,7 @@ static void check(mc_device *d, const mc_newton_schulz *n, mc_dtype dtype, doubl
         orthogonalize((int)n->rows, (int)n->columns, &x[k * each], expected);
         for (int i = 0; i < each; i++)
             got[i] = mc_newton_schulz_factor() * element(dtype, host, k * each + i);
-        double error = largest_error(got, expected, each);
+        double error = relative_error(got, expected, each);
         if (!(error <= tolerance))
             fail_msg("matrix %d of (%d, %d), %s, strips of %d: error %.2e, expected at most %.2e",
                      k, (int)n->rows, (int)n->columns, mc_dtype_name(dtype), (int)n->strip, error,
