@@ -520,8 +520,7 @@ typedef struct mc_fp8_matrix {
 /* C(m,n) = alpha * op(A) op(B) + beta * C + bias, as in gemm, summed in f32; bias (n) has C's
  * dtype; NULL data: no bias; with a bias beta is 0. `fast`: tensor cores may sum with fewer digits
  * (14 bits of mantissa on Hopper). On a device with fp8_tn op(A) is A as stored and op(B) B
- * transposed; strides are multiples of MC_FP8_UNIT, and data is aligned
- * to 16 bytes.
+ * transposed; strides are multiples of MC_FP8_UNIT, and data is aligned to 16 bytes.
  *
  * `by_rows`: A and B have an inverse for each of their rows as stored, which are rows of op(A) and
  * columns of op(B). An inverse of NULL is 1 for all rows, of B in any order; with fp8_tn an array

@@ -250,7 +250,7 @@ uint64_t mc_fp8_kept_bytes(const mc_module_root *root)
     return bytes;
 }
 
-bool mc_fp8_observes(mc_stored *s, bool share)
+bool mc_fp8_begin_weight_cast(mc_stored *s, bool share)
 {
     const mc_module_root *root = s->owner->root;
     bool first = s->fp8_seen != root->values_epoch || mc_step_is_recording(root->ctx);
@@ -275,7 +275,7 @@ static bool kept(mc_tape *t, const mc_fp8_use *use, mc_tensor *weight, mc_fp8_op
     out->inverse = &use->scales[MC_FP8_WEIGHT].inverse;
     if (s->fp8_epoch == epoch) return true;
     s->fp8_epoch = 0;
-    if (!cast(t, use, weight, mc_fp8_observes(s, false), out)) return false;
+    if (!cast(t, use, weight, mc_fp8_begin_weight_cast(s, false), out)) return false;
     s->fp8_epoch = epoch;
     return true;
 }
@@ -291,7 +291,7 @@ static bool weight_operand(mc_tape *t, const mc_fp8_use *use, mc_tensor *weight,
     if (!mc_bucket_shares_values(s->bucket)) return kept(t, use, weight, out);
     if (s->bucket->bytes.users) return mc_fp8_gathered(t, use, transposed, out);
     mc_fp8_forms forms = mc_fp8_forms_of(t, !transposed, transposed);
-    forms.noted = mc_fp8_observes(s, false);
+    forms.noted = mc_fp8_begin_weight_cast(s, false);
     mc_fp8_source w = {.rows = rows, .columns = columns, .x = mc_saved_matrix(t, weight)};
     const mc_fp8_scale *scale =
         mc_fp8_scale_for(t, use, MC_FP8_WEIGHT, &w, &use->scales[MC_FP8_WEIGHT]);

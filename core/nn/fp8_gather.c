@@ -38,7 +38,7 @@ static mc_status cast_span(mc_zero *z, mc_bucket *b, const mc_span *span)
                                    f->parts, &f->scales[slot]);
     if (status || !part.rows) return status;
     part.scale = &f->scales[slot].scale;
-    if (mc_fp8_observes(s, true)) part.seen = &f->seen[slot];
+    if (mc_fp8_begin_weight_cast(s, true)) part.seen = &f->seen[slot];
     return device->kernels->fp8_cast(device, &part);
 }
 

@@ -11,6 +11,12 @@
 
 enum { MC_FP8_BY_ROWS = -1 /* mc_stored.fp8 of a weight that is stored in 8 bits */ };
 
+/* The fixed scale of a layer's input, for the product or norm that writes it (mc_fp8_use.result).
+ * cuBLASLt requires its address to be a multiple of 16. */
+typedef struct mc_fp8_fixed {
+    float scale, unused[3];
+} mc_fp8_fixed;
+
 typedef struct mc_fp8_state {
     mc_recipe recipe;
     mc_stored **weights; /* (count) */
@@ -21,13 +27,8 @@ typedef struct mc_fp8_state {
     mc_fp8_seen *parts;   /* (ranks, count, MC_FP8_ROLES); NULL with one rank */
     bool advanced;        /* scales follow earlier updates; false before the first */
     uint64_t epoch; /* MC_FP8_STATIC: the values_epoch that scales were fixed at; 0: not yet */
-    struct mc_fp8_fixed *inputs; /* MC_FP8_STATIC: (count), device memory; NULL: not fixed yet */
+    mc_fp8_fixed *inputs; /* MC_FP8_STATIC: (count), device memory; NULL: not fixed yet */
 } mc_fp8_state;
-
-/* The fixed scale of a layer's input where the product before can read it (mc_fp8_use.result). */
-typedef struct mc_fp8_fixed {
-    float scale, unused[3];
-} mc_fp8_fixed;
 
 /* Whether it can be in 8 bits with scales of tensors: a linear weight of a block, of suitable size,
  * no adapter's factor, not stored in 8 bits. */
@@ -69,10 +70,11 @@ static inline bool mc_fp8_is_current(const mc_fp8_state *f)
     return f->recipe.scaling == MC_FP8_CURRENT || !f->advanced;
 }
 
-/* Whether the next cast of a weight, or of this rank's `share` of it, is to be observed: once an
- * update, and on one of the ranks that have all of it, so that counts do not depend on ranks and
- * levels. */
-bool mc_fp8_observes(mc_stored *s, bool share);
+/* Called before a cast of a weight, or of this rank's `share` of it: whether the cast is to be
+ * observed. The first one of an update is, on one of the ranks that have all of it, so that counts
+ * do not depend on ranks and levels. In a recorded step each is, since it runs again in later
+ * updates. */
+bool mc_fp8_begin_weight_cast(mc_stored *s, bool share);
 /* The form in which a tape uses a bucket's values within a block: `bytes` if it multiplies by all
  * of them in 8 bits and ranks share them. */
 struct mc_values *mc_fp8_values_for(const mc_tape *t, mc_bucket *b);

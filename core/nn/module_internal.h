@@ -50,7 +50,7 @@ struct mc_stored {
     int fp8_reader; /* of a norm's weight: the number of a layer that reads its result; 0: none */
     uint8_t *fp8_data, *fp8_transposed; /* kept casts (fp8.c); NULL: none */
     uint64_t fp8_epoch;                 /* values_epoch of the kept casts; 0: invalid */
-    uint64_t fp8_seen; /* values_epoch in which a cast has observed it (mc_fp8_observes) */
+    uint64_t fp8_seen; /* values_epoch in which a cast has observed it (mc_fp8_begin_weight_cast) */
     mc_bucket *bucket; /* NULL before the first layout, and if `leaves` */
     mc_span *span;     /* its span in the bucket */
     /* the leaf on the newest tape that used it: a tape has one leaf per stored tensor */
