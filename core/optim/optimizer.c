@@ -245,9 +245,7 @@ static mc_status check_rule(mc_optimizer *o, mc_module *module, const char *patt
 {
     if (rule != MC_MUON_DEFAULT && rule != MC_MUON_MATRIX && rule != MC_MUON_ADAM)
         return mc_fail(o->ctx, MC_ERR_ARGUMENT,
-                       "parameter group: muon is %d, expected a "
-                       "mc_muon_rule",
-                       (int)rule);
+                       "parameter group: muon is %d, expected a mc_muon_rule", (int)rule);
     bool has_blocks = has_blocks_in(module->root);
     mc_parameter_iterator it = {0};
     for (mc_parameter *p; o->muon && (p = mc_module_next_parameter(module, &it));) {
@@ -542,45 +540,55 @@ static mc_status as_f32(mc_context *ctx, mc_matrix *gradient, int64_t count)
     return mc_fail(ctx, status, "gradients as f32: %s", device->failure);
 }
 
-static mc_status update_run(void *user, const mc_run *whole)
+/* What a kind's step reads and writes of a run that this rank stores, but for the state. */
+static mc_optimizer_range range_of(const mc_optimizer *o, const mc_run *run, mc_matrix gradient)
 {
-    const mc_optimizer *o = user;
-    mc_device *device = o->ctx->device;
-    mc_bucket *bucket = whole->bucket;
-    if (whole->matrix) return MC_OK; /* mc_muon_launch */
-    if (bucket->host) return update_on_host(o, whole);
-    bool half = bucket->dtype != MC_F32;
-    mc_run held = *whole, *run = &held;
-    if (!mc_run_within(run, mc_bucket_first(bucket), mc_bucket_held(bucket))) return MC_OK;
-    mc_matrix gradient = mc_bucket_gradient(bucket, run->first);
-    bool wide = gradient.dtype != MC_F32 && !o->kind->reads_rounded;
-    if (wide && as_f32(o->ctx, &gradient, run->count)) return mc_error_status(o->ctx);
-    mc_optimizer_range range = {
+    const mc_bucket *b = run->bucket;
+    bool rounded = gradient.dtype != MC_F32, half = b->dtype != MC_F32;
+    return (mc_optimizer_range){
         .count = run->count,
-        .dtype = bucket->dtype,
-        .parameter = mc_bucket_value_at(bucket, run->first),
-        .master = half ? mc_bucket_state_at(bucket, MC_STATE_MASTER, run->first) : NULL,
-        .gradient = gradient.dtype == MC_F32 ? gradient.data : NULL,
-        .rounded = gradient.dtype == MC_F32 ? NULL : gradient.data,
+        .dtype = b->dtype,
+        .parameter = mc_bucket_value_at(b, run->first),
+        .master = half ? mc_bucket_state_at(b, MC_STATE_MASTER, run->first) : NULL,
+        .gradient = rounded ? NULL : gradient.data,
+        .rounded = rounded ? gradient.data : NULL,
         .update = &o->memory->update,
         .lr_factor = run->lr_factor,
         .weight_decay = run->weight_decay,
         .step_offset = run->steps - o->steps,
     };
-    mc_status status;
-    if (run->form == MC_STATE_8BIT) {
-        status = mc_adam_range8(o->ctx, o->eight_bit, &range,
-                                mc_bucket_state8_at(bucket, MC_STATE_M, run->first),
-                                mc_bucket_state8_at(bucket, MC_STATE_V, run->first));
-    } else {
-        for (int slot = 0; slot < o->kind->state_count; slot++)
-            range.state[slot] = mc_bucket_state_at(bucket, slot, run->first);
-        status = o->kind->step(o->ctx, o->settings, &range);
-    }
+}
+
+static mc_status step_run(const mc_optimizer *o, const mc_run *run, mc_matrix gradient)
+{
+    const mc_bucket *b = run->bucket;
+    mc_optimizer_range range = range_of(o, run, gradient);
+    if (run->form == MC_STATE_8BIT)
+        return mc_adam_range8(o->ctx, o->eight_bit, &range,
+                              mc_bucket_state8_at(b, MC_STATE_M, run->first),
+                              mc_bucket_state8_at(b, MC_STATE_V, run->first));
+    for (int slot = 0; slot < o->kind->state_count; slot++)
+        range.state[slot] = mc_bucket_state_at(b, slot, run->first);
+    return o->kind->step(o->ctx, o->settings, &range);
+}
+
+static mc_status update_run(void *user, const mc_run *whole)
+{
+    const mc_optimizer *o = user;
+    mc_device *device = o->ctx->device;
+    const mc_bucket *b = whole->bucket;
+    mc_run run = *whole;
+    if (run.matrix) return MC_OK; /* mc_muon_launch */
+    if (b->host) return update_on_host(o, whole);
+    if (!mc_run_within(&run, mc_bucket_first(b), mc_bucket_held(b))) return MC_OK;
+    mc_matrix gradient = mc_bucket_gradient(b, run.first);
+    bool widens = gradient.dtype != MC_F32 && !o->kind->reads_rounded;
+    if (widens && as_f32(o->ctx, &gradient, run.count)) return mc_error_status(o->ctx);
+    mc_status status = step_run(o, &run, gradient);
     const char *why = device->failure;
-    if (wide) device->free(device, gradient.data, (size_t)run->count * sizeof(float));
+    if (widens) device->free(device, gradient.data, (size_t)run.count * sizeof(float));
     return status ? mc_fail(o->ctx, status, "optimizer %s failed at step %lld%s%s", o->kind->name,
-                            (long long)run->steps + 1, *why ? ": " : "", why)
+                            (long long)run.steps + 1, *why ? ": " : "", why)
                   : MC_OK;
 }
 
