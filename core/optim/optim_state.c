@@ -15,7 +15,7 @@ typedef struct mc_visit {
     size_t name_capacity;
 } mc_visit;
 
-/* Builds "optimizer.<index>.<what>[.<parameter>]" in visit->name; false if memory is out. */
+/* Builds "<room>.<index>.<what>[.<parameter>]" in visit->name; false if memory is out. */
 static bool name_item(mc_visit *v, const char *room, const char *what, const char *parameter)
 {
     size_t need = strlen(room) + strlen(what) + (parameter ? strlen(parameter) : 0) + 32;

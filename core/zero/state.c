@@ -155,10 +155,10 @@ mc_status mc_state_copy(mc_zero *z, mc_bucket *new, const mc_bucket *old, int sl
     mc_status status = read_images(z, &from);
     if (!status) status = read_images(z, &to);
     for (int i = 0; i < new->span_count && !status; i++)
-        for (int k = 0; k < old->span_count; k++)
-            if (new->spans[i].owner == old->spans[k].owner &&new->spans[i].form ==
-                old->spans[k].form)
-                copy_span(&to, &new->spans[i], &from, &old->spans[k]);
+        for (int k = 0; k < old->span_count; k++) {
+            const mc_span *s = &new->spans[i], *was = &old->spans[k];
+            if (s->owner == was->owner && s->form == was->form) copy_span(&to, s, &from, was);
+        }
     if (!status) device->copy_in(device, new->state[slot], to.data, to.bytes);
     mc_free(from.data);
     mc_free(to.data);

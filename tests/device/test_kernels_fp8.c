@@ -82,7 +82,7 @@ static void test_scales(void **state)
     check_scale(MC_FP8_E4M3, INFINITY, 0, 1);
     check_scale(MC_FP8_E5M2, NAN, 0, 1);
     check_scale(MC_FP8_E4M3, 1e-40f, 0, 0x1p63);
-    check_scale(MC_FP8_E4M3, 3e38f, 0, 0x1p-120 < 0x1p-63 ? 0x1p-63 : 0x1p-120);
+    check_scale(MC_FP8_E4M3, 3e38f, 0, 0x1p-63); /* 2^-120 would fit */
 }
 
 /* ---- kernels --------------------------------------------------------------------------------- */

@@ -137,8 +137,8 @@ static bool same(const training *a, const training *b, bool by_rows)
 {
     bool good = near(a->loss[0], b->loss[0], 1e-6) && a->loss[0] != a->loss[STEPS - 1];
     for (int i = 1; i < STEPS; i++) good &= near(a->loss[i], b->loss[i], 1e-3);
-    for (int i = 0; i < SCALES && !by_rows;
-         i++) { /* of the first step alone all operands are the same */
+    /* of the first step alone all operands are the same */
+    for (int i = 0; i < SCALES && !by_rows; i++) {
         good &= near(a->first[i].history[0], b->first[i].history[0], 1e-5) &&
                 a->first[i].scale == b->first[i].scale && a->last[i].history[STEPS - 1] != 0;
         good &= near(a->last[i].history[0], b->last[i].history[0], 0.05);
