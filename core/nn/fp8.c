@@ -178,6 +178,7 @@ mc_status mc_module_set_recipe(mc_module *module, const mc_recipe *recipe)
     mc_context *ctx = root->ctx;
     if (mc_failed(ctx) || (recipe && !check_recipe(root, recipe))) return mc_error_status(ctx);
     if (!is_free(root)) return mc_error_status(ctx);
+    mc_step_forget(ctx); /* recordings multiply as before, with memory that is freed here */
     mc_fp8_free(root);
     if (!recipe || !recipe->fp8) return MC_OK;
     mc_fp8_state *f = root->fp8 = mc_calloc(1, sizeof *f);

@@ -69,11 +69,11 @@ typedef struct mc_recipe {
 } mc_recipe;
 
 /* Sets the recipe of a tree whose parameters are all declared, for tapes that begin later; `recipe`
- * NULL or without fp8 ends it. Ranks call it together. Errors: MC_ERR_DTYPE for f16;
- * MC_ERR_UNSUPPORTED if no layer can take part (with MC_FP8_AUTO: if there are some, and
- * `fp8_kinds` selects none of them), for weights that are stored in int8, and for
- * MC_FP8_STATIC with weights that are stored in 8 bits; MC_ERR_ARGUMENT for a field out of range;
- * MC_ERR_STATE while a tape is open that uses the tree; MC_ERR_NOMEM. */
+ * NULL or without fp8 ends it. Forgets the recorded steps of the context. Ranks call it together.
+ * Errors: MC_ERR_DTYPE for f16; MC_ERR_UNSUPPORTED if no layer can take part (with MC_FP8_AUTO: if
+ * there are some, and `fp8_kinds` selects none of them), for weights that are stored in int8, and
+ * for MC_FP8_STATIC with weights that are stored in 8 bits; MC_ERR_ARGUMENT for a field out of
+ * range; MC_ERR_STATE while a tape is open that uses the tree; MC_ERR_NOMEM. */
 MC_API mc_status mc_module_set_recipe(mc_module *root, const mc_recipe *recipe);
 /* The linear layers that compute in 8 bits; 0 without fp8 and for NULL. */
 MC_API int mc_module_fp8_linears(const mc_module *module);

@@ -529,6 +529,83 @@ static void test_static(void **state)
     }
 }
 
+/* ---- recorded passes ------------------------------------------------------------------------- */
+
+/* A CPU that records: it runs what it records, and replays nothing. */
+static void no_step(mc_device *d) { (void)d; }
+
+static bool begin_recording(mc_device *d) { return d->recording = true; }
+
+static void *end_recording(mc_device *d)
+{
+    d->recording = false;
+    return d;
+}
+
+static mc_status replay_nothing(mc_device *d, void *recording)
+{
+    (void)d, (void)recording;
+    return MC_OK;
+}
+
+static void free_nothing(mc_device *d, void *recording) { (void)d, (void)recording; }
+
+typedef struct counted_pass {
+    linear_test *l;
+    int calls;
+} counted_pass;
+
+static void run_counted(mc_context *ctx, void *user)
+{
+    counted_pass *p = user;
+    mc_tape *t = mc_tape_begin_eval(ctx);
+    mc_tensor *x = given(t, MC_F32, MC_SHAPE(ROWS, IN), p->l->x, false);
+    mc_block_list_forward(t, p->l->list, x, NULL);
+    mc_tape_end(t);
+    p->calls++;
+}
+
+static void run_three_times(mc_context *ctx, counted_pass *p)
+{
+    p->calls = 0;
+    for (int i = 0; i < 3; i++) assert_int_equal(mc_step_run(ctx, 1, run_counted, p), MC_OK);
+}
+
+/* A recording has the addresses of scales and bytes, so it ends with the recipe. */
+static void test_recordings_end(void **state)
+{
+    mc_context *ctx = *state;
+    const mc_recipe recipe = {.fp8 = MC_FP8_ALL, .scaling = MC_FP8_STATIC};
+    mc_device *d = ctx->device, real = *d;
+    d->step_begin = d->step_end = no_step;
+    d->record_begin = begin_recording;
+    d->record_end = end_recording;
+    d->replay = replay_nothing;
+    d->recording_free = free_nothing;
+    counted_pass p = {linear_test_new(ctx, MC_F32, &recipe)};
+    run_three_times(ctx, &p);
+    assert_int_equal(p.calls, 2); /* one runs, one records */
+    run_three_times(ctx, &p);
+    assert_int_equal(p.calls, 0);
+    const mc_recipe *const next[] = {&recipe, NULL, &recipe};
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(mc_module_set_recipe(p.l->root, next[i]), MC_OK);
+        run_three_times(ctx, &p);
+        assert_int_equal(p.calls, 2);
+    }
+    assert_int_equal(mc_module_calibrate_fp8(p.l->root), MC_OK);
+    run_three_times(ctx, &p);
+    assert_int_equal(p.calls, 2);
+    mc_step_forget_user(ctx, &p);
+    mc_module_free(p.l->root);
+    d->step_begin = real.step_begin;
+    d->step_end = real.step_end;
+    d->record_begin = real.record_begin;
+    d->record_end = real.record_end;
+    d->replay = real.replay;
+    d->recording_free = real.recording_free;
+}
+
 static void test_static_errors(void **state)
 {
     mc_context *ctx = *state;
@@ -1043,6 +1120,7 @@ int main(void)
         cmocka_unit_test(test_none_to_choose),
         cmocka_unit_test(test_static_without_memory),
         cmocka_unit_test(test_static_device_fails),
+        cmocka_unit_test(test_recordings_end),
     };
     return cmocka_run_group_tests(tests, set_up_context, tear_down_context);
 }
