@@ -127,12 +127,14 @@ static mc_status list_matrices(list *l)
 double mc_muon_flops(mc_optimizer *o)
 {
     double flops = 0;
-    if (!o || !o->muon || mc_failed(o->ctx)) return 0;
+    if (!o) return 0;
+    if (mc_failed(o->ctx)) return NAN;
+    if (!o->muon) return 0;
     list l = {.optimizer = o, .muon = o->muon, .group = &o->ctx->mesh.shard};
-    mc_optimizer_each_run(o, add_matrix, &l);
+    mc_status status = mc_optimizer_each_run(o, add_matrix, &l);
     for (size_t i = 0; i < l.count; i++) flops += work_of(&l.items[i]);
     mc_free(l.items);
-    return flops;
+    return status ? NAN : flops;
 }
 
 /* ---- a wave ---------------------------------------------------------------------------------- */

@@ -168,7 +168,7 @@ typedef struct mc_muon_options {
  * a part of the matrices. Errors: MC_ERR_ARGUMENT for an lr of zero with another lr_other, and for
  * a scale that is no mc_muon_scale. */
 MC_API mc_optimizer *mc_muon_new(mc_context *ctx, const mc_muon_options *options);
-/* FLOP of the products of an update, of all ranks together: 0 for other optimizers and NULL. */
+/* FLOP of the products of an update, of all ranks together; 0 for other optimizers and NULL. */
 MC_API double mc_muon_flops(mc_optimizer *optimizer);
 
 /* ---- which parameters, and how ----------------------------------------------------------- */

@@ -231,6 +231,11 @@ static void test_which(void **state)
     assert_near(mc_muon_flops(muon),
                 5.0 * (2 * 6 * 512 + 3 * (4 * 16 * 8 + 2 * 64) + (4 * 64 * 10 + 2 * 512)), 0);
     assert_true(mc_muon_flops(NULL) == 0);
+    mc_optimizer *adam = mc_adam_new(ctx, NULL);
+    assert_true(mc_muon_flops(adam) == 0);
+    mc_fail(ctx, MC_ERR_STATE, "a failed context");
+    assert_true(isnan(mc_muon_flops(muon)) && isnan(mc_muon_flops(adam)));
+    assert_error(ctx, MC_ERR_STATE, "a failed context");
     /* Adam's first step moves by its own rate */
     fill_gradient(find(root, "head.bias"), 3);
     mc_optimizer_step(muon);
