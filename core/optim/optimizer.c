@@ -223,7 +223,8 @@ static bool has_blocks_in(const mc_module_root *root)
     return false;
 }
 
-/* Adds the matching parameters to `group`; with group 0, parameters already here keep theirs. */
+/* Adds the matching parameters to `group`; with group 0, parameters already here keep theirs, and
+ * the rule by which they were stepped, whatever was declared since. */
 static mc_status add_parameters(mc_optimizer *o, mc_module *module, const char *pattern, int group)
 {
     mc_status status = add_root(o, module->root);
@@ -234,7 +235,9 @@ static mc_status add_parameters(mc_optimizer *o, mc_module *module, const char *
         if (!matches(p, pattern) || p->stored->leaves) continue;
         if (!p->optimizer) take(o, p);
         if (group) p->optimizer_group = group;
-        p->optimizer_matrix = mc_muon_takes(o, p, o->groups[p->optimizer_group].muon, has_blocks);
+        if (group || !p->optimizer_steps)
+            p->optimizer_matrix =
+                mc_muon_takes(o, p, o->groups[p->optimizer_group].muon, has_blocks);
     }
     return MC_OK;
 }
@@ -264,7 +267,8 @@ static mc_status check_rule(mc_optimizer *o, mc_module *module, const char *patt
     return MC_OK;
 }
 
-/* MC_OK if an optimizer and a module can be used together, else the error. */
+/* MC_OK if an optimizer and a module can be used together, else the error. Waits for launched
+ * steps: what may change depends on how many steps a parameter has had. */
 static mc_status check_add(mc_optimizer *o, mc_module *module)
 {
     if (!o)
@@ -277,7 +281,7 @@ static mc_status check_add(mc_optimizer *o, mc_module *module)
     if (module->ctx != o->ctx)
         return mc_fail(o->ctx, MC_ERR_ARGUMENT, "optimizer %s: %s is of another context",
                        o->kind->name, MC_NAMED("module", module->name));
-    return MC_OK;
+    return mc_optim_manager_settle(o->manager);
 }
 
 mc_status mc_optimizer_add(mc_optimizer *o, mc_module *module)

@@ -173,8 +173,9 @@ MC_API double mc_muon_flops(mc_optimizer *optimizer);
 
 /* ---- which parameters, and how ----------------------------------------------------------- */
 
-/* Adds every parameter below a module. Parameters that the optimizer already has stay in their
- * groups, so after declaring new parameters you can add the module again. Errors, which add
+/* Adds every parameter below a module, after waiting for launched steps. Parameters that the
+ * optimizer already has stay in their groups, and those that Muon has stepped as matrices stay
+ * matrices, so after declaring new parameters you can add the module again. Errors, which add
  * nothing: MC_ERR_STATE for a parameter of another optimizer, MC_ERR_ARGUMENT for NULL or a module
  * of another context. */
 MC_API mc_status mc_optimizer_add(mc_optimizer *optimizer, mc_module *module);

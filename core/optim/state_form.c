@@ -30,7 +30,9 @@ static mc_status check_change(mc_module_root *root, const mc_stored *s)
 {
     for (int i = 0; i < s->part_count; i++) {
         const mc_parameter *p = s->parts[i];
-        if (p->optimizer && p->optimizer_steps)
+        const mc_optimizer *o = p->optimizer;
+        if (o && mc_optim_manager_settle(o->manager)) return mc_error_status(root->ctx);
+        if (o && p->optimizer_steps)
             return mc_fail(root->ctx, MC_ERR_UNSUPPORTED,
                            "the optimizer state of parameter \"%s\" would change its form after "
                            "steps: expected all parameters of its tensor to be added to an "

@@ -110,6 +110,37 @@ static void test_changes(void **state)
     assert_near(value_at(p[0], 5), before - 0.01, 1e-6); /* a first step's size */
 }
 
+static bool never_done(mc_device *d, uint64_t ticket)
+{
+    (void)d, (void)ticket;
+    return false;
+}
+
+/* A step that is still running counts: the form cannot change after it. */
+static void test_running_step(void **state)
+{
+    mc_context *ctx = *state;
+    mc_module *root = new_root(ctx, MC_F32);
+    mc_parameter *p[2];
+    const mc_parameter_part parts[] = {{"a", 64, mc_init_zeros()}, {"b", 64, mc_init_zeros()}};
+    mc_parameter_new_stacked(root, parts, 2, MC_SHAPE(64), p);
+    mc_optimizer *first = new_adam(ctx, true), *second = new_adam(ctx, false);
+    mc_optimizer_add_group(first, root, "a", NULL);
+    mc_optim_manager *optim = mc_optim_manager_new(ctx, NULL);
+    mc_optim_manager_add(optim, first, NULL);
+    bool (*is_done)(mc_device *, uint64_t) = ctx->device->is_done;
+    ctx->device->is_done = never_done;
+    mc_optim_manager_zero_grad(optim);
+    fill_gradient(p[0], 1);
+    mc_optim_manager_step(optim);
+    assert_int_equal(optim->in_flight, 1);
+    mc_optimizer_add_group(second, root, "b", NULL);
+    mc_optimizer_step(second);
+    ctx->device->is_done = is_done;
+    assert_error(ctx, MC_ERR_UNSUPPORTED, "\"a\"", "before the first step");
+    assert_true(form_of(p[0]) == MC_STATE_8BIT);
+}
+
 static void test_errors(void **state)
 {
     mc_context *ctx = *state;
@@ -121,10 +152,8 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up_context, tear_down_context)
     const struct CMUnitTest tests[] = {
-        TEST(test_which),
-        TEST(test_learns),
-        TEST(test_changes),
-        TEST(test_errors),
+        TEST(test_which),        TEST(test_learns), TEST(test_changes),
+        TEST(test_running_step), TEST(test_errors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

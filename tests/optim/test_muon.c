@@ -249,6 +249,55 @@ static void test_which(void **state)
     assert_error(ctx, MC_ERR_ARGUMENT, "7", "mc_muon_rule");
 }
 
+/* Parameters that were stepped as matrices stay so when blocks are declared later, and the module
+ * is added again. */
+static void test_added_again(void **state)
+{
+    mc_context *ctx = *state;
+    mc_module *root = new_root(ctx, MC_F32);
+    mc_parameter *w = mc_parameter_new(root, "w", MC_SHAPE(6, 4), mc_init_constant(1));
+    mc_parameter *late = mc_parameter_new(root, "late", MC_SHAPE(6, 4), mc_init_constant(1));
+    mc_optimizer *muon = mc_muon_new(ctx, &(mc_muon_options){.lr = 0.1f});
+    mc_optimizer_add_group(muon, root, "w", NULL);
+    fill_gradient(w, 1);
+    mc_optimizer_step(muon);
+    mc_block_list_new(root, "layers", 1, new_block, forward, NULL);
+    mc_optimizer_add(muon, root);
+    fill_gradient(w, 1);
+    mc_optimizer_step(muon);
+    assert_good(ctx);
+    assert_true(w->optimizer_matrix && find(root, "layers.0.q.weight")->optimizer_matrix);
+    assert_false(late->optimizer_matrix); /* outside of blocks, and new */
+}
+
+static bool never_done(mc_device *d, uint64_t ticket)
+{
+    (void)d, (void)ticket;
+    return false;
+}
+
+/* A step that is still running counts: the rule cannot change after it. */
+static void test_running_step(void **state)
+{
+    mc_context *ctx = *state;
+    mc_module *root = new_root(ctx, MC_F32);
+    mc_parameter *w = mc_parameter_new(root, "w", MC_SHAPE(6, 4), mc_init_constant(1));
+    mc_optimizer *muon = mc_muon_new(ctx, &(mc_muon_options){.lr = 0.1f});
+    mc_optimizer_add(muon, root);
+    mc_optim_manager *optim = mc_optim_manager_new(ctx, NULL);
+    mc_optim_manager_add(optim, muon, NULL);
+    bool (*is_done)(mc_device *, uint64_t) = ctx->device->is_done;
+    ctx->device->is_done = never_done;
+    mc_optim_manager_zero_grad(optim);
+    fill_gradient(w, 1);
+    mc_optim_manager_step(optim);
+    assert_int_equal(optim->in_flight, 1);
+    mc_optimizer_add_group(muon, root, "w", &(mc_param_group){.muon = MC_MUON_ADAM});
+    ctx->device->is_done = is_done;
+    assert_error(ctx, MC_ERR_STATE, "\"w\" has been stepped as a matrix already");
+    assert_true(w->optimizer_matrix);
+}
+
 static void test_errors(void **state)
 {
     mc_context *ctx = *state;
@@ -275,8 +324,8 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up_context, tear_down_context)
     const struct CMUnitTest tests[] = {
-        TEST(test_rule),    TEST(test_zero_gradient), TEST(test_skipped),
-        TEST(test_stacked), TEST(test_which),         TEST(test_errors),
+        TEST(test_rule),  TEST(test_zero_gradient), TEST(test_skipped),      TEST(test_stacked),
+        TEST(test_which), TEST(test_added_again),   TEST(test_running_step), TEST(test_errors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
