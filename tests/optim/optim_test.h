@@ -88,4 +88,24 @@ static inline float noise(uint64_t *state)
     return (float)(int32_t)(*state >> 32) / 2147483648.0f;
 }
 
+static inline bool never_done(mc_device *d, uint64_t ticket)
+{
+    (void)d, (void)ticket;
+    return false;
+}
+
+/* Launches a step by a new OptimManager, to which it is still running, as on a GPU. */
+static inline void launch_step(mc_context *ctx, mc_optimizer *o, mc_parameter *p)
+{
+    mc_optim_manager *optim = mc_optim_manager_new(ctx, NULL);
+    bool (*is_done)(mc_device *, uint64_t) = ctx->device->is_done;
+    mc_optim_manager_add(optim, o, NULL);
+    ctx->device->is_done = never_done;
+    mc_optim_manager_zero_grad(optim);
+    fill_gradient(p, 1);
+    mc_optim_manager_step(optim);
+    ctx->device->is_done = is_done;
+    assert_int_equal(optim->in_flight, 1);
+}
+
 #endif
