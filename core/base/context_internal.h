@@ -65,6 +65,7 @@ struct mc_context {
      * at once), and the checkpoint that is being written now (NULL: none) */
     struct mc_save_queue *save_queue;
     struct mc_saving *saving;
+    size_t new_folders; /* core/checkpoint: mc_make_new_folders' of mc_model_folder_begin */
     int64_t saved_step; /* of the newest checkpoint that was saved completely; 0: none yet */
     /* core/inspect, while mc_record takes statistics: the recorder, and the function by which block
      * lists record each block's output under its full name; else NULL */

@@ -58,20 +58,42 @@ bool mc_path_is_folder(const char *path)
 
 mc_status mc_make_folders(mc_error *err, const char *path)
 {
+    size_t made;
+    return mc_make_new_folders(err, path, &made);
+}
+
+mc_status mc_make_new_folders(mc_error *err, const char *path, size_t *made)
+{
     char partial[MC_PATH_MAX];
+    *made = 0;
     if (!*path) return mc_error_set(err, MC_ERR_ARGUMENT, "no folder given");
     mc_status status = mc_path_join(err, partial, path, "");
-    if (status) return status;
-    for (char *p = partial + 1; *p; p++) {
+    for (char *p = partial + 1; !status && *p; p++) {
         if (*p != '/') continue;
         *p = '\0';
-        if (mkdir(partial, 0777) != 0 && errno != EEXIST)
-            return io_error(err, partial, "make the folder");
+        if (mkdir(partial, 0777) == 0)
+            *made = *made ? *made : (size_t)(p - partial);
+        else if (errno != EEXIST)
+            status = io_error(err, partial, "make the folder");
         *p = '/';
     }
-    if (!mc_path_is_folder(path))
-        return mc_error_set(err, MC_ERR_IO, "%s: exists and is not a folder", path);
-    return MC_OK;
+    if (!status && !mc_path_is_folder(path))
+        status = mc_error_set(err, MC_ERR_IO, "%s: exists and is not a folder", path);
+    if (status) mc_remove_new_folders(path, *made);
+    return status;
+}
+
+void mc_remove_new_folders(const char *path, size_t made)
+{
+    char partial[MC_PATH_MAX];
+    mc_error ignored = {0};
+    if (made && mc_path_join(&ignored, partial, path, "") == MC_OK)
+        for (size_t end = strlen(partial); end >= made; end--) {
+            if (partial[end] && partial[end] != '/') continue;
+            partial[end] = '\0';
+            rmdir(partial); /* fails if something is in it */
+        }
+    mc_error_clear(&ignored);
 }
 
 mc_status mc_folder_each(mc_error *err, const char *folder,

@@ -20,8 +20,13 @@ bool mc_path_leaves(const char *name);
 bool mc_path_cache(char out[MC_PATH_MAX]);
 bool mc_path_is_file(const char *path);
 bool mc_path_is_folder(const char *path);
-/* mkdir -p. */
+/* mkdir -p. An error leaves none of the folders that it made. */
 mc_status mc_make_folders(mc_error *err, const char *path);
+/* The same, so that it can be undone: *made is the length of the first folder of `path` that was
+ * missing, 0 if none was. */
+mc_status mc_make_new_folders(mc_error *err, const char *path, size_t *made);
+/* Removes these folders, the innermost first, as far as they are empty. */
+void mc_remove_new_folders(const char *path, size_t made);
 /* Calls fn with the name of each entry of a folder; stops at the first status that is not MC_OK. A
  * missing folder has no entries. */
 mc_status mc_folder_each(mc_error *err, const char *folder,

@@ -268,6 +268,14 @@ static mc_status aside_path(mc_error *err, const char *folder, char path[MC_PATH
     return mc_path_join(err, path, folder, "model.tmp");
 }
 
+/* After an error, the folders that mc_model_folder_begin made. */
+static mc_status remove_new(mc_context *ctx, const char *path)
+{
+    mc_remove_new_folders(path, ctx->new_folders);
+    ctx->new_folders = 0;
+    return mc_error_status(ctx);
+}
+
 mc_status mc_model_folder_begin(mc_context *ctx, const char *folder, char *aside, size_t room)
 {
     char path[MC_PATH_MAX];
@@ -277,21 +285,23 @@ mc_status mc_model_folder_begin(mc_context *ctx, const char *folder, char *aside
     mc_status status = aside_path(&ctx->error, folder, path);
     if (!status && strlen(path) >= room)
         status = mc_fail(ctx, MC_ERR_ARGUMENT, "path too long: %.100s...", path);
-    if (!status && !ctx->mesh.world.rank) status = mc_make_folders(&ctx->error, folder);
+    size_t made = 0, aside_made = 0;
+    if (!status && !ctx->mesh.world.rank) status = mc_make_new_folders(&ctx->error, folder, &made);
     if (!status && !ctx->mesh.world.rank) status = remove_aside(&ctx->error, path);
-    if (!status && !ctx->mesh.world.rank) status = mc_make_folders(&ctx->error, path);
+    if (!status && !ctx->mesh.world.rank)
+        status = mc_make_new_folders(&ctx->error, path, &aside_made);
     if (!status) memcpy(aside, path, strlen(path) + 1);
-    return mc_ranks_meet(ctx);
+    ctx->new_folders = made ? made : aside_made;
+    return mc_ranks_meet(ctx) ? remove_new(ctx, path) : MC_OK;
 }
 
-/* Removes the files written before an error, and the folder if it is empty then. */
-static mc_status give_up(mc_context *ctx, const char *folder, const char *path)
+/* Removes the files written before an error, and the folders made for them. */
+static mc_status give_up(mc_context *ctx, const char *path)
 {
     mc_error ignored = {0};
     if (!ctx->mesh.world.rank) remove_aside(&ignored, path);
-    if (!ctx->mesh.world.rank) rmdir(folder);
     mc_error_clear(&ignored);
-    return mc_error_status(ctx);
+    return remove_new(ctx, path);
 }
 
 mc_status mc_model_folder_commit(mc_context *ctx, const char *folder)
@@ -304,7 +314,8 @@ mc_status mc_model_folder_commit(mc_context *ctx, const char *folder)
         return mc_fail(ctx, MC_ERR_ARGUMENT, "mc_model_folder_commit: expected a folder");
     }
     if (!mc_failed(ctx)) mc_ranks_meet(ctx); /* all ranks have written */
-    if (mc_failed(ctx)) return give_up(ctx, folder, path);
+    if (mc_failed(ctx)) return give_up(ctx, path);
+    ctx->new_folders = 0;
     if (!ctx->mesh.world.rank) move_all(&ctx->error, path, folder);
     return mc_ranks_meet(ctx);
 }

@@ -30,7 +30,8 @@ MC_API void mc_model_folder_find(const char *folder, char name[256]);
  * mc_model_folder_begin creates the empty folder "my-model/model.tmp", and the folders above it,
  * and copies its path to `aside`. It removes what a process that died left there.
  * mc_model_folder_commit moves the files to "my-model", replacing the model there; on a failed
- * context it removes them. Only one process at a time may do this in a folder. Ranks call both
+ * context it removes them, and the folders that were created if they are empty. Only one process at
+ * a time may do this in a folder, and a context in one folder at a time. Ranks call both
  * together; a program's own files are written by rank 0 only. Errors, set in the context:
  * MC_ERR_IO, MC_ERR_ARGUMENT. */
 MC_API mc_status mc_model_folder_begin(mc_context *ctx, const char *folder, char *aside,

@@ -76,12 +76,14 @@ mc_status mc_pretrained_write(const mc_pretrained_folder *what, const char *fold
 {
     mc_context *ctx = what->model->ctx;
     char weights_path[MC_PATH_MAX];
+    size_t made = 0;
     if (mc_failed(ctx)) return mc_error_status(ctx);
     if (!what->config) return mc_fail_nomem(ctx, "config.json");
-    if ((!ctx->mesh.world.rank && mc_make_folders(&ctx->error, folder)) ||
-        mc_path_join(&ctx->error, weights_path, folder,
-                     what->adapter ? "adapter_model.safetensors" : "model.safetensors"))
+    if (mc_path_join(&ctx->error, weights_path, folder,
+                     what->adapter ? "adapter_model.safetensors" : "model.safetensors") ||
+        (!ctx->mesh.world.rank && mc_make_new_folders(&ctx->error, folder, &made)))
         return mc_error_status(ctx);
     write_files(what, folder, weights_path);
+    if (mc_failed(ctx)) mc_remove_new_folders(folder, made);
     return mc_error_status(ctx);
 }

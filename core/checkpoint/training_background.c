@@ -82,6 +82,7 @@ static void *run(void *user)
 void mc_saving_free(mc_saving *s)
 {
     mc_save_queue_release(&s->queue);
+    mc_remove_new_folders(s->aside, s->new_folders); /* after an error they may be empty */
     mc_error_clear(&s->error);
     cJSON_Delete(s->json);
     mc_free(s);

@@ -161,9 +161,12 @@ mc_status mc_checkpoint_clean(mc_error *err, const char *folder)
 
 mc_status mc_saving_begin(mc_saving *s)
 {
-    mc_status status = mc_make_folders(s->err, s->folder);
+    size_t made = 0;
+    mc_status status = mc_make_new_folders(s->err, s->folder, &s->new_folders);
     if (!status) status = mc_checkpoint_clean(s->err, s->folder);
-    return status ? status : mc_make_folders(s->err, s->aside);
+    if (!status) status = mc_make_new_folders(s->err, s->aside, &made);
+    if (!s->new_folders) s->new_folders = made;
+    return status;
 }
 
 mc_status mc_saving_finish(mc_saving *s)

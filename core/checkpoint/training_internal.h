@@ -45,6 +45,7 @@ typedef struct mc_saving {
     int keep;
     bool replaces;
     char folder[MC_PATH_MAX], aside[MC_PATH_MAX], path[MC_PATH_MAX];
+    size_t new_folders;  /* of `aside`, see mc_make_new_folders */
     cJSON *json, *files; /* training.json and its list of files; rank 0's */
     mc_tick_fn tick;     /* called now and then during long work */
     void *tick_user;

@@ -5,6 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <signal.h>
+#include <sys/resource.h>
 #include "core/base/json_internal.h"
 #include "tests/models/family_test.h"
 
@@ -111,6 +113,46 @@ static void test_save_with_tokenizer(void **state)
         mc_context_free(b);
         temp_folder_free(&folder);
     }
+}
+
+/* Saves in three ways to "new/model" with a limit of `bytes` a file; each fails. */
+static void check_failed_saves(mc_context *ctx, const temp_folder *folder, rlim_t bytes)
+{
+    mc_tokenizer *tok = mc_tokenizer_from_pretrained(ctx, MC_SOURCE_DIR "/datasets/quickstart");
+    mc_model *model = tiny_model(ctx, &tiny_families[0], NULL);
+    const char *path = temp_path(folder, "new/model");
+    struct rlimit before, small;
+    assert_good(ctx);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    small = before;
+    small.rlim_cur = bytes;
+    signal(SIGXFSZ, SIG_IGN);
+    for (int call = 0; call < 3; call++) {
+        setrlimit(RLIMIT_FSIZE, &small);
+        mc_status status = call == 0   ? mc_model_save(model, path)
+                           : call == 1 ? mc_tokenizer_save(tok, path)
+                                       : mc_save_pretrained(model, tok, path, NULL);
+        setrlimit(RLIMIT_FSIZE, &before);
+        assert_int_equal(status, MC_ERR_IO);
+        assert_error(ctx, MC_ERR_IO, "cannot write", "File too large");
+    }
+    signal(SIGXFSZ, SIG_DFL);
+}
+
+/* It leaves no folder that it made, and each that was there. */
+static void test_failed_save(void **state)
+{
+    mc_context *ctx = *state;
+    temp_folder folder = temp_folder_new();
+    check_failed_saves(ctx, &folder, 10);
+    assert_int_equal(count_files(folder.path), 0);
+    assert_int_equal(mkdir(temp_path(&folder, "new"), 0777), 0);
+    check_failed_saves(ctx, &folder, 10);
+    assert_int_equal(count_files(temp_path(&folder, "new")), 0);
+    assert_int_equal(mkdir(temp_path(&folder, "new/model"), 0777), 0);
+    check_failed_saves(ctx, &folder, 10);
+    assert_int_equal(count_files(temp_path(&folder, "new/model")), 0);
+    temp_folder_free(&folder);
 }
 
 /* ---- evaluation ------------------------------------------------------------------------------ */
@@ -981,6 +1023,8 @@ int main(void)
         TEST(test_family_of_shape),
         TEST(test_heads_in_files),
         TEST(test_divided_t5),
+        TEST(test_failed_save),
+       
         TEST(test_two_norms),
         TEST(test_padding_has_no_position),
     };

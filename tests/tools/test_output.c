@@ -277,7 +277,7 @@ static void test_run_folder(void **state)
     must_refuse(2, "--resume goes on with the run that is there, --overwrite replaces it",
                 "$F --config tiny --output base --resume --overwrite");
     must_refuse(2, "--no-save saves nothing", "$F --config tiny --no-save --output x");
-    must("rm -rf runs; ! $F --config tiny --data none.csv && test -z \"$(ls runs)\"; rm -rf runs");
+    must("rm -rf runs; ! $F --config tiny --data none.csv && test ! -e runs");
     must_refuse(1, "cannot write there", "touch file && $F --config tiny --output file/run");
 }
 
@@ -323,6 +323,24 @@ static void test_no_room_for_a_lock(void **state)
     assert_true(gone);
 }
 
+/* Of a failed command no folder stays that it made, and each that was there. */
+static void test_new_folders(void **state)
+{
+    (void)state;
+    must("! $F --config tiny --data none.csv --output a/b/run && test ! -e a");
+    must("mkdir -p a/b; ! $F --config tiny --data none.csv --output a/b/run && test -d a/b && "
+         "test ! -e a/b/run");
+    must("mkdir a/b/run; ! $F --config tiny --data none.csv --output a/b/run && test -d a/b/run");
+    must("rm -r a; trap '' XFSZ; ! (ulimit -f 4; $MC convert --model base --output a/b --to hf) "
+         "&& test ! -e a");
+    must("mkdir a; trap '' XFSZ; ! (ulimit -f 4; $MC convert --model base --output a --to hf) && "
+         "test -d a && test -z \"$(ls -A a)\"");
+    must(
+        "rmdir a; ln -s no/such/folder dangling; "
+        "! $F --config tiny --no-save --log-jsonl dangling && test ! -e no && "
+        "! $F --config tiny --no-save --log-jsonl new/$(printf %300s | tr ' ' x) && test ! -e new");
+}
+
 /* A disk that gets full while the model is saved (here a limit of bytes a file, which the weights
  * exceed and the vocabulary does not) leaves no vocabulary without a model. */
 static void test_disk_fills_up(void **state)
@@ -350,6 +368,7 @@ int main(void)
         cmocka_unit_test(test_lock),
         cmocka_unit_test(test_run_folder),
         cmocka_unit_test(test_full_disk),
+        cmocka_unit_test(test_new_folders),
         cmocka_unit_test(test_no_room_for_a_lock),
         cmocka_unit_test(test_disk_fills_up),
     };

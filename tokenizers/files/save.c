@@ -369,15 +369,16 @@ mc_status mc_tokenizer_save(const mc_tokenizer *tok, const char *folder)
     static const char *const bpe_names[] = {"vocab.json", "merges.txt", "tokenizer.json",
                                             "tokenizer_config.json"};
     mc_save_file files[MC_SAVE_FILES] = {0};
+    size_t made;
     if (!tok) return MC_ERR_ARGUMENT;
     if (mc_failed(tok->ctx) || mc_rank(tok->ctx)) return mc_error_status(tok->ctx);
     bool bpe = tok->kind == MC_TOKENIZER_BYTE_BPE, unigram = tok->kind == MC_TOKENIZER_UNIGRAM;
     mc_error *err = &tok->ctx->error;
     if (!folder) return mc_error_set(err, MC_ERR_ARGUMENT, "no folder to save a tokenizer to");
-    if (mc_make_folders(err, folder)) return err->status;
     for (int i = 0; i < (unigram ? 0 : bpe ? 4 : 3); i++)
         if (mc_path_join(err, files[i].path, folder, bpe ? bpe_names[i] : names[i]))
             return err->status;
+    if (mc_make_new_folders(err, folder, &made)) return err->status;
     if (unigram)
         mc_unigram_choose_files(tok, err, folder, files);
     else if (bpe)
@@ -388,6 +389,7 @@ mc_status mc_tokenizer_save(const mc_tokenizer *tok, const char *folder)
         choose_files(tok, files);
     if (choose_chat_template(tok, err, folder, &files[MC_SAVE_FILES - 1]) == MC_OK)
         save_files(tok, err, files);
+    if (err->status) mc_remove_new_folders(folder, made);
     mc_error_while(err, "saving a tokenizer to %s", folder);
     return err->status;
 }

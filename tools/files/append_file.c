@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include "tools/files/new_folders.h"
 
 static mc_status fail(append_file *file, const char *path, const char *doing)
 {
@@ -14,19 +15,19 @@ static mc_status fail(append_file *file, const char *path, const char *doing)
     return file->status = MC_ERR_IO;
 }
 
-/* mkdir -p of the folder a path lies in. */
-static mc_status make_parents(append_file *file)
+/* Makes the folder a path lies in. */
+static mc_status make_parent(append_file *file, char folder[APPEND_FILE_PATH], size_t *made)
 {
-    char partial[APPEND_FILE_PATH];
-    memcpy(partial, file->path, sizeof partial);
-    for (char *p = partial + 1; *partial && *p; p++) {
-        if (*p != '/') continue;
-        *p = '\0';
-        if (mkdir(partial, 0777) != 0 && errno != EEXIST)
-            return fail(file, partial, "make the folder");
-        *p = '/';
-    }
-    return MC_OK;
+    memcpy(folder, file->path, APPEND_FILE_PATH);
+    char *slash = strrchr(folder, '/');
+    *made = 0;
+    if (!slash || slash == folder) return MC_OK;
+    *slash = '\0';
+    int failed = new_folders_make(folder, made);
+    errno = failed;
+    return failed && failed != ENOTDIR /* which opening finds, too */ ? fail(file, folder,
+                                                                             "make the folder")
+                                                                      : MC_OK;
 }
 
 mc_status append_file_init(append_file *file, const char *path, append_file_mode mode)
@@ -37,14 +38,17 @@ mc_status append_file_init(append_file *file, const char *path, append_file_mode
         snprintf(file->message, sizeof file->message, "%.100s...: the path is too long", path);
         return file->status = MC_ERR_ARGUMENT;
     }
-    if (make_parents(file)) return file->status;
+    char folder[APPEND_FILE_PATH];
+    size_t made;
+    if (make_parent(file, folder, &made)) return file->status;
     int flags = mode == APPEND_FILE_ANEW ? O_TRUNC : mode == APPEND_FILE_EXCLUSIVE ? O_EXCL : 0;
     file->fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | flags, 0666);
-    if (file->fd < 0 && mode == APPEND_FILE_EXCLUSIVE && errno == EEXIST) {
-        fail(file, path, "create");
-        return file->status = MC_ERR_STATE;
+    if (file->fd < 0) {
+        bool exists = mode == APPEND_FILE_EXCLUSIVE && errno == EEXIST;
+        fail(file, path, exists ? "create" : "open for writing");
+        new_folders_remove(folder, made);
+        return exists ? file->status = MC_ERR_STATE : file->status;
     }
-    if (file->fd < 0) return fail(file, path, "open for writing");
     file->open = true;
     off_t end = lseek(file->fd, 0, SEEK_END);
     file->size = end > 0 ? end : 0; /* a pipe or a device has no size, and needs none */

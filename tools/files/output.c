@@ -10,6 +10,7 @@
 #include <unistd.h>
 #include "tools/ranks.h"
 #include "tools/options/run_file.h"
+#include "tools/files/new_folders.h"
 #include "tools/files/text.h"
 
 static bool is_first(const output *out) { return mc_rank(out->ctx) == 0; }
@@ -53,9 +54,9 @@ void output_init(output *out, mc_context *ctx, bool overwrite)
 void output_release(output *out)
 {
     folder_lock_release(&out->lock);
-    if (*out->made) rmdir(out->made); /* fails where something was saved */
+    new_folders_remove(out->folder, out->made);
     inputs_release(&out->inputs);
-    out->made[0] = '\0';
+    out->made = 0;
 }
 
 int output_leave(output *out, mc_context *ctx, int code)
@@ -202,26 +203,6 @@ bool output_check_file(output *out, const char *option, const char *path)
 
 /* ---- folders --------------------------------------------------------------------------------- */
 
-/* mkdir -p. 0, or an errno; *made says whether the last one is new. */
-static int make_folders(const char *path, bool *made)
-{
-    char part[OUTPUT_PATH];
-    size_t length = strlen(path);
-    *made = false;
-    if (!length) return ENOENT;
-    if (length >= sizeof part) return ENAMETOOLONG;
-    for (size_t i = 1; i <= length; i++) {
-        if (path[i] != '/' && path[i] != '\0') continue;
-        memcpy(part, path, i);
-        part[i] = '\0';
-        *made = mkdir(part, 0777) == 0;
-        if (!*made && errno != EEXIST) return errno;
-    }
-    struct stat info;
-    if (stat(path, &info) != 0) return errno;
-    return S_ISDIR(info.st_mode) ? 0 : ENOTDIR;
-}
-
 static bool holds_checkpoint(const char *folder) { return mc_checkpoint_exists(folder); }
 
 /* Whether there is nothing that a model would replace. */
@@ -261,13 +242,16 @@ static bool take_lock(output *out, run_log *log, const char *option, const char 
 
 static bool open_folder(output *out, run_log *log, const char *option, const char *path, bool own)
 {
-    bool made;
     const input *hit = own ? NULL : inputs_in_folder(&out->inputs, path);
     if (hit) return refuse_input(out, option, path, hit, "is or contains");
     if (!own && !out->overwrite && !check_holds(out, option, path)) return false;
-    int failed = out->look ? try_nearest(out, path) : make_folders(path, &made);
+    size_t made = 0;
+    int failed = out->look ? try_nearest(out, path) : new_folders_make(path, &made);
     if (failed) return refuse_errno(out, option, path, failed);
-    if (!out->look && made) snprintf(out->made, sizeof out->made, "%s", path);
+    if (made) { /* a run's own folder was made before */
+        snprintf(out->folder, sizeof out->folder, "%s", path);
+        out->made = made;
+    }
     return take_lock(out, log, option, path);
 }
 
@@ -371,14 +355,15 @@ static void name_run(char path[OUTPUT_PATH], const char *name, int number)
 static void make_run_folder(output *out, const char *name, char path[OUTPUT_PATH])
 {
     enum { TRIES = 1000 };
-    bool made;
-    int failed = out->look ? try_nearest(out, "runs") : make_folders("runs", &made);
+    snprintf(out->folder, sizeof out->folder, "runs");
+    int failed = out->look ? try_nearest(out, "runs") : new_folders_make("runs", &out->made);
     if (out->look) name_run(path, name, 0);
     if (out->look && !failed) return;
     for (int i = 0; i < TRIES && !failed; i++) {
         name_run(path, name, i);
         if (mkdir(path, 0777) == 0) {
-            snprintf(out->made, sizeof out->made, "%s", path);
+            snprintf(out->folder, sizeof out->folder, "%s", path);
+            if (!out->made) out->made = strlen(path);
             return;
         }
         if (errno != EEXIST) failed = errno;

@@ -39,16 +39,16 @@ enum { OUTPUT_PATH = 4096 };
 typedef struct output {
     mc_context *ctx;
     bool overwrite;
-    bool resume;      /* a log that exists is the run's own */
-    bool look;        /* checks only: nothing is made, removed or locked */
-    inputs inputs;    /* to be added before the checks */
-    folder_lock lock; /* of rank 0 */
-    char
-        made[OUTPUT_PATH]; /* a folder that did not exist before: it goes again if it stays empty */
+    bool resume;              /* a log that exists is the run's own */
+    bool look;                /* checks only: nothing is made, removed or locked */
+    inputs inputs;            /* to be added before the checks */
+    folder_lock lock;         /* of rank 0 */
+    char folder[OUTPUT_PATH]; /* of the model; it goes again if it is new and stays empty: */
+    size_t made;              /* see new_folders_make */
 } output;
 
 void output_init(output *out, mc_context *ctx, bool overwrite);
-/* Gives the lock back, and removes a folder that was made and is empty. */
+/* Gives the lock back, and removes folders that were made and are empty. */
 void output_release(output *out);
 /* Ends a command that saves to a folder: waits for what is still being saved, releases, and leaves
  * as ranks_leave does. */
