@@ -14,6 +14,8 @@ struct mc_gzip {
     bool in_member; /* inside a member that has not ended */
     bool any;       /* there was a member */
     bool ended;     /* of the file */
+    uint64_t read;  /* bytes of the file that are or were in `input` */
+    uint64_t lines; /* of the text so far that have ended */
     Bytef input[INPUT];
 };
 
@@ -53,12 +55,17 @@ static bool refill(mc_file_reader *reader)
     if (g->stream.avail_in) return true;
     g->stream.next_in = g->input;
     g->stream.avail_in = (uInt)mc_file_read_plain(reader, g->input, INPUT);
+    g->read += g->stream.avail_in;
     return g->stream.avail_in > 0;
 }
 
-static void refuse(mc_file_reader *reader, const char *why)
+/* Names the line of the text that was reached, and the byte of the file. */
+static void refuse(mc_file_reader *reader, const char *what, const char *why)
 {
-    mc_error_set(reader->err, MC_ERR_FORMAT, "%s: %s", reader->path, why);
+    const mc_gzip *g = reader->gzip;
+    mc_error_set(reader->err, MC_ERR_FORMAT, "%s:%llu: %s at byte %llu: %s", reader->path,
+                 (unsigned long long)g->lines + 1, what,
+                 (unsigned long long)(g->read - g->stream.avail_in), why);
 }
 
 /* Goes to the next member. False at the end of the file. */
@@ -74,7 +81,8 @@ static bool begin_member(mc_file_reader *reader)
         g->stream.next_in++; /* padding */
         g->stream.avail_in--;
     }
-    if (!g->any && !mc_error_is_set(reader->err)) refuse(reader, "empty, expected gzip data");
+    if (!g->any && !mc_error_is_set(reader->err))
+        mc_error_set(reader->err, MC_ERR_FORMAT, "%s: empty, expected gzip data", reader->path);
     return false;
 }
 
@@ -83,17 +91,19 @@ static void inflate_some(mc_file_reader *reader)
 {
     mc_gzip *g = reader->gzip;
     if (!refill(reader)) {
-        if (!mc_error_is_set(reader->err)) refuse(reader, "cut off: its gzip data has no end");
+        if (!mc_error_is_set(reader->err)) refuse(reader, "cut off", "its gzip data has no end");
         return;
     }
+    const Bytef *from = g->stream.next_out;
     int code = inflate(&g->stream, Z_NO_FLUSH);
+    for (; from < g->stream.next_out; from++) g->lines += *from == '\n';
     if (code == Z_STREAM_END)
         g->in_member = false;
     else if (code == Z_MEM_ERROR)
         mc_error_set(reader->err, MC_ERR_NOMEM, "%s: out of memory to decompress it", reader->path);
     else if (code != Z_OK && code != Z_BUF_ERROR)
-        mc_error_set(reader->err, MC_ERR_FORMAT, "%s: not valid gzip data: %s", reader->path,
-                     g->stream.msg ? g->stream.msg : "it needs a dictionary");
+        refuse(reader, "not valid gzip data",
+               g->stream.msg ? g->stream.msg : "it needs a dictionary");
 }
 
 size_t mc_gzip_read(mc_file_reader *reader, void *buffer, size_t size)

@@ -222,17 +222,24 @@ static void test_damaged(void **state)
     char *text = make_text(false);
     const char *path = temp_path(&f->folder, "a.txt.gz");
     append_gzip(path, text, strlen(text));
-    free(text);
     size_t size;
-    char *bytes = read_whole(path, &size);
-    write_bytes(temp_path(&f->folder, "cut.txt.gz"), bytes, size - 100);
-    refuse(f, "cut.txt.gz", "cut.txt.gz: cut off: its gzip data has no end");
+    char *bytes = read_whole(path, &size), message[128];
+    int lines = 1;
+    for (char *p = text; *p; p++) lines += *p == '\n';
+    free(text);
+    write_bytes(temp_path(&f->folder, "cut.txt.gz"), bytes, size - 6); /* all of the text */
+    snprintf(message, sizeof message,
+             "cut.txt.gz:%d: cut off at byte %zu: its gzip data has no end", lines, size - 6);
+    refuse(f, "cut.txt.gz", message);
+    write_bytes(temp_path(&f->folder, "half.txt.gz"), bytes, size / 2);
+    snprintf(message, sizeof message, ": cut off at byte %zu: its gzip data has no end", size / 2);
+    refuse(f, "half.txt.gz", message);
     bytes[size - 6] ^= 1;
     write_bytes(temp_path(&f->folder, "wrong.txt.gz"), bytes, size);
-    refuse(f, "wrong.txt.gz", "wrong.txt.gz: not valid gzip data");
+    refuse(f, "wrong.txt.gz", ": not valid gzip data at byte");
     free(bytes);
     write_text(temp_path(&f->folder, "plain.txt.gz"), "no gzip");
-    refuse(f, "plain.txt.gz", "plain.txt.gz: not valid gzip data");
+    refuse(f, "plain.txt.gz", "plain.txt.gz:1: not valid gzip data");
     write_text(temp_path(&f->folder, "empty.txt.gz"), "");
     refuse(f, "empty.txt.gz", "empty.txt.gz: empty, expected gzip data");
 }

@@ -526,16 +526,24 @@ static void test_gzip(void **state)
     mc_table_free(t);
 
     struct stat info;
+    char message[128];
     append_gzip(path, "3,4\n");
     assert_int_equal(stat(path, &info), 0);
     assert_int_equal(truncate(path, info.st_size - 9), 0);
-    expect_gzip_error(f, path, "rows.csv.gz: cut off: its gzip data has no end");
+    snprintf(message, sizeof message,
+             "rows.csv.gz:4: cut off at byte %lld: its gzip data has no end",
+             (long long)info.st_size - 9);
+    expect_gzip_error(f, path, message);
     assert_int_equal(truncate(path, info.st_size - 8), 0);
     append_bytes(path, "\1\2\3\4\4\0\0\0", 8); /* a checksum that is not theirs */
-    expect_gzip_error(f, path, "rows.csv.gz: not valid gzip data: incorrect data check");
+    snprintf(message, sizeof message,
+             "rows.csv.gz:4: not valid gzip data at byte %lld: incorrect data check",
+             (long long)info.st_size - 4);
+    expect_gzip_error(f, path, message);
     const char *plain = temp_path(&f->folder, "plain.csv.gz");
     write_text(plain, "a,b\n");
-    expect_gzip_error(f, plain, "plain.csv.gz: not valid gzip data: incorrect header check");
+    expect_gzip_error(f, plain,
+                      "plain.csv.gz:1: not valid gzip data at byte 2: incorrect header check");
     write_text(plain, "");
     expect_gzip_error(f, plain, "plain.csv.gz: empty, expected gzip data");
 }
