@@ -108,6 +108,7 @@ static void find_positions(mc_tape *t, const mc_decoder_stack *s, const mc_stack
     mc_tensor *table = mc_embedding_table(t, s->positions);
     bool masked = before && in->call.key_mask;
     o->others = 1;
+    o->name[0] = "positions";
     o->table[0] = before && !masked ? mc_slice(t, table, 0, before, s->o.positions) : table;
     o->index[0] =
         masked ? mc_pack_seen(t, in->lengths, in->call.key_mask, (int32_t)before) : in->positions;

@@ -142,6 +142,7 @@ static mc_tensor *embed(mc_tape *t, mc_model *m, const mc_stack_input *in)
         .others = e->types ? 2 : 1,
         .table = {positions, e->types ? mc_embedding_table(t, e->types) : NULL},
         .index = {rows, in->types},
+        .name = {"positions", "type_ids"},
         .norm = e->embedding_norm,
         .dropout = e->o.dropout};
     return mc_run_embedding(t, m, in, &o);

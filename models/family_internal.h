@@ -389,9 +389,10 @@ enum { MC_EMBEDDING_OTHERS = 3 };
 typedef struct mc_embedding_options {
     int others; /* tables whose rows are added to the words', by these indices */
     mc_tensor *table[MC_EMBEDDING_OTHERS], *index[MC_EMBEDDING_OTHERS];
-    float scale;        /* of the sum; 0: 1 */
-    mc_layernorm *norm; /* of that; NULL: none */
-    float dropout;      /* at the end */
+    const char *name[MC_EMBEDDING_OTHERS]; /* of the indices, for errors */
+    float scale;                           /* of the sum; 0: 1 */
+    mc_layernorm *norm;                    /* of that; NULL: none */
+    float dropout;                         /* at the end */
 } mc_embedding_options;
 /* The embeddings of the input's words, virtual tokens before them, as the options say. */
 mc_tensor *mc_run_embedding(mc_tape *t, mc_model *m, const mc_stack_input *in,

@@ -308,8 +308,10 @@ void mc_declare_score(mc_model *m, float init_std)
 /* The virtual tokens' vectors, and after them those of the input's words. */
 static mc_tensor *words_with_prompt(mc_tape *t, mc_model *m, const mc_stack_input *in)
 {
+    static const char *const name = "ids";
     mc_tensor *table = mc_embedding_table(t, m->words);
-    mc_tensor *parts[] = {mc_virtual_tokens_table(t, m), mc_embed(t, 1, &table, &in->ids)};
+    mc_tensor *parts[] = {mc_virtual_tokens_table(t, m),
+                          mc_embed_named(t, m->family->title, 1, &table, &in->ids, &name, 1)};
     mc_tensor *both = parts[0] && parts[1] ? mc_concat(t, 2, parts, 0) : NULL;
     mc_tape_release(t, parts[1]);
     return both;
@@ -320,14 +322,17 @@ mc_tensor *mc_run_embedding(mc_tape *t, mc_model *m, const mc_stack_input *in,
 {
     mc_tensor *tables[MC_EMBEDDING_OTHERS + 1];
     mc_tensor *indices[MC_EMBEDDING_OTHERS + 1] = {in->rows ? in->rows : in->ids};
+    const char *names[MC_EMBEDDING_OTHERS + 1] = {in->call.memory ? "decoder_ids" : "ids"};
     if (mc_failed(mc_tape_context(t))) return NULL;
     for (int i = 0; i < o->others; i++) {
         tables[i + 1] = o->table[i];
         indices[i + 1] = o->index[i];
+        names[i + 1] = o->name[i];
     }
     mc_scope scope = mc_scope_begin(t, false);
     tables[0] = in->rows ? words_with_prompt(t, m, in) : mc_embedding_table(t, m->words);
-    mc_tensor *x = mc_embed_scaled(t, o->others + 1, tables, indices, o->scale ? o->scale : 1);
+    mc_tensor *x = mc_embed_named(t, m->family->title, o->others + 1, tables, indices, names,
+                                  o->scale ? o->scale : 1);
     if (o->norm) x = mc_layernorm_forward(t, o->norm, x);
     x = mc_dropout(t, x, o->dropout);
     mc_scope_end(t, scope, x);
@@ -593,7 +598,7 @@ static bool prepare(mc_tape *t, mc_model *m, const mc_model_input *in, mc_stack_
         return false;
     int64_t capacity = stack->lengths->capacity;
     if (m->family->has.types)
-        stack->types = in->type_ids ? mc_pack_tokens(t, m->family->title, "type ids", in->type_ids,
+        stack->types = in->type_ids ? mc_pack_tokens(t, m->family->title, "type_ids", in->type_ids,
                                                      stack->lengths)
                                     : mc_tape_input(t, MC_I32, MC_SHAPE(capacity), NULL, false);
     stack->call.marks = make_marks(t, m, in, stack->lengths);

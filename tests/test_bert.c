@@ -742,13 +742,14 @@ static void test_wrong_input(void **state)
     mc_tape *t = mc_tape_begin(ctx);
     int64_t ids[64] = {1, 2, 3, VOCABULARY, 5, 6};
     assert_null(forward_ids(t, bert, MC_SHAPE(2, 3), ids, NULL));
-    assert_error(ctx, MC_ERR_ARGUMENT, "[3] = 50", "0 to 49");
+    assert_error(ctx, MC_ERR_ARGUMENT,
+                 "BERT: ids of sequence 1, token 0 (from 0): 50, expected 0 to 49");
     ids[3] = -1;
     assert_null(forward_ids(t, bert, MC_SHAPE(2, 3), ids, NULL));
-    assert_error(ctx, MC_ERR_ARGUMENT, "[3] = -1");
+    assert_error(ctx, MC_ERR_ARGUMENT, "ids of sequence 1, token 0 (from 0): -1");
     ids[3] = (int64_t)1 << 32; /* must not wrap around to 0 */
     assert_null(forward_ids(t, bert, MC_SHAPE(2, 3), ids, NULL));
-    assert_error(ctx, MC_ERR_ARGUMENT, "[3]");
+    assert_error(ctx, MC_ERR_ARGUMENT, "ids of sequence 1, token 0 (from 0)");
     ids[3] = 3;
     assert_null(forward_ids(t, bert, MC_SHAPE(1, 21), ids, NULL));
     assert_error(ctx, MC_ERR_ARGUMENT, "21 tokens", "20 positions");
@@ -769,9 +770,15 @@ static void test_wrong_input(void **state)
     mc_tensor *types = mc_tape_input(t, MC_I64, MC_SHAPE(2, 2), ids, false);
     assert_null(
         mc_model_forward(t, bert, &(mc_model_input){.ids = good, .type_ids = types}).pooled);
-    assert_error(ctx, MC_ERR_SHAPE, "type ids", "(2, 2)");
+    assert_error(ctx, MC_ERR_SHAPE, "type_ids", "(2, 2)");
     assert_null(mc_model_forward(t, bert, &(mc_model_input){.ids = good, .type_ids = good}).pooled);
-    assert_error(ctx, MC_ERR_ARGUMENT, "= 2", "0 to 1");
+    assert_error(ctx, MC_ERR_ARGUMENT,
+                 "BERT: type_ids of sequence 0, token 1 (from 0): 2, expected 0 to 1");
+    mc_model_input shorter = {
+        .ids = good, .type_ids = good, .lengths = mc_tape_lengths(t, (int32_t[]){1, 2}, 2, 1)};
+    assert_null(mc_model_forward(t, bert, &shorter).pooled); /* 1, and 3 and 5 of the other */
+    assert_error(ctx, MC_ERR_ARGUMENT,
+                 "BERT: type_ids of sequence 1, token 0 (from 0): 3, expected 0 to 1");
     assert_null(mc_model_forward(t, bert, &(mc_model_input){.ids = good, .mask = types}).pooled);
     assert_error(ctx, MC_ERR_SHAPE, "mask", "(2, 2)");
     mc_tensor *f = mc_tape_input(t, MC_F32, MC_SHAPE(2, 3), NULL, false);

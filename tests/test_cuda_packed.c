@@ -370,7 +370,7 @@ static void test_bad_index(void **state)
         bad.sample.ids[3] = VOCABULARY;
         write_sample(&bad);
         assert_int_equal(mc_step_run(bad.ctx, (uint64_t)bad.key, step, &bad), MC_ERR_ARGUMENT);
-        assert_error(bad.ctx, MC_ERR_ARGUMENT, "index[3] = 120, expected 0 to 119");
+        assert_error(bad.ctx, MC_ERR_ARGUMENT, "ids[3] = 120, expected 0 to 119");
         take_step(&bad, i);
         assert_good(bad.ctx);
         assert_true(mc_optim_manager_report(bad.optim, 0, &got[i]));

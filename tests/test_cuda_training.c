@@ -485,8 +485,8 @@ static void test_bad_index(void **state)
     run good = run_begin(o), bad = run_begin(o);
     train(&good, 12, expected);
     for (int i = 0; i < 12; i++) {
-        if (i == 4) spoil(&bad, bad.ids, 21, VOCABULARY, "index[21] = 61, expected 0 to 60");
-        if (i == 6) spoil(&bad, bad.ids, TOKENS - 1, -1, "index[127] = -1, expected 0 to 60");
+        if (i == 4) spoil(&bad, bad.ids, 21, VOCABULARY, "ids[21] = 61, expected 0 to 60");
+        if (i == 6) spoil(&bad, bad.ids, TOKENS - 1, -1, "ids[127] = -1, expected 0 to 60");
         if (i == 8) spoil(&bad, bad.labels, 3, LABELS, "label[3] = 3, expected 0 to 2");
         take_step(&bad, i);
         assert_good(bad.ctx);

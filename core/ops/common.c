@@ -135,7 +135,16 @@ typedef struct index_check {
     mc_dtype dtype;
     int64_t count, limit;
     int32_t ignored;
+    const mc_lengths *lengths; /* NULL: not known */
 } index_check;
+
+/* The sequence that an element is of; -1: not known. */
+static int sequence_of(const mc_lengths *l, int64_t element)
+{
+    for (int i = 0; l && i < l->count; i++)
+        if (element >= l->offset[i] && element < l->offset[i] + l->length[i]) return i;
+    return -1;
+}
 
 /* Sets an error that names the first index out of range. */
 static mc_status check_indices(mc_context *ctx, void *data)
@@ -144,6 +153,12 @@ static mc_status check_indices(mc_context *ctx, void *data)
     for (int64_t i = 0; i < c->count; i++) {
         int64_t value = index_at(c->data, c->dtype, i);
         if ((value >= 0 && value < c->limit) || value == c->ignored) continue;
+        int sequence = sequence_of(c->lengths, i);
+        if (sequence >= 0)
+            return mc_fail(ctx, MC_ERR_ARGUMENT,
+                           "%s: %s of sequence %d, token %lld (from 0): %lld, expected 0 to %lld",
+                           c->op, c->what, sequence, (long long)i - c->lengths->offset[sequence],
+                           (long long)value, (long long)c->limit - 1);
         return mc_fail(ctx, MC_ERR_ARGUMENT, "%s: %s[%lld] = %lld, expected 0 to %lld", c->op,
                        c->what, (long long)i, (long long)value, (long long)c->limit - 1);
     }
@@ -166,9 +181,11 @@ mc_tensor *mc_op_indices(mc_tape *t, const char *op, const char *what, mc_tensor
         return NULL;
     }
     if (x->storage->computed) return mc_tape_view(t, x, MC_SHAPE(count), 0);
-    index_check check = {op, what, host_contents(t, op, x), x->dtype, count, limit, ignored};
+    index_check check = {op, what, host_contents(t, op, x), x->dtype, count, limit, ignored, NULL};
+    if (x->lengths && !x->lengths->fixed) check.lengths = x->lengths;
     if (!check.data || check_indices(ctx, &check)) return NULL;
     if (x->dtype == MC_I32) {
+        check.lengths = NULL; /* the tape's */
         if (is_refilled(t, x) && mc_step_before(ctx, check_indices, &check, sizeof check))
             return NULL;
         return mc_tape_view(t, x, MC_SHAPE(count), 0);

@@ -88,9 +88,14 @@ bool mc_op_host_lengths(mc_tape *t, const char *op, const mc_lengths *lengths);
 
 /* `count` indices of x (i32 or i64) as i32 on the tape, each checked to be in [0, limit) or equal
  * to `ignored` (for none, pass a negative value that does not occur, e.g. INT32_MIN); a view of x
- * if it is i32. NULL after an error, which names the position and value. */
+ * if it is i32. NULL after an error, which names `what` (which must stay valid), the position (the
+ * sequence and the token if x carries lengths) and the value. */
 mc_tensor *mc_op_indices(mc_tape *t, const char *op, const char *what, mc_tensor *x, int64_t count,
                          int64_t limit, int32_t ignored);
+/* mc_embed_scaled for a model: an index out of range is an error of `op`, which names the index by
+ * its name. Both must stay valid. */
+mc_tensor *mc_embed_named(mc_tape *t, const char *op, int tables, mc_tensor *const *table,
+                          mc_tensor *const *index, const char *const *names, float scale);
 
 /* ---- shapes ---------------------------------------------------------------------------------- */
 

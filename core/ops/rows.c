@@ -63,6 +63,12 @@ mc_tensor *mc_embed_scaled(mc_tape *t, int tables, mc_tensor *const *table, mc_t
 {
     static const char *const names[MAX_TABLES] = {"index", "second index", "third index",
                                                   "fourth index"};
+    return mc_embed_named(t, "embed", tables, table, index, names, scale);
+}
+
+mc_tensor *mc_embed_named(mc_tape *t, const char *op, int tables, mc_tensor *const *table,
+                          mc_tensor *const *index, const char *const *names, float scale)
+{
     if (!check_tables(t, tables, table, scale) || !mc_op_ready(t, "embed", index ? index[0] : NULL))
         return NULL;
     int64_t rows = mc_tensor_count(index[0]), columns = mc_tensor_columns(table[0]);
@@ -71,7 +77,7 @@ mc_tensor *mc_embed_scaled(mc_tape *t, int tables, mc_tensor *const *table, mc_t
     const int32_t *pointer[MAX_TABLES];
     for (int i = 0; i < tables; i++) {
         checked.index[i] =
-            mc_op_indices(t, "embed", names[i], index[i], rows, table[i]->shape.dim[0], INT32_MIN);
+            mc_op_indices(t, op, names[i], index[i], rows, table[i]->shape.dim[0], INT32_MIN);
         if (!checked.index[i]) return NULL;
         matrix[i] = mc_matrix_of(table[i]);
         pointer[i] = mc_tensor_data(checked.index[i]);
@@ -102,8 +108,7 @@ mc_tensor *mc_token_positions(mc_tape *t, mc_tensor *ids, const mc_lengths *leng
         mc_fail(mc_tape_context(t), MC_ERR_ARGUMENT,
                 "%s: %lld ids from position %lld on, expected from 1 on, up to %d", op,
                 (long long)limit, (long long)first, INT32_MAX);
-    mc_tensor *checked =
-        mc_op_indices(t, "embed", "index", ids, lengths->capacity, limit, INT32_MIN);
+    mc_tensor *checked = mc_op_indices(t, op, "ids", ids, lengths->capacity, limit, INT32_MIN);
     const int32_t *device_lengths = checked ? mc_tape_device_lengths(t, lengths) : NULL;
     mc_tensor *y = checked ? mc_tape_tensor(t, MC_I32, MC_SHAPE(lengths->capacity), NULL) : NULL;
     if (y && !mc_failed(mc_tape_context(t))) {
@@ -120,8 +125,7 @@ mc_blanks mc_find_blanks(mc_tape *t, mc_tensor *ids, const mc_lengths *lengths, 
     static const char op[] = "blanks";
     mc_blanks out = {0};
     if (!mc_op_ready(t, op, ids) || !mc_given(mc_tape_context(t), lengths)) return out;
-    mc_tensor *checked =
-        mc_op_indices(t, "embed", "index", ids, lengths->capacity, limit, INT32_MIN);
+    mc_tensor *checked = mc_op_indices(t, op, "ids", ids, lengths->capacity, limit, INT32_MIN);
     const int32_t *device_lengths = checked ? mc_tape_device_lengths(t, lengths) : NULL;
     mc_tensor **const made[] = {&out.marks, &out.positions, &out.blocks};
     for (int i = 0; i < 3 && checked && !mc_failed(mc_tape_context(t)); i++) {

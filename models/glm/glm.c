@@ -131,6 +131,7 @@ static mc_tensor *decode(mc_tape *t, mc_model *m, mc_stack_input *in)
                               .table = {mc_embedding_table(t, parts->stack.positions),
                                         mc_embedding_table(t, parts->blocks)},
                               .index = {b.positions, b.blocks},
+                              .name = {"positions", "blocks"},
                               .dropout = parts->stack.o.embedding_dropout};
     return mc_run_stack(t, m->decoder, mc_run_embedding(t, m, in, &o), parts->stack.norm,
                         &in->call);

@@ -155,6 +155,33 @@ static void test_failed_save(void **state)
     temp_folder_free(&folder);
 }
 
+/* The error names the model, the field, the sequence and the token in it. */
+static void test_id_out_of_range(void **state)
+{
+    mc_context *ctx = *state;
+    const int64_t good[] = {1, 2, 3, 4, 5, 6}, bad[] = {1, 2, 3, 4, 5, VOCABULARY};
+    for (int f = 0; f < TINY_FAMILIES; f++) {
+        mc_model *model = tiny_model(ctx, &tiny_families[f], NULL);
+        char expected[128];
+        bool pair = is_kind(model, MC_MODEL_ENCODER_DECODER);
+        mc_tape *t = mc_tape_begin_eval(ctx);
+        mc_model_input in = {.ids = mc_tape_input(t, MC_I64, MC_SHAPE(2, 3), bad, false)};
+        if (pair) in.decoder_ids = mc_tape_input(t, MC_I64, MC_SHAPE(2, 3), good, false);
+        snprintf(expected, sizeof expected,
+                 "ids of sequence 1, token 2 (from 0): %d, expected 0 to %d", VOCABULARY,
+                 VOCABULARY - 1);
+        assert_null(mc_model_forward(t, model, &in).last_hidden);
+        assert_error(ctx, MC_ERR_ARGUMENT, expected);
+        if (pair) {
+            in = (mc_model_input){.ids = in.decoder_ids, .decoder_ids = in.ids};
+            assert_null(mc_model_forward(t, model, &in).last_hidden);
+            assert_error(ctx, MC_ERR_ARGUMENT, "decoder_ids of sequence 1, token 2");
+        }
+        mc_tape_end(t);
+        mc_model_free(model);
+    }
+}
+
 /* ---- evaluation ------------------------------------------------------------------------------ */
 
 /* All tensors of the tape, newest first. */
@@ -472,7 +499,8 @@ static void test_decoder_input(void **state)
         in.decoder_ids = numbers(t, MC_SHAPE(3, 3), 1, 2);
         REFUSED(model, MC_ERR_SHAPE, title, "3 sequences", "2");
         in.decoder_ids = numbers(t, MC_SHAPE(2, 2), 1, VOCABULARY);
-        REFUSED(model, MC_ERR_ARGUMENT, "= 50", "0 to 49");
+        REFUSED(model, MC_ERR_ARGUMENT, "decoder_ids of sequence 1, token 1 (from 0): 50",
+                "0 to 49");
         in.decoder_ids = numbers(t, MC_SHAPE(4), 1, 2);
         REFUSED(model, MC_ERR_SHAPE, title, "(4)", "lengths");
         in.decoder_lengths = mc_tape_lengths(t, (int32_t[]){1, 3}, 2, 1);
@@ -1024,7 +1052,7 @@ int main(void)
         TEST(test_heads_in_files),
         TEST(test_divided_t5),
         TEST(test_failed_save),
-       
+        TEST(test_id_out_of_range),
         TEST(test_two_norms),
         TEST(test_padding_has_no_position),
     };
