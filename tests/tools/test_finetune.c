@@ -341,6 +341,23 @@ static void test_closed_streams(void **state)
     must_hold(out, "result task=BoolQ");
 }
 
+/* A reader of the progress that goes away, like a `tee` that is killed, ends no run. */
+static void test_lost_reader(void **state)
+{
+    (void)state;
+    must("rm -rf open; $T --save-every 3 --output open --log-jsonl open.jsonl");
+    must("{ $T --save-every 3 --output gone --log-jsonl gone.jsonl 2>&1 >said; echo $? >code; } | "
+         "true; test $(cat code) = 0 && grep -q '^result task=BoolQ' said && "
+         "diff -r -x run.json -x training.json open gone && "
+         "test $(wc -l <gone.jsonl) = $(wc -l <open.jsonl)");
+    must("{ $T --output lost 2>&1; echo $? >code; } | true; "
+         "test $(cat code) = 1 && cmp lost/model.safetensors open/model.safetensors");
+    must("{ $MC convert --model open --output made --to hf 2>&1; echo $? >code; } | true; "
+         "test -e made/config.json");
+    must("{ $MC eval --model open --task BoolQ --data data; echo $? >code; } | true; "
+         "test $(cat code) = 141"); /* which only prints */
+}
+
 /* A limit of files' sizes (ulimit -f, 4 KB here) is an error that names the file. */
 static void test_size_limit(void **state)
 {
@@ -593,10 +610,10 @@ int main(void)
         cmocka_unit_test(test_resume_prompts), cmocka_unit_test(test_ended),
         cmocka_unit_test(test_interrupt),      cmocka_unit_test(test_interrupted_evaluation),
         cmocka_unit_test(test_closed_streams), cmocka_unit_test(test_size_limit),
-        cmocka_unit_test(test_fewer_steps),    cmocka_unit_test(test_kill),
-        cmocka_unit_test(test_base_moved),     cmocka_unit_test(test_passes),
-        cmocka_unit_test(test_early_stopping), cmocka_unit_test(test_best),
-        cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_lost_reader),    cmocka_unit_test(test_fewer_steps),
+        cmocka_unit_test(test_kill),           cmocka_unit_test(test_base_moved),
+        cmocka_unit_test(test_passes),         cmocka_unit_test(test_early_stopping),
+        cmocka_unit_test(test_best),           cmocka_unit_test(test_errors),
     };
     return cmocka_run_group_tests(tests, set_up, remove_folder);
 }

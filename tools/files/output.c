@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -40,6 +41,8 @@ static bool refuse_errno(output *out, const char *option, const char *path, int 
                  strerror(failed));
     return false;
 }
+
+void output_outlive_readers(void) { signal(SIGPIPE, SIG_IGN); }
 
 void output_init(output *out, mc_context *ctx, bool overwrite)
 {
@@ -197,6 +200,7 @@ static bool check_file(output *out, const char *option, const char *path, file_k
 
 bool output_check_file(output *out, const char *option, const char *path)
 {
+    if (path && !output_is_stdout(path)) output_outlive_readers();
     if (path && is_first(out) && !mc_failed(out->ctx)) check_file(out, option, path, FILE_ANSWERS);
     return agree(out);
 }
@@ -257,6 +261,7 @@ static bool open_folder(output *out, run_log *log, const char *option, const cha
 
 bool output_open_folder(output *out, run_log *log, const char *option, const char *path, bool own)
 {
+    if (path && !out->look) output_outlive_readers();
     if (path && is_first(out) && !mc_failed(out->ctx)) open_folder(out, log, option, path, own);
     return agree(out);
 }

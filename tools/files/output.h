@@ -47,6 +47,10 @@ typedef struct output {
     size_t made;              /* see new_folders_make */
 } output;
 
+/* From now on a reader of stdout or stderr that goes away (a `tee` that is killed, `| head`) ends
+ * the lines, and not the process by SIGPIPE: for what a command does beside printing. The checks
+ * below call it where they make a folder, or a file that is not stdout. */
+void output_outlive_readers(void);
 void output_init(output *out, mc_context *ctx, bool overwrite);
 /* Gives the lock back, and removes folders that were made and are empty. */
 void output_release(output *out);

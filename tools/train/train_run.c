@@ -164,6 +164,7 @@ int train_run_command(train_run *run, const args_spec *spec)
 {
     train_run_options *o = &run->o;
     int code = EXIT_RUN_FAILED;
+    if (!o->train.dry_run) output_outlive_readers();
     o->train.run_file = run_file_text(spec, spec->seen);
     if (o->save_total_limit) o->keep = o->save_total_limit - 1;
     run->loss = -1;
