@@ -86,6 +86,10 @@ static bool check(mc_context *ctx, const mc_model *model, const mc_embed_options
     else if (o->truncate_dim < 0)
         mc_fail(ctx, MC_ERR_ARGUMENT, "vectors of texts: truncate_dim %lld, expected at least 0",
                 (long long)o->truncate_dim);
+    else if (o->truncate_dim > mc_model_dim(model))
+        mc_fail(ctx, MC_ERR_ARGUMENT,
+                "vectors of texts: truncate_dim %lld, the model's vectors have %lld numbers",
+                (long long)o->truncate_dim, (long long)mc_model_dim(model));
     else if (o->pooling == MC_POOLING_POOLER && !mc_model_get_heads(model).pooler)
         mc_fail(ctx, MC_ERR_UNSUPPORTED, "vectors of texts: the model has no pooler");
     return !mc_failed(ctx);
@@ -135,7 +139,6 @@ static bool merge(mc_context *ctx, const char *folder, const mc_sentence_config 
 {
     if (!o->pooling) o->pooling = c->pooling;
     if (!o->normalize && c->normalize) o->normalize = MC_NORMALIZE_YES;
-    if (!o->truncate_dim) o->truncate_dim = c->truncate_dim;
     if (!o->prompt) o->prompt = c->prompt;
     o->prompt_name = NULL;
     if (c->prompt_counts || !o->prompt || !*o->prompt) return true;
@@ -145,12 +148,15 @@ static bool merge(mc_context *ctx, const char *folder, const mc_sentence_config 
                     folder);
 }
 
-/* The length that the folder says, as far as the model has positions. */
-static void merge_length(const mc_sentence_config *c, const mc_model *model, mc_embed_options *o)
+/* The length that the folder says, as far as the model has positions, and the numbers to keep: like
+ * sentence-transformers, all of them if the folder says more than there are. */
+static void merge_sizes(const mc_sentence_config *c, const mc_model *model, mc_embed_options *o)
 {
     int64_t positions = mc_model_get_shape(model).positions;
-    if (o->max_length || !c->max_length) return;
-    o->max_length = positions && c->max_length > positions ? positions : c->max_length;
+    if (!o->max_length)
+        o->max_length = positions && c->max_length > positions ? positions : c->max_length;
+    if (!o->truncate_dim && c->truncate_dim < mc_model_dim(model))
+        o->truncate_dim = c->truncate_dim;
 }
 
 /* A GGUF file says its pooling alone. */
@@ -178,7 +184,7 @@ static mc_embedder *open_folder(mc_context *ctx, const char *folder, mc_embed_op
         mc_tokenizer *tokenizer = o->tokenizer ? mc_tokenizer_from_pretrained(ctx, o->tokenizer)
                                                : mc_tokenizer_open(ctx, c.model, &own);
         mc_model *model = mc_model_from_pretrained(ctx, c.model, &o->load);
-        merge_length(&c, model, o);
+        merge_sizes(&c, model, o);
         e = mc_embedder_new(model, tokenizer, o);
         if (e) {
             e->cut_last = !asked;
@@ -233,7 +239,7 @@ mc_embedder *mc_embedder_open(mc_context *ctx, const char *identifier,
 int64_t mc_embedder_dim(const mc_embedder *e)
 {
     int64_t dim = e ? mc_model_dim(e->model) : 0, kept = e ? e->o.truncate_dim : 0;
-    return kept && kept < dim ? kept : dim;
+    return kept ? kept : dim;
 }
 
 mc_embed_options mc_embedder_options(const mc_embedder *e)

@@ -53,9 +53,9 @@ typedef struct mc_embed_options {
     /* A prompt before each text: the prompt itself, or the name of one of the folder's ("query"),
      * not both. NULL: the folder's default prompt; prompt "": none. */
     const char *prompt, *prompt_name;
-    /* Only the first truncate_dim numbers of a vector are kept; 0: the folder's truncate_dim, else
-     * all. A folder's Normalize comes before the cut, and the rest is not normalised again;
-     * MC_NORMALIZE_YES of the options comes after it. */
+    /* Only the first truncate_dim numbers of a vector are kept, an error if it has fewer; 0: the
+     * folder's truncate_dim, else all. A folder's Normalize comes before the cut, and the rest is
+     * not normalised again; MC_NORMALIZE_YES of the options comes after it. */
     int64_t truncate_dim;
     int threads;          /* that tokenize; 0: depends on the number of cores */
     int64_t batch_tokens; /* tokens of a batch; 0: depends on the device */

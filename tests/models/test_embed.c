@@ -294,10 +294,21 @@ static void test_truncated(void **state)
         for (int k = 0; k < KEPT; k++)
             assert_float_equal(cut[i * KEPT + k], (double)whole[i * WIDE + k] / length, 1e-5);
     }
-    e = mc_embedder_open(f.ctx, folder.path, &(mc_embed_options){.truncate_dim = 1000});
+    e = mc_embedder_open(f.ctx, folder.path, &(mc_embed_options){.truncate_dim = WIDE});
     assert_int_equal(mc_embedder_dim(e), WIDE);
+    char message[96];
+    snprintf(message, sizeof message, "truncate_dim %d, the model's vectors have %d numbers",
+             WIDE + 1, WIDE);
+    assert_null(
+        mc_embedder_open(f.ctx, folder.path, &(mc_embed_options){.truncate_dim = WIDE + 1}));
+    must_fail(f.ctx, MC_ERR_ARGUMENT, message);
+    assert_null(mc_embedder_new(f.model, f.tok, &(mc_embed_options){.truncate_dim = WIDE + 1}));
+    must_fail(f.ctx, MC_ERR_ARGUMENT, message);
     assert_null(mc_embedder_open(f.ctx, folder.path, &(mc_embed_options){.truncate_dim = -1}));
     must_fail(f.ctx, MC_ERR_ARGUMENT, "truncate_dim -1");
+    put("config_sentence_transformers.json", "{\"truncate_dim\": 1000}");
+    e = mc_embedder_open(f.ctx, folder.path, NULL); /* as in sentence-transformers */
+    assert_int_equal(mc_embedder_dim(e), WIDE);
     temp_folder_free(&folder);
     close_fixture(&f);
 }
