@@ -28,8 +28,22 @@ static mc_model *open_model(finetune *f, const mc_model_labels *had)
     }
     if (!weights) return mc_model_new(run->ctx, family, run->o.from.config, NULL, &load);
     mc_model *model = mc_model_from_pretrained_of(run->ctx, family, weights, &load);
-    if (had->count && !load.new_head) task_order_labels(run->ctx, model, weights, f->train_rows);
+    if (!had->count || load.new_head) return model;
+    if (mc_model_get_heads(model).labels == had->count) mc_model_set_task(model, NULL, had->name);
+    task_order_labels(run->ctx, model, weights, f->train_rows);
     return model;
+}
+
+/* The labels of the model's classifier, with the names that eval gives them. */
+static void find_labels(train_run *run, mc_model_labels *had, task_file *saved)
+{
+    char folder[MODEL_FOLDER];
+    mc_load_options load = train_run_load_options(run);
+    if (mc_model_labels_read(run->ctx, train_run_source(run), &load, had) == MC_OK &&
+        !run->resumed && /* whose checkpoint has its own names */
+        model_find_folder(run->ctx, &run->o.from, folder, sizeof folder) &&
+        task_file_read(run->ctx, folder, saved) == MC_OK)
+        task_settle_labels(had, folder, saved, &run->log);
 }
 
 /* The rows of a step are dealt out to the passes of all ranks, as if each pass had a rank of its
@@ -74,14 +88,14 @@ static bool open_data(finetune *f)
     const data_options *data = &f->o.data;
     const char *family = run->o.from.family;
     mc_model_labels had = {0};
-    mc_load_options load = train_run_load_options(run);
+    task_file saved = {.kind = 0};
     bool head = data_kind(data, family) != MC_TASK_GENERATE && mc_family_has_classifier(family);
-    if (train_run_source(run) && head)
-        mc_model_labels_read(run->ctx, train_run_source(run), &load, &had);
+    if (train_run_source(run) && head) find_labels(run, &had, &saved);
     if (data_open_training(run->ctx, data, family, run->o.seed, run->tokenizer, &had,
                            &f->train_rows, &f->val_rows))
         run->work.model = open_model(f, &had);
     mc_model_labels_release(&had);
+    task_file_release(&saved);
     mc_model *model = run->work.model;
     if (!model) return false;
     if (!run->resumed) lora_begin_prompt(run->ctx, &run->o.lora, model, run->tokenizer);

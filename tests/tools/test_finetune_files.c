@@ -247,8 +247,8 @@ static void test_numbered_labels(void **state)
     "s/\"1\":\t\"b\"/\"1\":\t\"" b "\"/; s/\"2\":\t\"c\"/\"2\":\t\"" c "\"/' "             \
     "named/config.json; "
 
-/* Where config.json and task.json disagree, eval and predict take the same names, and say which:
- * those of id2label, unless it names nothing. */
+/* Where config.json and task.json disagree, eval, predict and finetune take the same names, and say
+ * which: those of id2label, unless it names nothing. */
 static void test_names_of_two_files(void **state)
 {
     (void)state;
@@ -275,6 +275,15 @@ static void test_names_of_two_files(void **state)
     must_refuse(1, "label \"LABEL_0\": expected one of \"a\", \"b\", \"c\"",
                 "sed s/,a,/,LABEL_0,/ val.csv > numbers.csv; $MC eval --model named --data "
                 "numbers.csv");
+    must("$MC predict named --data val.csv --output before.jsonl --overwrite; " GO_ON
+         "--data train.csv --lr 0 --max-steps 1 --output kept --overwrite");
+    must_hold(err, "named: id2label of config.json has 3 labels (\"LABEL_0\"");
+    must_hold(err, "the names are those of task.json");
+    assert_null(strstr(err, "is replaced by a new one"));
+    expect_file("kept/config.json", "\"0\":\t\"a\"");
+    must("$MC predict kept --data val.csv --output after.jsonl --overwrite; "
+         "cmp before.jsonl after.jsonl");
+    assert_null(strstr(err, "task.json"));
 }
 
 static void test_values(void **state)

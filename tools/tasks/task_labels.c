@@ -93,18 +93,33 @@ bool task_order_labels(mc_context *ctx, mc_model *model, const char *name, const
 
 /* ---- asking ---------------------------------------------------------------------------------- */
 
-bool task_settle_names(mc_model *model, const char *folder, const task_file *saved, run_log *log)
+/* Whether the names are those of task.json; a line says where the files disagree. */
+static bool are_saved(const char *const *own, int count, const char *folder, const task_file *saved,
+                      run_log *log)
 {
-    const char *own[MC_MODEL_MAX_LABELS];
-    int count = task_names_of_model(model, own);
     bool same = saved->labels == count &&
                 mc_labels_fit(own, count, saved->label_names, saved->labels, NULL);
-    if (!count || !saved->labels || same) return true;
+    if (!count || !saved->labels || same) return false;
     bool unnamed = saved->labels == count && mc_labels_are_numbers(own, count);
     char config[LABELS_TEXT], task[LABELS_TEXT];
     describe(config, own, count);
     describe(task, saved->label_names, saved->labels);
     run_log_line(log, "%s: id2label of config.json has %s, task.json %s: the names are those of %s",
                  folder, config, task, unnamed ? "task.json" : "config.json");
-    return !unnamed || mc_model_set_task(model, NULL, saved->label_names) == MC_OK;
+    return unnamed;
+}
+
+bool task_settle_names(mc_model *model, const char *folder, const task_file *saved, run_log *log)
+{
+    const char *own[MC_MODEL_MAX_LABELS];
+    int count = task_names_of_model(model, own);
+    return !are_saved(own, count, folder, saved, log) ||
+           mc_model_set_task(model, NULL, saved->label_names) == MC_OK;
+}
+
+void task_settle_labels(mc_model_labels *had, const char *folder, const task_file *saved,
+                        run_log *log)
+{
+    if (are_saved(had->name, had->count, folder, saved, log))
+        memcpy(had->name, saved->label_names, (size_t)had->count * sizeof *had->name);
 }

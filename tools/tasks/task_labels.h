@@ -28,6 +28,10 @@ bool task_order_labels(mc_context *ctx, mc_model *model, const char *name, const
  * nothing: then they are those of task.json, if it has as many. A line says where the files
  * disagree. False with the context's error. */
 bool task_settle_names(mc_model *model, const char *folder, const task_file *saved, run_log *log);
+/* The same of a classifier that is not loaded yet: its names may be `saved`'s then, which has to
+ * stay. */
+void task_settle_labels(mc_model_labels *had, const char *folder, const task_file *saved,
+                        run_log *log);
 
 /* The names of a dataset's labels, and of a model's; they return how many. */
 int task_names_of(const mc_dataset *rows, const char *names[MC_DATASET_MAX_LABELS]);
