@@ -170,6 +170,42 @@ static void test_row_of_batch(void **state)
     must("grep -v z odd.csv > even.csv; $MC eval --model letters --data even.csv");
 }
 
+/* A model whose losses grow with the scale of its last norm. */
+static void make_vast(float scale)
+{
+    mc_context *ctx = mc_init_distributed(&(mc_init_options){.seed = 5});
+    mc_gpt2_config config = small_gpt2();
+    mc_model *model = mc_gpt2_new(ctx, &config, NULL, NULL);
+    mc_module *module = mc_model_module(model);
+    mc_parameter *words = mc_module_find_parameter(module, "input_embedding.weight");
+    mc_parameter *norm = mc_module_find_parameter(module, "encoder.output_layernorm.weight");
+    static float values[SMALL_VOCABULARY * SMALL_DIM];
+    mc_parameter_read(words, values);
+    for (int i = 0; i < SMALL_VOCABULARY * SMALL_DIM; i++) values[i] *= 20;
+    mc_parameter_write(words, values);
+    for (int i = 0; i < SMALL_DIM; i++) values[i] = scale;
+    mc_parameter_write(norm, values);
+    mc_model_save(model, temp_path(&folder, "vast"));
+    assert_int_equal(mc_print_error(ctx, stderr), 0);
+    mc_context_free(ctx);
+}
+
+/* Losses that are too large only together: all rows of the batch are named. */
+static void test_batch_without_a_row(void **state)
+{
+    (void)state;
+    bool found = false;
+    must("mkdir vast; cp ends/* vast; { echo review,label; "
+         "for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16; do echo a,b; done; } > vast.csv");
+    for (float scale = 1e36f; !found && scale < 1e38f; scale *= 4) {
+        make_vast(scale);
+        found = run("$MC eval --model vast --data vast.csv --batch-size 16") != 0;
+    }
+    assert_true(found);
+    must_hold(err, "vast.csv:2: the losses of this row, or of others of a batch of 16 up to "
+                   "vast.csv:17, are not finite");
+}
+
 static void test_texts(void **state)
 {
     (void)state;
@@ -276,6 +312,7 @@ int main(void)
         cmocka_unit_test(test_vectors_and_classes),
         cmocka_unit_test(test_scores),
         cmocka_unit_test(test_row_of_batch),
+        cmocka_unit_test(test_batch_without_a_row),
         cmocka_unit_test(test_texts),
         cmocka_unit_test(test_images),
         cmocka_unit_test(test_validation),

@@ -220,14 +220,40 @@ static int bad_row(mc_tape *t, const task_exam *e)
     return row < e->batch->rows ? row : -1;
 }
 
-/* A batch's loss is of all its rows. If it is not finite, one of them is named. */
+/* Whether a row comes before another in the files. */
+static bool is_before(const mc_dataset *rows, int64_t a, int64_t b)
+{
+    int order = strcmp(mc_dataset_file(rows, a), mc_dataset_file(rows, b));
+    int64_t line = mc_dataset_line(rows, a), other = mc_dataset_line(rows, b);
+    return order < 0 || (order == 0 && (line == other ? a < b : line < other));
+}
+
+/* Describes a batch whose rows have a loss that is not finite, nobody knows which: by the last of
+ * them in the files. Returns the first. A batch has rows of like lengths, from anywhere. */
+static int64_t describe_batch(const task_exam *e, const mc_dataset *rows, char *out, size_t room)
+{
+    const mc_batch *b = e->batch;
+    int64_t first = b->row_index[0], last = first;
+    for (int i = 1; i < b->rows; i++) {
+        if (is_before(rows, b->row_index[i], first)) first = b->row_index[i];
+        if (is_before(rows, last, b->row_index[i])) last = b->row_index[i];
+    }
+    long long line = mc_dataset_line(rows, last);
+    snprintf(out, room, "losses of this row, or of others of a batch of %d up to %s%s%lld,",
+             b->rows, mc_dataset_file(rows, last), line ? ":" : ", row ",
+             line ? line : (long long)last + 1);
+    return first;
+}
+
+/* A batch's loss is of all its rows. If it is not finite, one of them is named, or all. */
 static void add_loss(mc_tape *t, const task_exam *e, task_counts *counts, const float loss[2])
 {
+    char what[TASK_TEXT] = "losses of this row";
     if (!e->batch->rows) return;
     int row = mc_all_finite(loss, 2) ? 0 : bad_row(t, e);
-    const char *what = row < 0 ? "losses from this row on, of a batch," : "losses of this row";
-    if (task_counts_check(counts, e, e->batch->row_index[row < 0 ? 0 : row], what, loss, 2))
-        task_counts_add_loss(counts, loss);
+    int64_t named =
+        row < 0 ? describe_batch(e, counts->dataset, what, sizeof what) : e->batch->row_index[row];
+    if (task_counts_check(counts, e, named, what, loss, 2)) task_counts_add_loss(counts, loss);
 }
 
 /* Counts the result of a batch, on the host. */
