@@ -42,7 +42,7 @@ BUDGETS = {
     "core/tensor": 725, "core/zero": 1830, "datasets": 6000, "datasets/image": 720, "datasets/lm": 4023,
     "datasets/metrics": 940, "datasets/table": 1697, "datasets/tasks": 792, "models": 3020,
     "models/adapters": 1480, "models/bert": 285, "models/cpm": 367, "models/distilbert": 200,
-    "models/electra": 230, "models/files": 3102, "models/generate": 4293,
+    "models/electra": 230, "models/files": 3120, "models/generate": 4293,
     "models/gguf": 2230, "models/glm": 260, "models/gpt2": 247,
     "models/gptj": 260, "models/llama": 430, "models/mpnet": 195, "models/opt": 250, "models/roberta": 189,
     "models/modernbert": 400, "models/longformer": 230,

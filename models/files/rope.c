@@ -137,6 +137,20 @@ static void warn_unknown(const rope_reader *p)
     }
 }
 
+/* transformers 5 reads "rope_scaling" in place of all of "rope_parameters", the base included. Who
+ * adds a scaling to a file does not mean that. */
+static void warn_base(const rope_reader *p, float base)
+{
+    const cJSON *all = cJSON_GetObjectItemCaseSensitive(p->r->json, "rope_parameters");
+    if (strcmp(p->key, "rope_scaling") != 0 || cJSON_HasObjectItem(p->object, "rope_theta") ||
+        !cJSON_HasObjectItem(all, "rope_theta"))
+        return;
+    mc_log(p->r->ctx, MC_LOG_WARNING,
+           "%s: \"rope_scaling\" beside \"rope_parameters\": the base stays %g, but transformers 5 "
+           "takes its default; give \"rope_scaling\" a \"rope_theta\"",
+           p->r->path, (double)base);
+}
+
 bool mc_config_read_rope(const mc_config_reader *r, const char *key, const cJSON *item,
                          mc_rope *out)
 {
@@ -152,6 +166,7 @@ bool mc_config_read_rope(const mc_config_reader *r, const char *key, const cJSON
         !read_type(&p, &s->type))
         return false;
     warn_unknown(&p);
+    warn_base(&p, out->theta);
     switch (s->type) {
     case MC_ROTARY_DEFAULT: return true;
     case MC_ROTARY_LINEAR: return read_positive(&p, "factor", NAN, &s->factor);

@@ -185,6 +185,37 @@ static void test_rope(void **state)
     }
 }
 
+static char warned[512];
+
+static void keep_warning(void *user, mc_log_level level, const char *message)
+{
+    (void)user;
+    if (level == MC_LOG_WARNING) snprintf(warned, sizeof warned, "%s", message);
+}
+
+/* A scaling that is added to a file of transformers 5 keeps the file's base, and says that
+ * transformers does not. */
+static void test_added_scaling(void **state)
+{
+    mc_context *ctx = *state;
+    const mc_rope expected = {900, {.type = MC_ROTARY_LINEAR, .factor = 3}};
+    const char *const scalings[] = {"\"factor\": 3", "\"factor\": 3, \"rope_theta\": 900"};
+    ctx->log = keep_warning;
+    for (int i = 0; i < 2; i++) {
+        char text[640];
+        warned[0] = 0;
+        snprintf(text, sizeof text,
+                 "{\"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 900}, "
+                 "\"rope_scaling\": {\"type\": \"linear\", %s}, " SIZES "}",
+                 scalings[i]);
+        mc_llama_config c = config_of(ctx, text);
+        assert_good(ctx);
+        assert_same_rope(&c.rope, &expected);
+        assert_int_equal(strstr(warned, "config.json: \"rope_scaling\"") != NULL, i == 0);
+        assert_int_equal(strstr(warned, "the base stays 900") != NULL, i == 0);
+    }
+}
+
 /* The keys of a saved config.json that only some model types have. */
 static bool saves(mc_context *ctx, const char *type, const char *key)
 {
@@ -310,8 +341,8 @@ static void test_minicpm(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(test_bad_configs), TEST(test_rope),    TEST(test_types),
-        TEST(test_names),       TEST(test_minicpm),
+        TEST(test_bad_configs), TEST(test_rope),  TEST(test_added_scaling),
+        TEST(test_types),       TEST(test_names), TEST(test_minicpm),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
