@@ -25,9 +25,9 @@ MC_ON_ANY int64_t mc_fp8_padded(int64_t rows)
     return (rows + MC_FP8_UNIT - 1) / MC_FP8_UNIT * MC_FP8_UNIT;
 }
 
-/* The scale of a tensor, and its largest magnitude in each of the last updates, newest first; 0
- * before the first. In device memory; saved in checkpoints as f32. cuBLASLt requires the address of
- * `inverse` to be a multiple of 16. */
+/* The scale of a tensor, and its largest magnitude in each of the last updates that had one, newest
+ * first; 0 before the first. In device memory; saved in checkpoints as f32. cuBLASLt requires the
+ * address of `inverse` to be a multiple of 16. */
 typedef struct mc_fp8_scale {
     float inverse, scale;
     float unused[2];
@@ -148,11 +148,12 @@ MC_ON_ANY void mc_fp8_set_scale(mc_fp8_scale *s, mc_fp8_format format, float lar
 }
 
 /* The next scale, from the largest magnitude of the last updates. A magnitude that is not finite
- * does not enter the history, because its step is skipped. */
+ * does not enter the history, because its step is skipped; nor does 0, so that a layer that no pass
+ * has used for a while keeps its scale. */
 MC_ON_ANY void mc_fp8_advance(mc_fp8_scale *s, mc_fp8_format format, uint32_t largest, int margin)
 {
     float most = 0;
-    if (largest < 0x7f800000) {
+    if (largest && largest < 0x7f800000) {
         for (int i = MC_FP8_HISTORY - 1; i > 0; i--) s->history[i] = s->history[i - 1];
         memcpy(&s->history[0], &largest, sizeof largest);
     }

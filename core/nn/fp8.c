@@ -95,8 +95,10 @@ static void check_none(const mc_module_root *root, const mc_recipe *recipe)
     else
         mc_fail(root->ctx, MC_ERR_UNSUPPORTED,
                 "fp8: %s has no linear layer in a block with sizes that are multiples of %d: the "
-                "first, \"%s\", is %s",
-                model.text, MC_FP8_UNIT, first->parts[0]->name, MC_SHAPE_TEXT(first->shape));
+                "first, \"%s\"%s, is %s",
+                model.text, MC_FP8_UNIT, first->parts[0]->name,
+                first->part_count > 1 ? " and what is stored with it" : "",
+                MC_SHAPE_TEXT(first->shape));
 }
 
 static bool is_within(mc_context *ctx, const char *field, int value, int least, int most)
@@ -144,23 +146,29 @@ static bool check_recipe(mc_module_root *root, const mc_recipe *r)
     return !mc_fail(ctx, MC_ERR_DTYPE, "fp8: the model is f16, expected bf16 or f32");
 }
 
+/* Scales of 1, without history. */
+static bool reset_scales(mc_module_root *root, mc_fp8_state *f)
+{
+    mc_fp8_scale *ones = mc_calloc(slots(f), sizeof *ones);
+    if (!ones) return false;
+    for (size_t i = 0; i < slots(f); i++) ones[i].scale = ones[i].inverse = 1;
+    device_of(root)->copy_in(device_of(root), f->scales, ones, slots(f) * sizeof *ones);
+    mc_free(ones);
+    return true;
+}
+
 /* Allocates the state: zeros, and scales of 1. */
 static bool make_state(mc_module_root *root, mc_fp8_state *f)
 {
     mc_device *device = device_of(root);
     const mc_rank_group *group = &root->ctx->mesh.shard;
-    size_t bytes = slots(f) * sizeof *f->seen, scales = slots(f) * sizeof *f->scales;
+    size_t bytes = slots(f) * sizeof *f->seen;
     if (!f->count) return true;
-    f->scales = device->alloc(device, scales);
+    f->scales = device->alloc(device, slots(f) * sizeof *f->scales);
     f->seen = device->alloc(device, bytes);
     if (group->comm) f->parts = device->alloc(device, bytes * (size_t)group->size);
-    mc_fp8_scale *ones = mc_calloc(slots(f), sizeof *ones);
-    bool good = f->scales && f->seen && (f->parts || !group->comm) && ones;
-    for (size_t i = 0; good && i < slots(f); i++) ones[i].scale = ones[i].inverse = 1;
-    if (good) device->copy_in(device, f->scales, ones, scales);
-    if (good) good = !device->kernels->zero(device, f->seen, bytes);
-    mc_free(ones);
-    return good;
+    if (!f->scales || !f->seen || (!f->parts && group->comm)) return false;
+    return reset_scales(root, f) && !device->kernels->zero(device, f->seen, bytes);
 }
 
 /* No open tape uses the tree; else an error. */
@@ -374,10 +382,38 @@ mc_status mc_fp8_advance_scales(mc_module_root *root, mc_fp8_total *total)
     return trains(root) ? advance(root, total) : mc_error_status(root->ctx);
 }
 
-void mc_fp8_restored(mc_module_root *root, bool stepped)
+mc_status mc_fp8_restart_scales(mc_module_root *root)
+{
+    if (!root->fp8 || !trains(root)) return MC_OK;
+    root->fp8->advanced = false;
+    if (mc_is_on_open_tape(root->ctx, root, NULL)) return MC_OK; /* its casts have these scales */
+    root->values_epoch++; /* and so have the weights' bytes */
+    return reset_scales(root, root->fp8) ? MC_OK : mc_fail_nomem(root->ctx, "fp8");
+}
+
+/* Whether a scale follows an earlier update: a checkpoint may be older than the first update with
+ * the recipe. */
+static bool has_history(mc_module_root *root, const mc_fp8_state *f)
+{
+    mc_device *device = device_of(root);
+    size_t bytes = slots(f) * sizeof *f->scales;
+    mc_fp8_scale *scales = mc_malloc(bytes);
+    bool found = false;
+    if (!scales)
+        mc_fail_nomem(root->ctx, "fp8");
+    else if (!device->copy_out(device, scales, f->scales, bytes))
+        mc_fail(root->ctx, MC_ERR_DEVICE, "fp8: reading scales: %s", device->failure);
+    for (size_t i = 0; i < slots(f) * MC_FP8_HISTORY && !mc_failed(root->ctx); i++)
+        found |= scales[i / MC_FP8_HISTORY].history[i % MC_FP8_HISTORY] > 0;
+    mc_free(scales);
+    return found;
+}
+
+mc_status mc_fp8_restored(mc_module_root *root)
 {
     root->values_epoch++;
-    if (trains(root)) root->fp8->advanced = stepped;
+    if (trains(root)) root->fp8->advanced = has_history(root, root->fp8);
+    return mc_error_status(root->ctx);
 }
 
 /* ---- fixed scales ---------------------------------------------------------------------------- */

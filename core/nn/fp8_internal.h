@@ -89,7 +89,7 @@ uint64_t mc_fp8_kept_bytes(const mc_module_root *root);
 /* Computes the scales of the next update from the maxima of all ranks, and adds statistics to
  * *total, in device memory. Does nothing without fp8. */
 mc_status mc_fp8_advance_scales(mc_module_root *root, mc_fp8_total *total);
-/* Called after a checkpoint was read; `stepped`: its tree had taken a step. */
-void mc_fp8_restored(mc_module_root *root, bool stepped);
+/* Called after a checkpoint was read. */
+mc_status mc_fp8_restored(mc_module_root *root);
 
 #endif

@@ -412,13 +412,15 @@ mc_status mc_module_set_trainable(mc_module *module, const char *pattern, bool t
                            root->stored[i]->parts[0]->name);
     if (pattern && !found)
         return mc_fail(root->ctx, MC_ERR_NOT_FOUND, "pattern \"%s\" matches no parameter", pattern);
+    bool changes = false;
     for (size_t i = 0; i < root->stored_count; i++) {
         mc_stored *stored = root->stored[i];
         if (stored->trainable == trainable || !matching_parts(stored, module, pattern)) continue;
         stored->trainable = trainable;
         root->layout_valid = false;
+        changes = true;
     }
-    return MC_OK;
+    return changes ? mc_fp8_restart_scales(root) : MC_OK;
 }
 
 mc_initializer mc_init_zeros(void) { return (mc_initializer){.kind = MC_INIT_ZEROS}; }

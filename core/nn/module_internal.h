@@ -88,6 +88,9 @@ typedef struct mc_module_root {
 /* Lays the buckets out if needed, initialises parameters without values, and keeps the values,
  * gradients and state of the others. Sets root->layout_valid on success. */
 mc_status mc_module_layout(mc_module_root *root);
+/* Called after parameters were frozen or thawed: with fp8 the next update has current scales again,
+ * since nothing is known of the gradients of a layer that was frozen. */
+mc_status mc_fp8_restart_scales(mc_module_root *root);
 /* mc_module_layout, then root->place if it is due. Does nothing while a tape that uses the model is
  * open. Collective. */
 mc_status mc_module_place(mc_module_root *root);

@@ -11,8 +11,10 @@
  *
  * Each tensor has a scale, a power of two: the largest one that keeps the tensor within the
  * format's range. It follows the largest magnitude of the last 16 updates (delayed), or that of
- * the tensor itself (current). The first update has current scales in any case. Magnitudes are
- * those of all ranks.
+ * the tensor itself (current). The first update has current scales in any case, and so has the
+ * first one after mc_module_set_trainable has frozen or thawed a parameter, which changes which
+ * gradients are computed. Updates in which a tensor is all zero or not used do not count.
+ * Magnitudes are those of all ranks.
  *
  * Saved optimizer state (mc_optim_manager_save, checkpoints) contains the scales and their history.
  * Set the recipe before loading it: without one the scales are not read, with a warning, and the

@@ -260,8 +260,8 @@ static mc_status note_update(mc_optim_manager *m, mc_module_root *root)
 
 static mc_status note_restored(mc_optim_manager *m, mc_module_root *root)
 {
-    mc_fp8_restored(root, m->steps + m->skipped > 0);
-    return MC_OK;
+    (void)m;
+    return mc_fp8_restored(root);
 }
 
 /* ---- zeros ----------------------------------------------------------------------------------- */

@@ -783,6 +783,7 @@ typedef struct fp8_run {
     mc_optim_manager *optim;
     double loss[MOST_STEPS], norm[MOST_STEPS], saturated, vanished;
     int steps;
+    int64_t nominal; /* rows that backward divides by (mc_step_plan); 0: those of the batch */
 } fp8_run;
 
 static fp8_run run_new(mc_context *ctx, mc_dtype dtype, mc_recompute recompute, mc_recipe recipe)
@@ -805,7 +806,7 @@ static void run_steps(mc_context *ctx, fp8_run *r, int steps)
 {
     for (int i = 0; i < steps; i++, r->steps++) {
         mc_step_report report;
-        mc_optim_manager_zero_grad(r->optim);
+        mc_optim_manager_zero_grad_plan(r->optim, &(mc_step_plan){.nominal_rows = r->nominal});
         mc_tape *t = mc_tape_begin(ctx);
         mc_optim_manager_backward(r->optim, t, batch_loss(t, r->model, PACKED));
         mc_tape_end(t);
@@ -863,7 +864,7 @@ static void test_errors(void **state)
     config.dim_ff = 40;
     assert_null(mc_gpt2_new(ctx, &config, NULL, &(mc_load_options){.recipe = all}));
     assert_error(ctx, MC_ERR_UNSUPPORTED, "fp8: the model has no linear layer",
-                 "multiples of 16: the first, \"", "(72, 24)");
+                 "multiples of 16: the first, \"", "\" and what is stored with it, is (72, 24)");
     mc_module *bare = mc_module_new(ctx, "bare", sizeof *bare, NULL);
     assert_int_equal(mc_module_set_recipe(bare, &all), MC_ERR_UNSUPPORTED);
     assert_error(ctx, MC_ERR_UNSUPPORTED, "fp8: model \"bare\" has no linear layer in a block");
@@ -1049,6 +1050,82 @@ static void test_resume(void **state)
     temp_folder_free(&folder);
 }
 
+/* The largest part of a step's casts that may vanish. */
+static const double FEW = 0.02;
+
+static void save_and_load(fp8_run *from, fp8_run *to)
+{
+    temp_folder folder = temp_folder_new();
+    const char *path = temp_path(&folder, "state.safetensors");
+    assert_int_equal(mc_optim_manager_save(from->optim, path), MC_OK);
+    copy_parameters(from->model, to->model);
+    assert_int_equal(mc_optim_manager_load(to->optim, path), MC_OK);
+    temp_folder_free(&folder);
+}
+
+/* Two runs in the same state take the same steps, to the bit. */
+static void assert_same_steps(mc_context *ctx, fp8_run *a, fp8_run *b)
+{
+    int first[2] = {a->steps, b->steps};
+    run_steps(ctx, a, 3);
+    run_steps(ctx, b, 3);
+    assert_memory_equal(a->loss + first[0], b->loss + first[1], 3 * sizeof *a->loss);
+    assert_memory_equal(a->norm + first[0], b->norm + first[1], 3 * sizeof *a->norm);
+}
+
+/* State that is saved between the recipe and the first update with it has no scales yet. */
+static void test_resume_before_update(void **state)
+{
+    mc_context *ctx = *state;
+    fp8_run r = run_new(ctx, MC_BF16, MC_RECOMPUTE_NONE, (mc_recipe){.fp8 = MC_FP8_NONE});
+    fp8_run again = run_new(ctx, MC_BF16, MC_RECOMPUTE_NONE, all);
+    run_steps(ctx, &r, 2);
+    assert_int_equal(mc_module_set_recipe(mc_model_module(r.model), &all), MC_OK);
+    save_and_load(&r, &again);
+    assert_same_steps(ctx, &r, &again);
+    run_free(&again);
+    run_free(&r);
+}
+
+/* Nothing is known of the gradients of a layer that was frozen: the first update after it is thawed
+ * has current scales, also after a checkpoint in between. Gradients are small, as those of a step
+ * of a million tokens are: with scales of 1 they would all vanish. */
+static void test_thawed(void **state)
+{
+    mc_context *ctx = *state;
+    fp8_run runs[2];
+    for (int i = 0; i < 2; i++) {
+        runs[i] = run_new(ctx, MC_F32, MC_RECOMPUTE_NONE, all);
+        runs[i].nominal = 1 << 20;
+        mc_module *module = mc_model_module(runs[i].model);
+        mc_module_set_trainable(module, NULL, false);
+        mc_module_set_trainable(module, "*layers.2*", true);
+    }
+    run_steps(ctx, &runs[0], 3);
+    for (int i = 0; i < 2; i++) mc_module_set_trainable(mc_model_module(runs[i].model), NULL, true);
+    save_and_load(&runs[0], &runs[1]);
+    runs[0].vanished = 0;
+    run_steps(ctx, &runs[0], 1);
+    run_steps(ctx, &runs[1], 1);
+    assert_true(runs[0].vanished < FEW);
+    assert_true(runs[1].loss[0] == runs[0].loss[3] && runs[1].norm[0] == runs[0].norm[3]);
+    assert_same_steps(ctx, &runs[0], &runs[1]);
+    for (int i = 0; i < 2; i++) run_free(&runs[i]);
+}
+
+/* A layer that no pass has used for longer than the history keeps its scale. */
+static void test_unused(void **state)
+{
+    (void)state;
+    mc_fp8_scale s = {0};
+    uint32_t tiny;
+    memcpy(&tiny, &(float){0x1p-20f}, sizeof tiny);
+    mc_fp8_advance(&s, MC_FP8_E5M2, tiny, 0);
+    assert_true(s.scale == 0x1p35f);
+    for (int i = 0; i <= MC_FP8_HISTORY; i++) mc_fp8_advance(&s, MC_FP8_E5M2, 0, 0);
+    assert_true(s.scale == 0x1p35f && s.inverse == 0x1p-35f);
+}
+
 /* ---- what is noticed ------------------------------------------------------------------------- */
 
 static int warnings;
@@ -1121,6 +1198,9 @@ int main(void)
         cmocka_unit_test(test_static_without_memory),
         cmocka_unit_test(test_static_device_fails),
         cmocka_unit_test(test_recordings_end),
+        cmocka_unit_test(test_resume_before_update),
+        cmocka_unit_test(test_thawed),
+        cmocka_unit_test(test_unused),
     };
     return cmocka_run_group_tests(tests, set_up_context, tear_down_context);
 }
