@@ -10,18 +10,22 @@ static bool fits_8bit(const mc_parameter *p)
     return p->shape.ndim > 1 && !p->is_table && mc_shape_count(p->shape) >= LEAST;
 }
 
-/* All parts of a tensor share one form; in 8 bits each part must begin with a block. */
+/* All parts of a tensor share one form; in 8 bits each part must begin with a block. A frozen
+ * tensor keeps the form of its state; without steps it gets that of its optimizer, as a checkpoint
+ * may have state of it. */
 static mc_state_form form_for(const mc_stored *s)
 {
     int count = 0, eight = 0, first = 0;
+    bool stepped = false;
     for (int i = 0; i < s->part_count; i++) {
         const mc_parameter *p = s->parts[i];
         if (!p->optimizer) continue;
         count++;
+        stepped |= p->optimizer_steps > 0;
         eight += p->eight_bit && fits_8bit(p) && p->first % MC_STATE_BLOCK == 0;
         first += p->optimizer_matrix;
     }
-    if (!count || !s->trainable) return s->form; /* existing state stays */
+    if (!count || (!s->trainable && stepped)) return s->form;
     return eight == count ? MC_STATE_8BIT : first == count ? MC_STATE_FIRST : MC_STATE_F32;
 }
 

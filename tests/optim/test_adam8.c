@@ -6,10 +6,12 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include "core/checkpoint/optim_state.h"
 #include "core/nn/layers.h"
 #include "core/nn/stored.h"
 #include "core/nn/transformer.h"
 #include "tests/optim/optim_test.h"
+#include "tests/temp_folder.h"
 
 static mc_optimizer *new_adam(mc_context *ctx, bool eight_bit)
 {
@@ -127,6 +129,77 @@ static void test_running_step(void **state)
     assert_true(form_of(p[0]) == MC_STATE_8BIT);
 }
 
+/* ---- frozen parameters ----------------------------------------------------------------------- */
+
+typedef struct frozen_run {
+    mc_parameter *frozen, *other; /* (64, 64) */
+    mc_module *root;
+    mc_optim_manager *optim;
+} frozen_run;
+
+static frozen_run frozen_run_new(mc_context *ctx, bool muon, bool freeze)
+{
+    frozen_run r = {.root = new_root(ctx, MC_F32)};
+    r.frozen = mc_parameter_new(r.root, "frozen", MC_SHAPE(64, 64), mc_init_normal(0, 1));
+    r.other = mc_parameter_new(r.root, "other", MC_SHAPE(64, 64), mc_init_normal(0, 1));
+    if (freeze) mc_module_set_trainable(r.root, "frozen", false);
+    mc_optimizer *optimizer = muon ? mc_muon_new(ctx, NULL) : new_adam(ctx, true);
+    mc_optimizer_add(optimizer, r.root);
+    r.optim = mc_optim_manager_new(ctx, NULL);
+    mc_optim_manager_add(r.optim, optimizer, NULL);
+    return r;
+}
+
+static void frozen_run_step(frozen_run *r, uint64_t seed)
+{
+    static float g[64 * 64];
+    mc_parameter *both[] = {r->frozen, r->other};
+    mc_optim_manager_zero_grad(r->optim);
+    for (int k = 0; k < 2; k++) {
+        for (int i = 0; i < 64 * 64; i++) g[i] = noise(&seed);
+        if (mc_parameter_trainable(both[k])) set_gradient(both[k], g);
+    }
+    mc_optim_manager_step(r->optim);
+}
+
+static void copy_values(mc_parameter *from, mc_parameter *to)
+{
+    static float values[64 * 64];
+    mc_parameter_read(from, values);
+    mc_parameter_write(to, values);
+}
+
+/* State of a parameter that was frozen after some steps is restored where it is frozen from the
+ * beginning, and goes on when it is thawed, as without the checkpoint. */
+static void test_frozen(void **state)
+{
+    mc_context *ctx = *state;
+    temp_folder folder = temp_folder_new();
+    for (int muon = 0; muon < 2; muon++) {
+        frozen_run a = frozen_run_new(ctx, muon, false), b = frozen_run_new(ctx, muon, true);
+        for (uint64_t i = 0; i < 2; i++) frozen_run_step(&a, i);
+        mc_module_set_trainable(a.root, "frozen", false);
+        frozen_run_step(&a, 2);
+        const char *path = temp_path(&folder, "state.safetensors");
+        mc_optim_manager_save(a.optim, path);
+        assert_int_equal(mc_optim_manager_load(b.optim, path), MC_OK);
+        copy_values(a.frozen, b.frozen);
+        copy_values(a.other, b.other);
+        assert_true(form_of(b.frozen) == (muon ? MC_STATE_FIRST : MC_STATE_8BIT));
+        frozen_run *both[] = {&a, &b};
+        for (int k = 0; k < 2; k++) {
+            mc_module_set_trainable(both[k]->root, NULL, true);
+            for (uint64_t i = 3; i < 6; i++) frozen_run_step(both[k], i);
+            assert_good(ctx);
+        }
+        for (int i = 0; i < 64 * 64; i++) {
+            assert_true(value_at(a.frozen, i) == value_at(b.frozen, i));
+            assert_true(value_at(a.other, i) == value_at(b.other, i));
+        }
+    }
+    temp_folder_free(&folder);
+}
+
 static void test_errors(void **state)
 {
     mc_context *ctx = *state;
@@ -139,7 +212,7 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up_context, tear_down_context)
     const struct CMUnitTest tests[] = {
         TEST(test_which),        TEST(test_learns), TEST(test_changes),
-        TEST(test_running_step), TEST(test_errors),
+        TEST(test_running_step), TEST(test_frozen), TEST(test_errors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
