@@ -586,6 +586,16 @@ static mc_status find_bad_values(mc_optim_manager *m, const char **name)
     return status;
 }
 
+/* Which step failed: " at step 7 (mean loss 3.2e+09)", without a loss if no backward had one. */
+static void describe_step(const mc_step_state *state, char *to, size_t room)
+{
+    char loss[32] = "NaN"; /* printf may write "-nan" */
+    if (!isnan(state->mean_loss)) snprintf(loss, sizeof loss, "%.6g", state->mean_loss);
+    bool known = state->all.told_count > 0;
+    snprintf(to, room, " at step %lld%s%s%s", (long long)(state->steps + state->skipped + 1),
+             known ? " (mean loss " : "", known ? loss : "", known ? ")" : "");
+}
+
 /* If a weight is the reason, the error names it first. */
 static mc_status fail_nonfinite(mc_optim_manager *m, const mc_step_state *state)
 {
@@ -595,18 +605,20 @@ static mc_status fail_nonfinite(mc_optim_manager *m, const mc_step_state *state)
     if (!status && !mc_step_is_recording(m->ctx)) status = find_bad_values(m, &bad);
     if (status) return status;
     const char *name = search.name ? search.name : "?";
-    char why[128] = "";
+    char at[80], why[128] = "";
+    describe_step(state, at, sizeof at);
     if (m->scaling)
         snprintf(why, sizeof why, ", as in each of the %d steps before, at the least loss scale %g",
                  MC_STEPS_STUCK, state->loss_scale);
     if (bad)
         return mc_fail(m->ctx, MC_ERR_STATE,
                        "parameter \"%s\" has a value that is infinite or NaN, and so has the "
-                       "gradient of \"%s\"%s; no step was taken",
-                       bad, name, why);
+                       "gradient of \"%s\"%s%s; no step was taken",
+                       bad, name, at, why);
     return mc_fail(m->ctx, MC_ERR_STATE,
-                   "the gradient of parameter \"%s\" is infinite or NaN%s; no step was taken (%s)",
-                   name, why,
+                   "the gradient of parameter \"%s\" is infinite or NaN%s%s; no step was taken (a "
+                   "lower learning rate may prevent it; %s)",
+                   name, at, why,
                    m->scaling ? "MC_NONFINITE_SKIP would skip it"
                               : "a loss scale or MC_NONFINITE_SKIP would skip it");
 }
