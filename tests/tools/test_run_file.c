@@ -13,7 +13,7 @@
 #include <cmocka.h>
 #include "tests/temp_folder.h"
 #include "core/base/version.h"
-#include "tools/options/args.h"
+#include "tools/options/args_internal.h"
 #include "tools/options/run_file.h"
 
 static const char *const kinds[] = {"cpu", "cuda", NULL};
@@ -215,6 +215,26 @@ static void test_errors_name_file_and_key(void **state)
 /* ---- writing --------------------------------------------------------------------------------- */
 
 /* What is written reads back as the same options. */
+/* An error about options that do not go together says which of them were not typed. */
+static void test_errors_name_sources(void **state)
+{
+    (void)state;
+    subject s;
+    char message[ARGS_TEXT_ROOM] = "--shares and --share need --lr, --lr-x, and no --epochs",
+         expected[2 * ARGS_TEXT_ROOM];
+    write_text(file, "{\"share\": 0.5, \"epochs\": 2, \"lr\": 0.5, \"seed\": 3}");
+    assert_true(PARSE(&s, "--run-file", file, "--epochs", "3"));
+    snprintf(expected, sizeof expected, "%s (in %s: --lr, --share)", message, file);
+    args_add_sources(&s.spec, message);
+    assert_string_equal(message, expected);
+    forget(&s);
+    assert_true(PARSE(&s, "--share", "0.5"));
+    strcpy(message, "--share needs --lr");
+    args_add_sources(&s.spec, message);
+    assert_string_equal(message, "--share needs --lr");
+    forget(&s);
+}
+
 static void test_round_trip(void **state)
 {
     (void)state;
@@ -341,6 +361,7 @@ int main(void)
         cmocka_unit_test(test_every_type),
         cmocka_unit_test(test_command_line_wins),
         cmocka_unit_test(test_errors_name_file_and_key),
+        cmocka_unit_test(test_errors_name_sources),
         cmocka_unit_test(test_round_trip),
         cmocka_unit_test(test_written_text),
         cmocka_unit_test(test_not_over_its_own_run),

@@ -138,6 +138,36 @@ int args_report(FILE *err, const args_spec *spec, const char *message)
     return EXIT_USAGE;
 }
 
+static const char *given_file;         /* --run-file of the last command line */
+static bool from_file[ARGS_MOST_ROWS]; /* rows that it alone gave */
+
+const char *args_run_file(void) { return given_file; }
+
+/* Whether a message names the option: "--lr", but not the beginning of "--lr-other". */
+static bool names(const char *message, const char *option)
+{
+    size_t length = strlen(option);
+    for (const char *at = message; (at = strstr(at, "--")); at += 2) {
+        char after = strncmp(at + 2, option, length) == 0 ? at[2 + length] : 'x';
+        if (!isalnum((unsigned char)after) && after != '-') return true;
+    }
+    return false;
+}
+
+void args_add_sources(const args_spec *spec, char message[ARGS_TEXT_ROOM])
+{
+    char found[ARGS_TEXT_ROOM];
+    text t = text_into(found, sizeof found);
+    for (int i = 0; i < ARGS_MOST_ROWS && args_is_row(&spec->options[i]); i++) {
+        const char *name = spec->options[i].name;
+        if (!from_file[i] || spec->options[i].positional || !names(message, name)) continue;
+        text_add(&t, "%s--%s", t.used ? ", " : "", name);
+    }
+    size_t used = strlen(message);
+    if (t.used)
+        snprintf(message + used, ARGS_TEXT_ROOM - used, " (in %.300s: %s)", given_file, found);
+}
+
 int args_error(const args_spec *spec, const char *format, ...)
 {
     char message[ARGS_TEXT_ROOM];
@@ -145,6 +175,7 @@ int args_error(const args_spec *spec, const char *format, ...)
     va_start(args, format);
     vsnprintf(message, sizeof message, format, args);
     va_end(args);
+    args_add_sources(spec, message);
     return args_report(stderr, spec, message);
 }
 
@@ -465,10 +496,6 @@ void args_old_form(const args_spec *spec, const char *what, const char *now)
     if (!noticed) notice(stderr, spec, what, now);
 }
 
-static const char *given_file; /* --run-file of the last command line */
-
-const char *args_run_file(void) { return given_file; }
-
 /* Reads --run-file, the last of them. */
 static int apply_file(const cursor *start, progress *p, FILE *err)
 {
@@ -490,6 +517,7 @@ static int parse_line(const cursor *start, FILE *err)
     int code = apply_file(start, &p, err);
     for (cursor c = *start; code == EXIT_OK && next_token(&c, &t);) code = apply(&c, &t, &p, err);
     if (code == EXIT_OK) give_back(spec, &p);
+    for (int i = 0; i < ARGS_MOST_ROWS; i++) from_file[i] = p.seen[i] && !p.typed[i];
     if (code == EXIT_OK) code = check_required(spec, p.seen, err);
     if (code == EXIT_OK && p.run_file) code = run_file_check(spec, p.run_file, p.typed, err);
     if (code == EXIT_OK && p.old) notice_row(spec, p.old, err);

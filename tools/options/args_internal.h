@@ -64,6 +64,9 @@ void args_add_suggestion(text *t, const args_spec *spec, const char *argument);
 void args_add_choice_suggestion(text *t, const args_option *o, const char *value);
 /* Prints an error of the command line on `err`, and returns EXIT_USAGE. */
 int args_report(FILE *err, const args_spec *spec, const char *message);
+/* Adds which of the options that a message names the last command line has from its --run-file
+ * alone: "--lr-other needs --optimizer muon (in run.json: --lr-other)". */
+void args_add_sources(const args_spec *spec, char message[ARGS_TEXT_ROOM]);
 
 /* The option that has another name here, which is taken too. NULL: none. */
 const args_option *args_find_same(const args_spec *spec, const char *name);
