@@ -3,9 +3,10 @@
 
     kill_training.py MODELCENTER [KILLS] [SEED]
 
-A round is a `pretrain` and a `finetune` of a tiny model, each killed (SIGKILL) until it gets to its end. After
-each kill the newest checkpoint or model, if there is one, has to open; at the end the weights have to be those of
-the training that was not killed, bit for bit. Run by hand: KILLS (100) take a minute or two."""
+A round is a `pretrain` and a `finetune` of a tiny model, and one of each with --fp8 and Muon or Adam's state in 8
+bits, each killed (SIGKILL) until it gets to its end. After each kill the newest checkpoint or model, if there is one,
+has to open; at the end the weights have to be those of the training that was not killed, bit for bit. Run by hand:
+KILLS (100) take a minute or two."""
 
 import json
 import pathlib
@@ -29,9 +30,10 @@ def make_files(folder):
     (folder / "train.bin").write_bytes(head + struct.pack(f"<{len(ids)}H", *ids))
     (folder / "gpt2.json").write_text(json.dumps({
         "model_type": "gpt2", "n_embd": 16, "n_layer": 2, "n_head": 2, "vocab_size": 50, "n_positions": 32}))
-    (folder / "bert.json").write_text(json.dumps({
-        "model_type": "bert", "vocab_size": 77, "hidden_size": 16, "intermediate_size": 32,
-        "num_hidden_layers": 1, "num_attention_heads": 2, "max_position_embeddings": 64}))
+    for name, width in [("bert.json", 16), ("wide.json", 64)]:  # matrices of 64 x 64 have state in 8 bits
+        (folder / name).write_text(json.dumps({
+            "model_type": "bert", "vocab_size": 77, "hidden_size": width, "intermediate_size": 2 * width,
+            "num_hidden_layers": 1, "num_attention_heads": 2, "max_position_embeddings": 64}))
     (folder / "tokens").mkdir()
     (folder / "tokens/vocab.txt").write_text("\n".join(
         ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS, *(f"##{c}" for c in LETTERS)]) + "\n")
@@ -40,13 +42,15 @@ def make_files(folder):
 
 
 def commands(program, folder):
-    """Of both trainings, without their --output."""
-    return {
-        "pretrain": [program, "pretrain", "--config", folder / "gpt2.json", "--data", folder / "train.bin",
-                     "--seq-length", "32", "--batch-size", "4", "--steps", "120", "--save-every", "5", "--keep", "1"],
-        "finetune": [program, "finetune", "--config", folder / "bert.json", "--tokenizer", folder / "tokens",
-                     "--data", folder / "rows.csv", "--text", "text", "--label", "label", "--batch-size", "4",
-                     "--epochs", "2", "--save-every", "5"]}
+    """Of all trainings, without their --output."""
+    pretrain = [program, "pretrain", "--config", folder / "gpt2.json", "--data", folder / "train.bin", "--seq-length", "32",
+                "--batch-size", "4", "--steps", "120", "--save-every", "5", "--keep", "1"]
+    finetune = [program, "finetune", "--config", folder / "bert.json", "--tokenizer", folder / "tokens", "--data",
+                folder / "rows.csv", "--text", "text", "--label", "label", "--batch-size", "4", "--epochs", "2",
+                "--save-every", "5"]
+    return {"pretrain": pretrain, "finetune": finetune,
+            "pretrain-muon": [*pretrain, "--optimizer", "muon", "--fp8", "all", "--dtype", "bf16"],
+            "finetune-8bit": [*finetune, "--config", folder / "wide.json", "--optimizer-state", "8bit", "--fp8", "all"]}
 
 
 def weights(output):
