@@ -29,7 +29,7 @@ ALLOWED = {
 # Lines that a folder may have of its own, without Unicode's tables: 5 % more than it had when they
 # were set. One is raised only in a commit that says why; none goes above 6,000.
 BUDGETS = {
-    "core": 109, "core/about": 488, "core/autograd": 1789, "core/base": 3900,
+    "core": 109, "core/about": 488, "core/autograd": 1800, "core/base": 3900,
     "core/checkpoint": 4697, "core/device": 3860, "core/device/cpu": 1120,
     "core/device/cpu/isa": 4910, "core/device/cuda/attention": 2350,
     "core/device/cuda/decode": 1180, "core/device/cuda/elementwise": 4260,

@@ -36,13 +36,27 @@ void *mc_saved_data(mc_tape *tape, mc_tensor *x)
     return mc_failed(tape->ctx) ? NULL : mc_tensor_data(x);
 }
 
-void mc_node_forget(mc_node *node)
+/* Frees what no other node saves, if it was released. */
+static void forget(const mc_tensor *x)
+{
+    mc_storage *storage = x->storage;
+    if (!storage) return; /* its memory became a gradient */
+    if (--storage->saves == 0 && storage->dropped) mc_storage_free_data(storage);
+}
+
+void mc_node_unsave(mc_node *node, const mc_tensor *x)
 {
     for (int i = 0; i < node->saved_count; i++) {
-        mc_storage *storage = node->saved[i]->storage;
-        if (!storage) continue; /* its memory became a gradient */
-        if (--storage->saves == 0 && storage->dropped) mc_storage_free_data(storage);
+        if (node->saved[i] != x) continue;
+        forget(x);
+        node->saved[i] = node->saved[--node->saved_count];
+        return;
     }
+}
+
+void mc_node_forget(mc_node *node)
+{
+    for (int i = 0; i < node->saved_count; i++) forget(node->saved[i]);
     node->saved_count = 0;
 }
 

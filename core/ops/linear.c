@@ -94,6 +94,11 @@ static void input_backward(mc_tape *t, mc_node *node, const mc_tensor *du)
     before->activation_done = true;
     before->bias_done = sums;
     before->cast_done = casts;
+    if (!casts) return;
+    /* the cast has read them for the last time */
+    mc_node_unsave(node, before->pre);
+    mc_node_unsave(node->fused, before->pre);
+    mc_scratch_free(dx);
 }
 
 /* Casts the gradient of the pre-activation to 8 bits, if the layer uses it. */
