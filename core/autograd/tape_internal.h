@@ -121,7 +121,7 @@ void mc_tape_unhook(const mc_context *ctx, const void *owner, const char *what);
 /* Keeps x's contents until the node's backward is done. x may be an input, the output or a tensor
  * created for this purpose; NULL is ignored. */
 void mc_node_save(mc_node *node, mc_tensor *x);
-/* The node's backward needs them no longer. */
+/* The same for x: the rest of the node's backward does not need its contents. */
 void mc_node_unsave(mc_node *node, const mc_tensor *x);
 
 /* False for a NULL tape. It has no context, so the error, which names the op, is set on that of

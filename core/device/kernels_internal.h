@@ -465,9 +465,9 @@ typedef struct mc_row_loss_call {
  * rounded to x's dtype as `activation` and `activation_backward` would store it. Adds the column
  * sums to sums (columns), f32; NULL: no sums, always so without `pre`.
  *
- * `gated`: instead of these what `gated` makes of x (rows, 2 * columns) or, with `pre` (rows,
- * columns), what `gated_backward` makes of that and x (rows, columns / 2). These n columns of one
- * half are a multiple of 8. */
+ * `gated`: it casts the result of the kernel `gated` for x (rows, 2 * columns) or, with `pre`
+ * (rows, columns), that of `gated_backward` for `pre` and the gradient x (rows, columns / 2). The
+ * columns of a half are a multiple of 8. */
 typedef struct mc_fp8_cast_call {
     int64_t rows, columns, padded;
     mc_matrix x;
@@ -480,6 +480,12 @@ typedef struct mc_fp8_cast_call {
     mc_fp8_seen *seen;  /* device memory */
     uint8_t *data, *transposed;
 } mc_fp8_cast_call;
+
+/* Whether x itself is cast. */
+static inline bool mc_fp8_is_plain(const mc_fp8_cast_call *c)
+{
+    return c->activation == MC_ACTIVATION_NONE && !c->gated;
+}
 
 /* Casts x (rows, columns) or, with factor (columns), x(i, k) * factor[k] in f32, to E4M3 with a
  * scale for each row: that of its largest magnitude (mc_fp8_set_scale). Row i is inverse[i] times

@@ -43,7 +43,7 @@ int mc_fp8_kind_of(const mc_fp8_kind *kinds, int count, const mc_stored *s);
 
 /* Whether the tape multiplies by a weight in 8 bits and casts the other operand. */
 bool mc_fp8_takes(const mc_tape *t, const mc_stored *stored);
-/* What is made of a product before the next one. */
+/* The operation on a product's result before the next product. */
 typedef struct mc_product_form {
     mc_activation activation;
     bool gated; /* activation(a) * b of the halves a and b of its columns; only with `next` */

@@ -272,7 +272,8 @@ void mc_feed_forward_set_dropout(mc_feed_forward *ffn, float p)
     if (ffn) ffn->options.dropout = p;
 }
 
-/* The product for a gate, which the caller applies unless w_out does, and nothing lies between. */
+/* The product for a gate. Unless dropout follows, w_out may apply the gate as it reads the result,
+ * which then has no storage; else the caller applies it. */
 static mc_tensor *gated_in(mc_tape *t, mc_feed_forward *ffn, mc_tensor *x, bool drops)
 {
     x = mc_cast(t, x, mc_parameter_dtype(ffn->in_weight));

@@ -85,14 +85,21 @@ static void test_learns(void **state)
     assert_near(first[1] - loss[1], first[0] - loss[0], 1e-2 * first[0]);
 }
 
+/* Two matrices, "a" and "b", that are stored as one. */
+static mc_module *new_stacked(mc_context *ctx, mc_parameter *p[2])
+{
+    const mc_parameter_part parts[] = {{"a", 64, mc_init_zeros()}, {"b", 64, mc_init_zeros()}};
+    mc_module *root = new_root(ctx, MC_F32);
+    mc_parameter_new_stacked(root, parts, 2, MC_SHAPE(64), p);
+    return root;
+}
+
 /* A new optimizer's state begins at zero, in its own form; after a step the form stays. */
 static void test_changes(void **state)
 {
     mc_context *ctx = *state;
-    mc_module *root = new_root(ctx, MC_F32);
     mc_parameter *p[2];
-    const mc_parameter_part parts[] = {{"a", 64, mc_init_zeros()}, {"b", 64, mc_init_zeros()}};
-    mc_parameter_new_stacked(root, parts, 2, MC_SHAPE(64), p);
+    mc_module *root = new_stacked(ctx, p);
     mc_optimizer *first = new_adam(ctx, true), *second = new_adam(ctx, false);
     mc_optimizer_add_group(first, root, "a", NULL);
     fill_gradient(p[0], 1);
@@ -116,10 +123,8 @@ static void test_changes(void **state)
 static void test_running_step(void **state)
 {
     mc_context *ctx = *state;
-    mc_module *root = new_root(ctx, MC_F32);
     mc_parameter *p[2];
-    const mc_parameter_part parts[] = {{"a", 64, mc_init_zeros()}, {"b", 64, mc_init_zeros()}};
-    mc_parameter_new_stacked(root, parts, 2, MC_SHAPE(64), p);
+    mc_module *root = new_stacked(ctx, p);
     mc_optimizer *first = new_adam(ctx, true), *second = new_adam(ctx, false);
     mc_optimizer_add_group(first, root, "a", NULL);
     launch_step(ctx, first, p[0]);

@@ -833,8 +833,7 @@ static const char *failing_after(mc_device *d, mc_lane *lane, mc_fence *fence)
     return lane ? gate.lanes->after(d, lane, fence) : "it cannot wait";
 }
 
-/* If launches cannot be made to wait for parameters, whoever needs them gets an error: by the
- * bucket, and of all. */
+/* If a launch cannot wait for an upload, waiting for one bucket and for all returns an error. */
 static void test_cannot_wait(void **state)
 {
     (void)state;

@@ -23,11 +23,9 @@ static mc_status make_parent(append_file *file, char folder[APPEND_FILE_PATH], s
     *made = 0;
     if (!slash || slash == folder) return MC_OK;
     *slash = '\0';
-    int failed = new_folders_make(folder, made);
-    errno = failed;
-    return failed && failed != ENOTDIR /* which opening finds, too */ ? fail(file, folder,
-                                                                             "make the folder")
-                                                                      : MC_OK;
+    errno = new_folders_make(folder, made);
+    if (!errno || errno == ENOTDIR) return MC_OK; /* opening the file reports ENOTDIR, too */
+    return fail(file, folder, "make the folder");
 }
 
 mc_status append_file_init(append_file *file, const char *path, append_file_mode mode)

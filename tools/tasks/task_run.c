@@ -228,8 +228,9 @@ static bool is_before(const mc_dataset *rows, int64_t a, int64_t b)
     return order < 0 || (order == 0 && (line == other ? a < b : line < other));
 }
 
-/* Describes a batch whose rows have a loss that is not finite, nobody knows which: by the last of
- * them in the files. Returns the first. A batch has rows of like lengths, from anywhere. */
+/* Describes a batch in which an unknown row has a loss that is not finite, by the row that comes
+ * last in the files. Returns the one that comes first. Batches group rows by length, so other rows
+ * may lie between. */
 static int64_t describe_batch(const task_exam *e, const mc_dataset *rows, char *out, size_t room)
 {
     const mc_batch *b = e->batch;

@@ -179,8 +179,7 @@ static mc_status plan_linear_quantized(mc_device *d, int64_t rows, float alpha, 
 /* The activation's output as f32, and the scratch memory of its sums. */
 static mc_status plan_fp8_cast(mc_device *d, const mc_fp8_cast_call *c)
 {
-    bool plain = c->activation == MC_ACTIVATION_NONE && !c->gated;
-    if (plain || !c->rows || !c->columns) return MC_OK;
+    if (mc_fp8_is_plain(c) || !c->rows || !c->columns) return MC_OK;
     if (!c->sums || !c->scale) ASK(d, fp8_cast, c);
     mc_matrix activated = {NULL, MC_F32, c->columns};
     size_t bytes = (size_t)(c->rows * c->columns) * sizeof(float);

@@ -110,7 +110,7 @@ static mc_status cast_activated(mc_device *d, const mc_fp8_cast_call *c)
 
 mc_status MC_K(fp8_cast)(mc_device *d, const mc_fp8_cast_call *c)
 {
-    bool plain = (c->activation == MC_ACTIVATION_NONE && !c->gated) || !c->rows || !c->columns;
+    bool plain = mc_fp8_is_plain(c) || !c->rows || !c->columns;
     return plain ? cast_matrix(c) : cast_activated(d, c);
 }
 

@@ -424,12 +424,8 @@ mc_matrix factor_of(const mc_fp8_cast_call *c)
 /* The dtype of all that is read, if that is in whole chunks. */
 mc_dtype whole_dtype_of(const mc_fp8_cast_call *c)
 {
-    if (c->gated) {
-        int64_t n = c->pre.data ? c->columns / 2 : c->columns;
-        return mc_whole_dtype(n, c->x, c->pre, factor_of(c));
-    }
-    if (c->activation != MC_ACTIVATION_NONE) return mc_whole_dtype(c->columns, c->x, c->pre);
-    return mc_whole_dtype(c->columns, c->x);
+    int64_t columns = c->gated && c->pre.data ? c->columns / 2 : c->columns;
+    return mc_whole_dtype(columns, c->x, c->pre, factor_of(c));
 }
 
 template <class T>
